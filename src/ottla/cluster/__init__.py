@@ -1,0 +1,1 @@
+"""What the cluster knows: the metadata model, its stores and the controller."""

@@ -1,0 +1,1 @@
+"""One partition across brokers: leader and follower state, high watermark."""

@@ -1,0 +1,1 @@
+"""The reactor: listeners, connections, delayed operations, and a handler for each API."""

@@ -1,0 +1,1 @@
+"""One partition's log on disk, and the logs of a broker."""

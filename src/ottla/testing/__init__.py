@@ -1,0 +1,1 @@
+"""Starts brokers for tests."""

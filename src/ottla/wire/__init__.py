@@ -1,0 +1,1 @@
+"""An outbound connection to a broker."""
