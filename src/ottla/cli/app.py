@@ -1,0 +1,105 @@
+"""The `ottla` command with all its parts, and how its failures are told.
+
+`main.py` comes here for everything but a plain `ottla serve`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from ottla import __version__
+from ottla.cli import configs, consume, logs, produce, serve, topics
+from ottla.cli.failures import FAILED, INTERRUPTED, PIPE_CLOSED, Failure
+from ottla.cli.options import Json, help_group
+from ottla.cli.output import note, write_document, write_line
+
+
+class _Ottla(TyperGroup):
+    """Turns whatever a command raises into one sentence and an exit code."""
+
+    def main(self, *args: Any, **options: Any) -> NoReturn:
+        options["standalone_mode"] = False
+        try:
+            code = super().main(*args, **options)
+        except Failure as failure:
+            code = _tell(failure.message, failure.exit_code)
+        except typer.TyperException as mistake:
+            code = _tell(_usage_sentence(mistake), mistake.exit_code)
+        except typer.Abort:
+            code = INTERRUPTED
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader has seen enough (`| head`). What is still buffered goes nowhere, or the
+            # interpreter would complain when it flushes at exit.
+            _discard_output()
+            raise typer.Exit(PIPE_CLOSED) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except OSError as problem:
+            where = f"{problem.filename}: " if problem.filename else ""
+            raise Failure(f"{where}{problem.strerror or problem}") from None
+        return answer
+
+
+def _discard_output() -> None:
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass  # not a real file, as in tests
+
+
+def _tell(message: str, code: int) -> int:
+    try:
+        note(f"ottla: {message}")
+    except BrokenPipeError:
+        return code or FAILED
+    return code
+
+
+def _usage_sentence(mistake: typer.TyperException) -> str:
+    message = mistake.format_message().strip()
+    message = (message[:1].lower() + message[1:]).rstrip(".")
+    context = getattr(mistake, "ctx", None)
+    command = "ottla" if context is None else context.command_path
+    return f"{message}; see `{command} --help`"
+
+
+app = help_group(
+    "An event streaming broker that speaks Kafka's protocol, and the tools around it.",
+    cls=_Ottla,
+    name="ottla",
+)
+app.command("serve", help=serve.HELP)(serve.command())
+app.add_typer(topics.app, name="topic")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.add_typer(configs.app, name="config")
+app.add_typer(logs.app, name="log")
+
+
+@app.command()
+def version(json: Json = False) -> None:
+    """Show the version of Ottla."""
+    if json:
+        python = ".".join(map(str, sys.version_info[:3]))
+        write_document({"version": __version__, "python": python})
+    else:
+        write_line(f"ottla {__version__}")
+
+
+def run(words: list[str]) -> NoReturn:
+    command: Any = typer.main.get_command(app)
+    command.main(args=words, prog_name="ottla")
+    raise AssertionError("a command always exits")

@@ -1,0 +1,103 @@
+"""What commands print: tables for people, plain columns for pipes, JSON for scripts.
+
+Nothing of rich is imported unless standard output is a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import IO, Any
+
+Cell = str | int | None
+
+
+def write_line(text: str = "") -> None:
+    """One line on standard output, whatever the locale's encoding can or cannot express."""
+    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape") + b"\n")
+
+
+def note(text: str) -> None:
+    """One line on standard error: something to know that is not the command's result."""
+    sys.stdout.flush()
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def binary_output() -> IO[bytes]:
+    """Standard output for records' bytes; all of the commands' output goes through it."""
+    return sys.stdout.buffer
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def write_document(document: Any) -> None:
+    """One JSON document, indented; for commands that answer with a whole."""
+    write_line(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def write_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str = "") -> None:
+    """Columns whose cells are all numbers are aligned to the right."""
+    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    numeric = [
+        bool(rows) and all(isinstance(row[index], int | None) for row in rows)
+        for index in range(len(columns))
+    ]
+    if on_terminal():
+        _write_rich_table(columns, texts, numeric, title)
+    else:
+        _write_plain_table(columns, texts, numeric, title)
+
+
+def _write_rich_table(
+    columns: Sequence[str], texts: list[list[str]], numeric: list[bool], title: str
+) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.ROUNDED, header_style="bold", title=title or None, title_justify="left")
+    for name, right in zip(columns, numeric, strict=True):
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in texts:
+        # Text, so that brackets in names and values are not read as markup.
+        table.add_row(*(Text(cell) for cell in row))
+    sys.stdout.flush()
+    Console(highlight=False).print(table)
+    sys.stdout.flush()
+
+
+def _write_plain_table(
+    columns: Sequence[str], texts: list[list[str]], numeric: list[bool], title: str
+) -> None:
+    if title:
+        write_line(title)
+    lines = [[name.upper() for name in columns], *texts]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        write_line("  ".join(cells).rstrip())
+
+
+def human_size(count: int) -> str:
+    """`1536` → `1.5 KiB`."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 record`, `2 records`, `2 batches`."""
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {noun}{'es' if noun.endswith(('ch', 's', 'x')) else 's'}"

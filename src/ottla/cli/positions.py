@@ -1,0 +1,87 @@
+"""Where in a partition to begin or to end: the words that `--from`, `--until` and `--at` take.
+
+earliest, latest      the first record still there; the end as of now
+42                    an offset
+-10                   ten records before the end, in each partition
+2026-11-15T08:30      a time (local, or with Z or +01:00), also only a date
+@1794733200000        a time in milliseconds since 1970
+-15m                  that long ago: s, m, h or d
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import time
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from ottla.cli.failures import Misuse
+
+WORDS = "earliest, latest, an offset (42, or -10 for ten before the end), or a time"
+
+_OFFSET = re.compile(r"[0-9]+")
+_BEFORE_END = re.compile(r"-([0-9]+)")
+_MILLISECONDS = re.compile(r"@([0-9]+)")
+_AGO = re.compile(r"-([0-9]+)([smhd])")
+_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LARGEST = 2**63 - 1
+
+
+class Kind(enum.Enum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    BEFORE_END = "before end"
+    TIME = "time"
+
+
+class Position(NamedTuple):
+    kind: Kind
+    number: int = 0  # the offset, the records before the end, or milliseconds since 1970
+
+
+EARLIEST = Position(Kind.EARLIEST)
+LATEST = Position(Kind.LATEST)
+
+
+def parse_position(text: str, option: str) -> Position:
+    word = text.strip()
+    if word in ("earliest", "latest"):
+        return EARLIEST if word == "earliest" else LATEST
+    if _OFFSET.fullmatch(word):
+        return Position(Kind.OFFSET, _bounded(int(word), text, option))
+    if match := _BEFORE_END.fullmatch(word):
+        return Position(Kind.BEFORE_END, _bounded(int(match[1]), text, option))
+    if match := _MILLISECONDS.fullmatch(word):
+        return Position(Kind.TIME, _bounded(int(match[1]), text, option))
+    if match := _AGO.fullmatch(word):
+        ago = int(match[1]) * _UNITS[match[2]]
+        return Position(Kind.TIME, max(0, time.time_ns() // 1_000_000 - ago))
+    try:
+        moment = datetime.fromisoformat(word)
+    except ValueError:
+        raise Misuse(
+            f"{option} takes {WORDS} (2026-11-15T08:30, @MILLISECONDS, -15m), not '{text}'"
+        ) from None
+    try:
+        return Position(Kind.TIME, max(0, round(moment.timestamp() * 1000)))
+    except (OverflowError, ValueError, OSError):
+        raise Misuse(f"{option}: the time '{text}' is out of range") from None
+
+
+def _bounded(number: int, text: str, option: str) -> int:
+    if number > _LARGEST:
+        raise Misuse(f"{option}: '{text}' is larger than any offset or time can be")
+    return number
+
+
+def show_time(milliseconds: int) -> str:
+    """A record's timestamp for people, in UTC so that it does not depend on where one reads."""
+    if milliseconds < 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"@{milliseconds}"
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{milliseconds % 1000:03d}Z"

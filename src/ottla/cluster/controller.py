@@ -1,0 +1,463 @@
+"""The controller: takes requests to change the metadata, one batch at a time, and tells of it.
+
+A request waits in a queue. The controller takes all that wait, lets their decisions (decisions/) work
+on one draft, and writes the draft to the store as one multi. Then, in this order: the new image is in
+place, subscribers are told, the requests are answered. So whoever gets an answer finds the change
+made, on this broker at least.
+
+What the store answers:
+- Ok: as above.
+- Conflict: another has changed the metadata. The image is read anew and everything decided again on
+  it; if a newer controller has taken office, this one resigns and answers NOT_CONTROLLER.
+- Unknown: the store is synced and the revision node read back. It carries a mark that no other write
+  has, so it tells whether the write was made. If it was not, it is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any, Final, Generic, TypeVar
+
+from ottla.cluster import layout
+from ottla.cluster.decisions import brokers as broker_decisions
+from ottla.cluster.decisions import configs as config_decisions
+from ottla.cluster.decisions import features as feature_decisions
+from ottla.cluster.decisions import topics as topic_decisions
+from ottla.cluster.decisions.brokers import ProducerIdBlock
+from ottla.cluster.decisions.configs import AlteredResource, ConfigResult, ConfigRules
+from ottla.cluster.decisions.features import FeatureRange, FeatureUpdate
+from ottla.cluster.decisions.topics import (
+    DeadTopic,
+    MorePartitions,
+    NewTopic,
+    TopicDefaults,
+    TopicResult,
+    new_uuid,
+)
+from ottla.cluster.draft import Draft
+from ottla.cluster.loading import load_image
+from ottla.cluster.metadata import Broker, ClusterImage, ImageDelta, difference
+from ottla.cluster.store import (
+    Check,
+    Conflict,
+    Node,
+    Ok,
+    Operation,
+    Refusal,
+    SessionLost,
+    Set,
+    Store,
+    StoreError,
+    StoreUnavailable,
+)
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.message import uuid_text
+
+log = logging.getLogger(__name__)
+
+Subscriber = Callable[[ClusterImage, ClusterImage, ImageDelta], None]
+R = TypeVar("R")
+
+# Requests that are decided and written together at most, so that the first need not wait for all.
+_LARGEST_BATCH: Final = 1000
+# Pauses before the store is asked again after it gave no answer; about ten seconds in all.
+_PAUSES: Final = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 2.0, 2.0, 3.0)
+
+
+class InconsistentClusterId(StoreError):
+    """The store belongs to another cluster than the one the broker is configured for."""
+
+
+class _Deposed(Exception):
+    """Another controller has taken office."""
+
+
+class _Undecided(StoreError):
+    """The store gave no answer for so long that the requests must be answered without it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Request(Generic[R]):
+    """A request in the queue."""
+
+    decide: Callable[[Draft], R]
+    answer: asyncio.Future[R]
+
+
+class Controller:
+    """The one place where metadata changes. Belongs to the event loop it was opened on."""
+
+    def __init__(
+        self,
+        store: Store,
+        broker_id: int,
+        rules: ConfigRules,
+        features: Mapping[str, FeatureRange],
+        *,
+        defaults: TopicDefaults | None = None,
+        cluster_id: str | None = None,
+        random: Random | None = None,
+        pauses: Sequence[float] = _PAUSES,
+    ) -> None:
+        """`cluster_id` is the one a new cluster gets, or must be the one that is found."""
+        self.defaults = defaults or TopicDefaults()  # may be replaced while running
+        self._store = store
+        self._broker_id = broker_id
+        self._rules = rules
+        self._features = features
+        self._wanted_cluster_id = cluster_id
+        self._random = random or Random()
+        self._pauses = tuple(pauses)
+        self._image: ClusterImage | None = None
+        self._epoch = 0  # of this controller's office: value and version of /controller_epoch
+        self._subscribers: list[Subscriber] = []
+        self._queue: list[_Request[Any]] = []
+        self._wake = asyncio.Event()
+        self._worker: asyncio.Task[None] | None = None
+        self._stale = False  # the image may be behind the store: read it before deciding anything
+        self._over: ProtocolError | None = None  # why this controller takes no more requests
+
+    # Coming and going
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest image."""
+        if self._image is None:
+            raise RuntimeError("the controller is not open")
+        return self._image
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Calls `subscriber(old, new, delta)` for each new image, in order, on the loop, before the
+        requests that made it are answered. Returns what ends the subscription."""
+        self._subscribers.append(subscriber)
+
+        def unsubscribe() -> None:
+            if subscriber in self._subscribers:
+                self._subscribers.remove(subscriber)
+
+        return unsubscribe
+
+    async def open(self, broker: Broker | None = None) -> ClusterImage:
+        """Takes office, makes the cluster if there is none, and registers `broker` with that.
+
+        The broker's epoch is given here, not by the caller.
+        """
+        image = await self._patiently(self._load)
+        if image is None:
+            image = await self._found_cluster()
+        elif self._wanted_cluster_id not in (None, image.cluster_id):
+            raise InconsistentClusterId(
+                f"the metadata store is of cluster {image.cluster_id}, but the broker is "
+                f"configured for cluster {self._wanted_cluster_id}"
+            )
+        self._image = image
+        await self._take_office(broker)
+        self._worker = asyncio.create_task(self._work(), name="controller")
+        return self.image
+
+    async def close(self) -> None:
+        """Lays down the office. Requests that wait are answered NOT_CONTROLLER; the store stays."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            self._over = self._over or ProtocolError(
+                ErrorCode.NOT_CONTROLLER, "The controller is shutting down."
+            )
+            self._wake.set()
+            await worker
+
+    # What it does for others
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """Creates topics; results in the order of the request, one for each name."""
+        return await self._decide(
+            lambda draft: topic_decisions.create_topics(
+                draft, topics, self.defaults, self._rules, self._random
+            ),
+            validate_only,
+        )
+
+    async def delete_topics(self, topics: Sequence[DeadTopic]) -> list[TopicResult]:
+        """Deletes topics and their configuration."""
+        return await self._decide(lambda draft: topic_decisions.delete_topics(draft, topics))
+
+    async def create_partitions(
+        self, topics: Sequence[MorePartitions], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """Adds partitions to topics."""
+        return await self._decide(
+            lambda draft: topic_decisions.create_partitions(draft, topics, self._random),
+            validate_only,
+        )
+
+    async def alter_configs(
+        self,
+        resources: Sequence[AlteredResource],
+        *,
+        incremental: bool,
+        receiver: int | None = None,
+        validate_only: bool = False,
+    ) -> list[ConfigResult]:
+        """Changes configurations, whole or entry by entry."""
+        return await self._decide(
+            lambda draft: config_decisions.alter_configs(
+                draft, resources, self._rules, incremental=incremental, receiver=receiver
+            ),
+            validate_only,
+        )
+
+    async def update_features(
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
+    ) -> None:
+        """Changes all these features, or raises ProtocolError and changes none."""
+        await self._decide(
+            lambda draft: feature_decisions.update_features(draft, updates, self._features),
+            validate_only,
+        )
+
+    async def allocate_producer_ids(self) -> ProducerIdBlock:
+        """A block of producer ids that no one else ever gets."""
+        return await self._decide(broker_decisions.allocate_producer_ids)
+
+    async def register_broker(self, broker: Broker) -> Broker:
+        """Registers a broker with this session, so that it is gone when the session is."""
+        await self._decide(lambda draft: broker_decisions.register_broker(draft, broker))
+        return self.image.brokers[broker.id]
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Takes a broker out of the cluster."""
+        await self._decide(lambda draft: broker_decisions.unregister_broker(draft, broker_id))
+
+    async def _decide(self, decide: Callable[[Draft], R], validate_only: bool = False) -> R:
+        if self._over is not None:
+            raise ProtocolError(self._over.code, self._over.message)
+        if validate_only:
+            return decide(Draft(self.image))
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Request(decide, answer))
+        self._wake.set()
+        return await answer
+
+    # The work
+
+    async def _work(self) -> None:
+        while self._over is None:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue and self._over is None:
+                batch = self._queue[:_LARGEST_BATCH]
+                del self._queue[:_LARGEST_BATCH]
+                await self._serve(batch)
+        _refuse(self._queue, self._over)
+        self._queue.clear()
+
+    async def _serve(self, batch: list[_Request[Any]]) -> None:
+        """Sees a batch of requests through to their answers, whatever happens."""
+        try:
+            await self._change(batch)
+        except (_Deposed, SessionLost) as error:
+            log.warning(
+                "controller %d of epoch %d resigns: %s", self._broker_id, self._epoch, error
+            )
+            self._over = ProtocolError(
+                ErrorCode.NOT_CONTROLLER, f"The controller resigned: {error}"
+            )
+            _refuse(batch, self._over)
+        except StoreError as error:
+            self._stale = True
+            log.error("the metadata could not be changed: %s", error)
+            _refuse(batch, ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+        except Exception as error:
+            self._stale = True
+            log.exception("the controller failed over %d requests", len(batch))
+            message = f"The controller failed: {error}"
+            _refuse(batch, ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, message))
+
+    async def _change(self, batch: list[_Request[Any]]) -> None:
+        for pause in self._pauses:
+            await asyncio.sleep(pause)
+            if self._stale:
+                await self._refresh()
+            draft, results = self._draft(batch)
+            operations = layout.operations_of(draft)
+            if operations:
+                in_office = Check(layout.CONTROLLER_EPOCH, self._epoch)
+                answer = await self._write([in_office, *operations], draft.base.version)
+                self._stale = True  # until the image is that of the store again
+                if isinstance(answer, Conflict):
+                    continue
+                await self._publish_draft(draft)
+                self._stale = False
+            for request, result in results:
+                if not request.answer.done():
+                    request.answer.set_result(result)
+            return
+        raise _Undecided("the metadata store keeps changing under the controller")
+
+    def _draft(self, batch: list[_Request[Any]]) -> tuple[Draft, list[tuple[_Request[Any], Any]]]:
+        """Lets all requests decide on one draft. One that raises is answered and left out."""
+        while True:
+            draft = Draft(self.image)
+            results: list[tuple[_Request[Any], Any]] = []
+            failed: _Request[Any] | None = None
+            for request in batch:
+                if request.answer.done():  # answered with an error, or nobody waits any more
+                    continue
+                try:
+                    results.append((request, request.decide(draft)))
+                except ProtocolError as error:
+                    request.answer.set_exception(error)
+                except Exception as error:
+                    # It may have left the draft half changed: begin again without it.
+                    log.exception("a decision failed")
+                    message = f"The controller failed: {error}"
+                    request.answer.set_exception(
+                        ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
+                    )
+                    failed = request
+                    break
+            if failed is None:
+                return draft, results
+
+    async def _publish_draft(self, draft: Draft) -> None:
+        old = self.image
+        new, delta = draft.finish(old.version + 1)
+        registered = [number for number in draft.touched_brokers if number in new.brokers]
+        if registered:
+            new = replace(new, brokers=await self._with_epochs(new.brokers, registered))
+        self._publish(old, new, delta)
+
+    async def _with_epochs(
+        self, brokers: Mapping[int, Broker], registered: Iterable[int]
+    ) -> dict[int, Broker]:
+        """Brokers with the epochs that the store has given them."""
+        result = dict(brokers)
+        for broker_id in registered:
+            path = layout.broker_path(broker_id)
+            node = await self._patiently(partial(self._store.get, path))
+            if node is not None:
+                result[broker_id] = replace(result[broker_id], epoch=node.created)
+        return result
+
+    def _publish(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
+        self._image = new
+        for subscriber in tuple(self._subscribers):
+            try:
+                subscriber(old, new, delta)
+            except Exception:
+                # One subscriber's fault must not keep the others from the news.
+                log.exception("a subscriber failed over image %d", new.version)
+
+    # The store
+
+    async def _found_cluster(self) -> ClusterImage:
+        """Makes a cluster without topics in an empty store."""
+        cluster_id = self._wanted_cluster_id or uuid_text(new_uuid(self._random))
+        mark = _new_mark()
+        features = feature_decisions.initial_features(self._features)
+        await self._settle(layout.skeleton(cluster_id, features, mark), mark, None)
+        # If another was quicker, its cluster is the one that is found here.
+        image = await self._patiently(self._load)
+        if image is None:
+            raise StoreError("the metadata store is neither empty nor that of a cluster")
+        return image
+
+    async def _take_office(self, broker: Broker | None) -> None:
+        for pause in self._pauses:
+            await asyncio.sleep(pause)
+            draft = Draft(self.image)
+            if broker is not None:
+                broker_decisions.register_broker(draft, broker)
+            before = draft.base
+            self._epoch = before.controller_epoch + 1
+            epoch = Set(layout.CONTROLLER_EPOCH, str(self._epoch).encode(), before.controller_epoch)
+            answer = await self._write([epoch, *layout.operations_of(draft)], before.version)
+            if isinstance(answer, Ok):
+                new, _ = draft.finish(before.version + 1)
+                registered = await self._with_epochs(new.brokers, draft.touched_brokers)
+                self._image = replace(new, brokers=registered, controller_epoch=self._epoch)
+                return
+            self._image = await self._reload()
+        raise StoreError("the metadata store keeps changing: no controller could take office")
+
+    async def _write(self, operations: Sequence[Operation], version: int) -> Ok | Conflict:
+        """Makes a change that follows on a revision; returns when its fate is known."""
+        mark = _new_mark()
+        revision = Set(layout.REVISION, layout.encode_revision(self._epoch, mark), version)
+        return await self._settle([revision, *operations], mark, version)
+
+    async def _settle(
+        self, operations: Sequence[Operation], mark: str, version: int | None
+    ) -> Ok | Conflict:
+        """Does a multi until it is known to be done or refused. `mark` is what it writes into the
+        revision, `version` the revision it follows on, None for none."""
+        reason: str | None = None
+        for pause in self._pauses:
+            await asyncio.sleep(pause)
+            answer = await self._store.multi(operations)
+            if isinstance(answer, Ok) or (isinstance(answer, Conflict) and reason is None):
+                return answer
+            # After an attempt whose fate was unknown, a conflict may be with that very attempt.
+            revision = await self._patiently(self._read_revision)
+            if revision is not None and layout.decode_mark(revision.value) == mark:
+                return Ok(())
+            if isinstance(answer, Conflict):
+                return answer
+            if revision is not None and revision.version != version:
+                return Conflict(0, Refusal.BAD_VERSION)
+            reason = answer.reason
+            log.warning("the metadata store did not make a change: %s", reason)
+        raise _Undecided(reason)
+
+    async def _read_revision(self) -> Node | None:
+        await self._store.sync()
+        return await self._store.get(layout.REVISION)
+
+    async def _load(self) -> ClusterImage | None:
+        await self._store.sync()
+        return await load_image(self._store, self._broker_id)
+
+    async def _reload(self) -> ClusterImage:
+        image = await self._patiently(self._load)
+        if image is None:
+            raise StoreError("the cluster is gone from the metadata store")
+        return image
+
+    async def _refresh(self) -> None:
+        """Catches up with the store. What another has changed is published like our own changes."""
+        new = await self._reload()
+        if new.controller_epoch != self._epoch:
+            raise _Deposed(f"a controller of epoch {new.controller_epoch} has taken office")
+        old = self.image
+        self._stale = False
+        delta = difference(old, new)
+        if delta or new.version != old.version:
+            self._publish(old, new, delta)
+
+    async def _patiently(self, read: Callable[[], Awaitable[R]]) -> R:
+        """Reads, and asks again for a while when no answer comes."""
+        reason: StoreUnavailable | None = None
+        for pause in self._pauses:
+            await asyncio.sleep(pause)
+            try:
+                return await read()
+            except StoreUnavailable as error:
+                reason = error
+        raise _Undecided(f"the metadata store does not answer: {reason}")
+
+
+def _new_mark() -> str:
+    return os.urandom(8).hex()
+
+
+def _refuse(requests: Iterable[_Request[Any]], error: ProtocolError) -> None:
+    for request in requests:
+        if not request.answer.done():
+            request.answer.set_exception(ProtocolError(error.code, error.message))

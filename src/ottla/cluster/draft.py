@@ -1,0 +1,183 @@
+"""A draft: an image in the making, which the decisions read and change before anything is written.
+
+It begins as a view of a base image. A mapping is copied when it is first changed, once for a draft,
+however many entries change; the base image is never touched. The draft remembers what it changed, so
+that the operations on the store and the delta follow from it without comparing images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ottla.cluster.metadata import (
+    Broker,
+    ClusterImage,
+    ImageDelta,
+    Resource,
+    Topic,
+    delta_of,
+)
+from ottla.cluster.names import collision_key
+
+
+class Draft:
+    """An image that may be changed until it is finished."""
+
+    def __init__(self, base: ClusterImage) -> None:
+        self.base = base
+        # What was touched, in order; entries that ended as they began do no harm.
+        self.touched_topics: dict[str, None] = {}
+        self.touched_brokers: dict[int, None] = {}
+        self.touched_configs: dict[Resource, None] = {}
+        self.touched_features: dict[str, None] = {}
+        self.next_producer_id = base.next_producer_id
+        self._brokers = base.brokers
+        self._configs = base.configs
+        self._features = base.features
+        self._topics = base.topics
+        self._topics_by_id = base.topics_by_id
+        self._collisions = base.collisions
+
+    # Reading
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        return self._topics
+
+    @property
+    def topics_by_id(self) -> Mapping[bytes, Topic]:
+        return self._topics_by_id
+
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        return self._brokers
+
+    @property
+    def configs(self) -> Mapping[Resource, Mapping[str, str]]:
+        return self._configs
+
+    @property
+    def features(self) -> Mapping[str, int]:
+        return self._features
+
+    @property
+    def is_changed(self) -> bool:
+        """True if anything was touched."""
+        return bool(
+            self.touched_topics
+            or self.touched_brokers
+            or self.touched_configs
+            or self.touched_features
+            or self.next_producer_id != self.base.next_producer_id
+        )
+
+    # Changing
+
+    def put_topics(self, topics: Iterable[Topic]) -> None:
+        """Adds topics, or replaces those with the same name."""
+        by_name, by_id, collisions = self._own_topics()
+        for topic in topics:
+            before = by_name.get(topic.name)
+            if before is not None and before.topic_id != topic.topic_id:
+                del by_id[before.topic_id]
+            by_name[topic.name] = topic
+            by_id[topic.topic_id] = topic
+            self.touched_topics[topic.name] = None
+            key = collision_key(topic.name)
+            if key is not None and before is None:
+                collisions[key] = (*collisions.get(key, ()), topic.name)
+
+    def remove_topics(self, names: Iterable[str]) -> None:
+        """Removes topics, which must be there."""
+        by_name, by_id, collisions = self._own_topics()
+        for name in names:
+            topic = by_name.pop(name)
+            del by_id[topic.topic_id]
+            self.touched_topics[name] = None
+            key = collision_key(name)
+            if key is not None:
+                rest = tuple(other for other in collisions[key] if other != name)
+                if rest:
+                    collisions[key] = rest
+                else:
+                    del collisions[key]
+
+    def _own_topics(
+        self,
+    ) -> tuple[dict[str, Topic], dict[bytes, Topic], dict[str, tuple[str, ...]]]:
+        """The mappings about topics as this draft's own dicts, copied the first time."""
+        if self._topics is self.base.topics:
+            self._topics = dict(self._topics)
+            self._topics_by_id = dict(self._topics_by_id)
+            self._collisions = dict(self._collisions)
+        assert isinstance(self._topics, dict)
+        assert isinstance(self._topics_by_id, dict)
+        assert isinstance(self._collisions, dict)
+        return self._topics, self._topics_by_id, self._collisions
+
+    def put_broker(self, broker: Broker) -> None:
+        """Registers a broker, in place of an earlier one with its id."""
+        self._brokers = {**self._brokers, broker.id: broker}
+        self.touched_brokers[broker.id] = None
+
+    def remove_broker(self, broker_id: int) -> None:
+        """Takes a broker out, which must be there."""
+        self._brokers = {key: value for key, value in self._brokers.items() if key != broker_id}
+        self.touched_brokers[broker_id] = None
+
+    def set_config(self, resource: Resource, config: Mapping[str, str]) -> None:
+        """Replaces all that is set for a resource."""
+        if self._configs is self.base.configs:
+            self._configs = dict(self._configs)
+        assert isinstance(self._configs, dict)
+        if config:
+            self._configs[resource] = config
+        else:
+            self._configs.pop(resource, None)
+        self.touched_configs[resource] = None
+
+    def set_feature(self, name: str, level: int) -> None:
+        """Finalizes a feature at a level; level 0 switches it off."""
+        features = dict(self._features)
+        if level:
+            features[name] = level
+        else:
+            features.pop(name, None)
+        self._features = features
+        self.touched_features[name] = None
+
+    def collides_with(self, name: str) -> str | None:
+        """A topic whose name differs from this one only in '.' and '_'."""
+        key = collision_key(name)
+        if key is None:
+            return None
+        for other in self._collisions.get(key, ()):
+            if other != name:
+                return other
+        return None
+
+    # The end of it
+
+    def finish(self, version: int) -> tuple[ClusterImage, ImageDelta]:
+        """The new image and what is new about it. The draft must not be changed afterwards."""
+        image = replace(
+            self.base,
+            version=version,
+            brokers=self._brokers,
+            topics=self._topics,
+            topics_by_id=self._topics_by_id,
+            configs=self._configs,
+            features=self._features,
+            next_producer_id=self.next_producer_id,
+            collisions=self._collisions,
+        )
+        delta = delta_of(
+            self.base,
+            image,
+            list(self.touched_topics),
+            frozenset(self.touched_brokers),
+            frozenset(self.touched_configs),
+            frozenset(self.touched_features),
+        )
+        return image, delta

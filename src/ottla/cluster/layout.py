@@ -1,0 +1,334 @@
+"""How the metadata lies in the store: paths, values, and the way from one to the other. No I/O.
+
+The paths are those that Kafka used in ZooKeeper, where it had them. Values are JSON in UTF-8.
+
+    /cluster/id                  {"version":"1","id":"<22 characters>"}
+    /controller_epoch            a decimal number, one more with each controller that takes office;
+                                 always the same as the node's version
+    /metadata_revision           {"controller_epoch":N,"write":"<unlike any other>"}; its version
+                                 is the version of the image
+    /features                    {"features":{"<name>":<level>, …}}
+    /latest_producer_id_block    {"version":1,"broker":N,"block_start":"0","block_end":"999"}
+    /brokers/ids/N               ephemeral: {"rack":…,"endpoints":[{"listener","host","port",
+                                 "protocol"}, …]}; the transaction that created it is the broker's epoch
+    /brokers/topics/NAME         {"topic_id":"<22 characters>","partitions":[{"replicas":[…],
+                                 "isr":[…],"leader":N,"leader_epoch":N,"partition_epoch":N}, …]}, in
+                                 a reassignment also "adding" and "removing"
+    /config/KIND/NAME            {"config":{"<name>":"<value>", …}}; KIND is topics, brokers, groups
+                                 or client-metrics; `<default>` stands for the name "", and what may
+                                 not stand in a path is written as in a URL
+
+One node for each topic, not for each partition: 9,000 partitions of 90 topics are read and changed
+with 90 operations. Nobody but the controller writes them, so partitions do not compete for the node.
+
+Every change by a controller sets /metadata_revision at the version it knows, and checks
+/controller_epoch. So all changes stand in one line, a controller that was replaced can change nothing,
+and one look at the node settles whether a change without an answer was made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from ottla.cluster.draft import Draft
+from ottla.cluster.metadata import (
+    Broker,
+    ClusterImage,
+    Endpoint,
+    Partition,
+    Resource,
+    ResourceType,
+    Topic,
+)
+from ottla.cluster.names import collision_key, is_internal
+from ottla.cluster.store import Create, Delete, Node, Operation, Set, StoreError
+from ottla.protocol.message import uuid_from_text, uuid_text
+
+CLUSTER_ID: Final = "/cluster/id"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+REVISION: Final = "/metadata_revision"
+FEATURES: Final = "/features"
+PRODUCER_IDS: Final = "/latest_producer_id_block"
+BROKERS: Final = "/brokers/ids"
+TOPICS: Final = "/brokers/topics"
+
+CONFIG_FOLDERS: Final[Mapping[ResourceType, str]] = {
+    ResourceType.TOPIC: "/config/topics",
+    ResourceType.BROKER: "/config/brokers",
+    ResourceType.GROUP: "/config/groups",
+    ResourceType.CLIENT_METRICS: "/config/client-metrics",
+}
+_DEFAULT_NAME: Final = "<default>"
+
+SKELETON: Final = (
+    "/cluster",
+    "/brokers",
+    BROKERS,
+    TOPICS,
+    "/config",
+    *CONFIG_FOLDERS.values(),
+)
+
+
+class UnreadableMetadata(StoreError):
+    """A value in the store is not what this layout says."""
+
+
+def broker_path(broker_id: int) -> str:
+    """Where a broker is registered."""
+    return f"{BROKERS}/{broker_id}"
+
+
+def topic_path(name: str) -> str:
+    """Where a topic is."""
+    return f"{TOPICS}/{name}"
+
+
+def config_path(resource: Resource) -> str:
+    """Where a resource's configuration is."""
+    resource_type, name = resource
+    # '<' is quoted in a name, so no name can be taken for the default.
+    encoded = quote(name, safe="") if name else _DEFAULT_NAME
+    if encoded in (".", ".."):
+        encoded = encoded.replace(".", "%2E")
+    return f"{CONFIG_FOLDERS[resource_type]}/{encoded}"
+
+
+def config_name(encoded: str) -> str:
+    """The name of the resource whose node has this name."""
+    return "" if encoded == _DEFAULT_NAME else unquote(encoded)
+
+
+def dump(value: Any) -> bytes:
+    """A value as it is stored."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def encode_revision(controller_epoch: int, write: str) -> bytes:
+    """The value of /metadata_revision; `write` is a mark that no other write has."""
+    return dump({"controller_epoch": controller_epoch, "write": write})
+
+
+def decode_mark(value: bytes) -> str:
+    """The mark of the write that made this value of /metadata_revision."""
+    try:
+        return str(json.loads(value)["write"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableMetadata(
+            f"the metadata store has an unreadable value at {REVISION}"
+        ) from error
+
+
+def encode_topic(topic: Topic, known: dict[int, bytes]) -> bytes:
+    """The value of a topic's node.
+
+    On one node nearly all topics have equal partitions, in the same tuple even. So what was encoded
+    is kept in `known`, by the tuple's identity: it serves for one call, while the topics are alive.
+    """
+    rest = known.get(id(topic.partitions))
+    if rest is None:
+        partitions = [_partition_fields(partition) for partition in topic.partitions]
+        rest = known[id(topic.partitions)] = dump({"partitions": partitions})[1:]
+    return b'{"topic_id":"%b",%b' % (uuid_text(topic.topic_id).encode(), rest)
+
+
+def _partition_fields(partition: Partition) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "replicas": partition.replicas,
+        "isr": partition.isr,
+        "leader": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "partition_epoch": partition.partition_epoch,
+    }
+    if partition.adding:
+        fields["adding"] = partition.adding
+    if partition.removing:
+        fields["removing"] = partition.removing
+    return fields
+
+
+_BEFORE_TOPIC_ID: Final = b'{"topic_id":"'
+_TOPIC_ID_AT: Final = len(_BEFORE_TOPIC_ID)
+_TOPIC_ID_END: Final = _TOPIC_ID_AT + 22
+
+
+def decode_topic(name: str, value: bytes, known: dict[bytes, tuple[Partition, ...]]) -> Topic:
+    """A topic from its node.
+
+    Topics with equal partitions share them: `known` has those that were seen, by what follows the
+    topic id in the value. That saves most of the time of a start with thousands of topics, and most
+    of the memory they would take.
+    """
+    if value.startswith(_BEFORE_TOPIC_ID):  # as encode_topic writes it
+        topic_id = uuid_from_text(value[_TOPIC_ID_AT:_TOPIC_ID_END].decode())
+        rest = value[_TOPIC_ID_END:]
+        partitions = known.get(rest)
+        if partitions is None:
+            partitions = known[rest] = _decode_partitions(json.loads(value))
+    else:
+        fields = json.loads(value)
+        topic_id = uuid_from_text(fields["topic_id"])
+        partitions = _decode_partitions(fields)
+    return Topic(name, topic_id, partitions, is_internal(name))
+
+
+def _decode_partitions(fields: dict[str, Any]) -> tuple[Partition, ...]:
+    return tuple(
+        Partition(
+            index,
+            tuple(entry["replicas"]),
+            tuple(entry["isr"]),
+            entry["leader"],
+            entry["leader_epoch"],
+            entry["partition_epoch"],
+            tuple(entry.get("adding", ())),
+            tuple(entry.get("removing", ())),
+        )
+        for index, entry in enumerate(fields["partitions"])
+    )
+
+
+def encode_broker(broker: Broker) -> bytes:
+    """The value of a broker's node."""
+    return dump(
+        {
+            "rack": broker.rack,
+            "endpoints": [
+                {
+                    "listener": endpoint.listener,
+                    "host": endpoint.host,
+                    "port": endpoint.port,
+                    "protocol": endpoint.protocol,
+                }
+                for endpoint in broker.endpoints
+            ],
+        }
+    )
+
+
+def decode_broker(broker_id: int, node: Node) -> Broker:
+    """A broker from its node."""
+    fields = json.loads(node.value)
+    endpoints = tuple(
+        Endpoint(entry["listener"], entry["host"], entry["port"], entry["protocol"])
+        for entry in fields["endpoints"]
+    )
+    return Broker(broker_id, node.created, fields["rack"], endpoints)
+
+
+def encode_producer_ids(broker_id: int, block_start: int, block_end: int) -> bytes:
+    """The block of producer ids that was handed out last; `block_end` belongs to it."""
+    return dump(
+        {
+            "version": 1,
+            "broker": broker_id,
+            "block_start": str(block_start),
+            "block_end": str(block_end),
+        }
+    )
+
+
+def skeleton(cluster_id: str, features: Mapping[str, int], write: str) -> list[Operation]:
+    """What makes an empty store one of a cluster without topics and without a controller."""
+    return [
+        *(Create(path) for path in SKELETON),
+        Create(CLUSTER_ID, dump({"version": "1", "id": cluster_id})),
+        Create(CONTROLLER_EPOCH, b"0"),
+        Create(FEATURES, dump({"features": dict(features)})),
+        Create(PRODUCER_IDS, encode_producer_ids(-1, -1, -1)),
+        Create(REVISION, encode_revision(0, write)),
+    ]
+
+
+def operations_of(draft: Draft) -> list[Operation]:
+    """What a draft changes in the store, without the revision."""
+    base = draft.base
+    operations: list[Operation] = []
+    encoded: dict[int, bytes] = {}
+    for broker_id in draft.touched_brokers:
+        # A new registration is a new node, for its epoch.
+        if broker_id in base.brokers:
+            operations.append(Delete(broker_path(broker_id)))
+        if broker_id in draft.brokers:
+            value = encode_broker(draft.brokers[broker_id])
+            operations.append(Create(broker_path(broker_id), value, ephemeral=True))
+    for name in draft.touched_topics:
+        before, after = base.topics.get(name), draft.topics.get(name)
+        if after is not None and before is not after:
+            value = encode_topic(after, encoded)
+            operations.append(
+                Create(topic_path(name), value) if before is None else Set(topic_path(name), value)
+            )
+        elif after is None and before is not None:
+            operations.append(Delete(topic_path(name)))
+    for resource in draft.touched_configs:
+        existing, wanted = base.configs.get(resource), draft.configs.get(resource)
+        if wanted is not None and wanted != existing:
+            value = dump({"config": dict(wanted)})
+            path = config_path(resource)
+            operations.append(Create(path, value) if existing is None else Set(path, value))
+        elif wanted is None and existing is not None:
+            operations.append(Delete(config_path(resource)))
+    if draft.touched_features and draft.features != base.features:
+        operations.append(Set(FEATURES, dump({"features": dict(draft.features)})))
+    if draft.next_producer_id != base.next_producer_id:
+        value = encode_producer_ids(
+            base.controller_id, base.next_producer_id, draft.next_producer_id - 1
+        )
+        operations.append(Set(PRODUCER_IDS, value))
+    return operations
+
+
+def decode_image(
+    controller_id: int,
+    single: Mapping[str, Node],
+    brokers: Iterable[tuple[int, Node]],
+    topics: Iterable[tuple[str, Node]],
+    configs: Iterable[tuple[Resource, Node]],
+) -> ClusterImage:
+    """The image that a store holds. `single` has the nodes that are not in a list of their own."""
+    at = ""
+    try:
+        known: dict[bytes, tuple[Partition, ...]] = {}
+        decoded: dict[str, Topic] = {}
+        collisions: dict[str, tuple[str, ...]] = {}
+        for name, node in topics:
+            at = topic_path(name)
+            decoded[name] = decode_topic(name, node.value, known)
+            key = collision_key(name)
+            if key is not None:
+                collisions[key] = (*collisions.get(key, ()), name)
+        decoded_brokers: dict[int, Broker] = {}
+        for broker_id, node in brokers:
+            at = broker_path(broker_id)
+            decoded_brokers[broker_id] = decode_broker(broker_id, node)
+        decoded_configs: dict[Resource, Mapping[str, str]] = {}
+        for resource, node in configs:
+            at = config_path(resource)
+            decoded_configs[resource] = json.loads(node.value)["config"]
+        at = CLUSTER_ID
+        cluster_id = json.loads(single[at].value)["id"]
+        at = FEATURES
+        features = json.loads(single[at].value)["features"]
+        at = PRODUCER_IDS
+        next_producer_id = int(json.loads(single[at].value)["block_end"]) + 1
+        at = CONTROLLER_EPOCH
+        controller_epoch = int(single[at].value)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableMetadata(f"the metadata store has an unreadable value at {at}") from error
+    return ClusterImage(
+        cluster_id=cluster_id,
+        controller_id=controller_id,
+        controller_epoch=controller_epoch,
+        version=single[REVISION].version,
+        brokers=decoded_brokers,
+        topics=decoded,
+        topics_by_id={topic.topic_id: topic for topic in decoded.values()},
+        configs=decoded_configs,
+        features=features,
+        next_producer_id=next_producer_id,
+        collisions=collisions,
+    )

@@ -1,0 +1,58 @@
+"""Reads the image out of a store: on start, and whenever another has changed what we knew."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ottla.cluster import layout
+from ottla.cluster.metadata import ClusterImage, Resource
+from ottla.cluster.store import Node, Store
+
+_SINGLE = (
+    layout.CLUSTER_ID,
+    layout.CONTROLLER_EPOCH,
+    layout.FEATURES,
+    layout.PRODUCER_IDS,
+    layout.REVISION,
+)
+
+
+async def load_image(store: Store, controller_id: int) -> ClusterImage | None:
+    """The image in a store, or None if there is no cluster in it yet.
+
+    The nodes are read one after the other, so a change in between would give a mixture: the revision
+    is looked at before and after, and all is read again if it moved.
+    """
+    while True:
+        before = await store.get(layout.REVISION)
+        if before is None:
+            return None
+        image = await _read(store, controller_id)
+        after = await store.get(layout.REVISION)
+        if after is not None and after.version == before.version == image.version:
+            return image
+        await asyncio.sleep(0)
+
+
+async def _read(store: Store, controller_id: int) -> ClusterImage:
+    single = {
+        path: node
+        for path, node in zip(_SINGLE, await store.get_many(_SINGLE), strict=True)
+        if node is not None
+    }
+    brokers = await _folder(store, layout.BROKERS)
+    topics = await _folder(store, layout.TOPICS)
+    configs: list[tuple[Resource, Node]] = []
+    for resource_type, folder in layout.CONFIG_FOLDERS.items():
+        for name, node in await _folder(store, folder):
+            configs.append(((resource_type, layout.config_name(name)), node))
+    return layout.decode_image(
+        controller_id, single, [(int(name), node) for name, node in brokers], topics, configs
+    )
+
+
+async def _folder(store: Store, folder: str) -> list[tuple[str, Node]]:
+    """The children of a node with their names; one that goes away meanwhile is left out."""
+    names = await store.children(folder) or []
+    nodes = await store.get_many([f"{folder}/{name}" for name in names])
+    return [(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]

@@ -1,0 +1,204 @@
+"""What the cluster knows, as an image that never changes; a change makes a new image.
+
+Brokers, topics, partitions, configuration and features at one version. Whoever holds an image may
+keep it, hand it to another thread, and read it without a lock. A new image shares all that did not
+change with the one before it (draft.py makes it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+NO_LEADER: Final = -1
+CLUSTER_DEFAULT: Final = ""  # the broker resource whose configuration holds for all brokers
+
+
+class ResourceType(IntEnum):
+    """What can have a configuration; numbers as on the wire."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+Resource = tuple[ResourceType, str]
+
+# Levels of loggers belong to a broker's process and are not metadata.
+CONFIGURABLE: Final = frozenset(
+    {ResourceType.TOPIC, ResourceType.BROKER, ResourceType.CLIENT_METRICS, ResourceType.GROUP}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a listener of a broker is reached."""
+
+    listener: str
+    host: str
+    port: int
+    protocol: str  # PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker that is registered, which here means alive."""
+
+    id: int
+    epoch: int  # grows with every registration of this broker
+    rack: str | None
+    endpoints: tuple[Endpoint, ...]
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Where clients of a listener reach this broker."""
+        for endpoint in self.endpoints:
+            if endpoint.listener == listener:
+                return endpoint
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition. `isr` is a subset of `replicas`; `leader` is one of `isr`, or NO_LEADER."""
+
+    index: int
+    replicas: tuple[int, ...]  # the first is the preferred leader
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0  # grows with every election
+    partition_epoch: int = 0  # grows with every change of any field
+    adding: tuple[int, ...] = ()  # replicas on their way in and out in a reassignment
+    removing: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic; partition N stands at index N of `partitions`."""
+
+    name: str
+    topic_id: bytes  # 16 bytes; another one when a topic of the same name is made again
+    partitions: tuple[Partition, ...]
+    internal: bool = False
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of the first partition; a reassignment may make others differ for a while."""
+        return len(self.partitions[0].replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """Everything at one version. The mappings must not be modified by those who read them."""
+
+    cluster_id: str
+    controller_id: int = -1
+    controller_epoch: int = 0
+    version: int = -1  # one more with each change that a controller makes
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    topics_by_id: Mapping[bytes, Topic] = field(default_factory=dict)  # the same topics
+    # Only what was set; a resource without any has no entry.
+    configs: Mapping[Resource, Mapping[str, str]] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)  # finalized; level 0 has no entry
+    next_producer_id: int = 0
+    # Names of the topics that could collide, by names.collision_key.
+    collisions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def config(self, resource_type: ResourceType, name: str) -> Mapping[str, str]:
+        """What was set for a resource; empty if nothing was."""
+        return self.configs.get((resource_type, name), _NOTHING)
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """A partition, if there is one."""
+        found = self.topics.get(topic)
+        if found is None or not 0 <= index < len(found.partitions):
+            return None
+        return found.partitions[index]
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all topics."""
+        return sum(len(topic.partitions) for topic in self.topics.values())
+
+
+_NOTHING: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageDelta:
+    """What differs between two images.
+
+    A topic that was deleted and made again in between is in `deleted` with its old id and in
+    `created` with the new one.
+    """
+
+    created: tuple[Topic, ...] = ()
+    deleted: tuple[Topic, ...] = ()
+    changed: tuple[tuple[Topic, Topic], ...] = ()  # (before, after)
+    brokers: frozenset[int] = frozenset()  # came, went or changed
+    configs: frozenset[Resource] = frozenset()
+    features: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.created
+            or self.deleted
+            or self.changed
+            or self.brokers
+            or self.configs
+            or self.features
+        )
+
+
+def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta:
+    """What differs, found by looking at everything; a draft knows it without."""
+    names = [
+        name
+        for name in {**old.topics, **new.topics}
+        if old.topics.get(name) is not new.topics.get(name)
+    ]
+    return delta_of(
+        old,
+        new,
+        names,
+        frozenset(_differing(old.brokers, new.brokers)),
+        frozenset(_differing(old.configs, new.configs)),
+        frozenset(_differing(old.features, new.features)),
+    )
+
+
+def delta_of(
+    old: ClusterImage,
+    new: ClusterImage,
+    topics: list[str],
+    brokers: frozenset[int],
+    configs: frozenset[Resource],
+    features: frozenset[str],
+) -> ImageDelta:
+    """The delta when it is known which entries may differ."""
+    created: list[Topic] = []
+    deleted: list[Topic] = []
+    changed: list[tuple[Topic, Topic]] = []
+    for name in topics:
+        before = old.topics.get(name)
+        after = new.topics.get(name)
+        if before is not None and after is not None and before.topic_id == after.topic_id:
+            if before != after:
+                changed.append((before, after))
+            continue
+        if before is not None:
+            deleted.append(before)
+        if after is not None:
+            created.append(after)
+    return ImageDelta(tuple(created), tuple(deleted), tuple(changed), brokers, configs, features)
+
+
+def _differing(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
+    return [key for key in {**old, **new} if old.get(key) != new.get(key)]

@@ -1,0 +1,63 @@
+"""WriteShareGroupState: store the state of a share partition."""
+
+from __future__ import annotations
+
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.message import (
+    EMPTY,
+    ZERO_UUID,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    Part,
+    String,
+    Uuid,
+    field,
+)
+
+
+class StateBatch(Part):
+    first_offset: Int64 = 0
+    last_offset: Int64 = 0
+    delivery_state: Int8 = 0
+    delivery_count: Int16 = 0
+
+
+class PartitionData(Part):
+    partition: Int32 = 0
+    state_epoch: Int32 = 0
+    leader_epoch: Int32 = 0
+    start_offset: Int64 = 0
+    delivery_complete_count: Int32 = field(default=-1, since=1, ignorable=True)
+    state_batches: list[StateBatch] = EMPTY
+
+
+class WriteStateData(Part):
+    topic_id: Uuid = ZERO_UUID
+    partitions: list[PartitionData] = EMPTY
+
+
+class WriteShareGroupStateRequest(
+    Message, api_key=ApiKey.WRITE_SHARE_GROUP_STATE, versions=(0, 1), flexible_since=0
+):
+    group_id: String = ""
+    topics: list[WriteStateData] = EMPTY
+
+
+class PartitionResult(Part):
+    partition: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+
+
+class WriteStateResult(Part):
+    topic_id: Uuid = ZERO_UUID
+    partitions: list[PartitionResult] = EMPTY
+
+
+class WriteShareGroupStateResponse(
+    Message, api_key=ApiKey.WRITE_SHARE_GROUP_STATE, versions=(0, 1), flexible_since=0
+):
+    results: list[WriteStateResult] = EMPTY

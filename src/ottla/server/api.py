@@ -1,0 +1,194 @@
+"""How a handler declares itself, and what it is given.
+
+A handler module in `ottla.server.handlers` marks its function with `@handles(key, versions=…)`; that
+is the only place where key and version range stand. Most handlers take a decoded request message and
+return a response message (or a coroutine of one). The two of the hot path, Produce and Fetch, take
+the raw frame (`@handles_raw`) and write to the connection themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.frame import frame_response
+from ottla.protocol.message import MalformedMessage, Message
+from ottla.server.connection import Connection, MalformedRequest
+
+if TYPE_CHECKING:
+    from ottla.server.broker import Broker
+
+log = logging.getLogger("ottla.api")
+
+R = TypeVar("R", bound=Message)
+
+# (connection, frame, where the body begins, where it ends, api version, correlation id)
+Serve = Callable[[Connection, memoryview, int, int, int, int], None]
+
+
+class Request(Generic[R]):
+    """One decoded request and whom it came from."""
+
+    __slots__ = ("broker", "connection", "correlation_id", "message", "version")
+
+    def __init__(
+        self, broker: Broker, connection: Connection, message: R, version: int, correlation_id: int
+    ) -> None:
+        self.broker = broker
+        self.connection = connection
+        self.message = message
+        self.version = version
+        self.correlation_id = correlation_id
+
+
+class Api:
+    """One API as this broker serves it."""
+
+    __slots__ = ("flexible_since", "highest", "key", "lowest", "name", "serve")
+
+    def __init__(self, key: ApiKey, lowest: int, highest: int, flexible_since: int) -> None:
+        self.key = key
+        self.name = key.name
+        self.lowest = lowest
+        self.highest = highest
+        self.flexible_since = flexible_since
+        self.serve: Serve = _not_bound
+
+    def __repr__(self) -> str:
+        return f"Api({self.name}, {self.lowest}–{self.highest})"
+
+
+def _not_bound(*_: object) -> None:
+    raise AssertionError("a handler was called before the broker was assembled")
+
+
+class Declaration:
+    """What a handler module declares; bound to a broker at its start."""
+
+    __slots__ = ("bind", "key", "request", "versions")
+
+    def __init__(
+        self,
+        key: ApiKey,
+        versions: tuple[int, int],
+        request: type[Message],
+        bind: Callable[[Broker, Api], Serve],
+    ) -> None:
+        self.key = key
+        self.versions = versions
+        self.request = request
+        self.bind = bind
+
+    def api(self, broker: Broker) -> Api:
+        api = Api(self.key, *self.versions, self.request.flexible_since)
+        api.serve = self.bind(broker, api)
+        return api
+
+
+DECLARED: dict[ApiKey, Declaration] = {}
+
+
+def _declare(declaration: Declaration) -> None:
+    assert declaration.key not in DECLARED, declaration.key
+    lowest, highest = declaration.versions
+    known_lowest, known_highest = declaration.request.versions
+    assert known_lowest <= lowest <= highest <= known_highest, declaration.key
+    DECLARED[declaration.key] = declaration
+
+
+def handles(
+    request: type[R], *, versions: tuple[int, int]
+) -> Callable[
+    [Callable[[Request[R]], Message | Coroutine[Any, Any, Message]]],
+    Callable[[Request[R]], Message | Coroutine[Any, Any, Message]],
+]:
+    """Declare a handler of decoded requests."""
+
+    def decorate(
+        function: Callable[[Request[R]], Message | Coroutine[Any, Any, Message]],
+    ) -> Callable[[Request[R]], Message | Coroutine[Any, Any, Message]]:
+        key = ApiKey(request.api_key)
+
+        def bind(broker: Broker, api: Api) -> Serve:
+            return _serve_decoded(broker, api, request, function)
+
+        _declare(Declaration(key, versions, request, bind))
+        return function
+
+    return decorate
+
+
+def handles_raw(
+    request: type[Message], *, versions: tuple[int, int]
+) -> Callable[[Callable[[Broker, Api], Serve]], Callable[[Broker, Api], Serve]]:
+    """Declare a handler that reads the frame and writes the response by itself."""
+
+    def decorate(bind: Callable[[Broker, Api], Serve]) -> Callable[[Broker, Api], Serve]:
+        _declare(Declaration(ApiKey(request.api_key), versions, request, bind))
+        return bind
+
+    return decorate
+
+
+def decode_request(request: type[R], view: memoryview, at: int, stop: int, version: int) -> R:
+    """Decode one request body; it has to fill its frame exactly."""
+    try:
+        message, end = request.decode(view[:stop], at, version)
+    except MalformedMessage as error:
+        raise MalformedRequest(f"{request.__name__} v{version}: {error}") from None
+    if end != stop:
+        raise MalformedRequest(f"{request.__name__} v{version}: {stop - end} bytes too many")
+    return message
+
+
+def _serve_decoded(
+    broker: Broker,
+    api: Api,
+    request_class: type[R],
+    function: Callable[[Request[R]], Message | Coroutine[Any, Any, Message]],
+) -> Serve:
+    def serve(
+        connection: Connection,
+        view: memoryview,
+        at: int,
+        stop: int,
+        version: int,
+        correlation_id: int,
+    ) -> None:
+        message = decode_request(request_class, view, at, stop, version)
+        request = Request(broker, connection, message, version, correlation_id)
+        try:
+            result = function(request)
+            if isinstance(result, Message):
+                connection.answer(frame_response(result, version, correlation_id))
+                return
+        except Exception:  # noqa: BLE001 - see _failed
+            _failed(connection, api, version)
+            return
+        slot = connection.reserve(exclusive=True)
+        task = broker.spawn(result, f"{api.name} of {connection.address}")
+
+        def done(finished: asyncio.Task[Message]) -> None:
+            if finished.cancelled():
+                connection.close("the broker stops")
+                return
+            try:
+                slot.fill([frame_response(finished.result(), version, correlation_id)])
+            except Exception:  # noqa: BLE001 - see _failed
+                _failed(connection, api, version)
+
+        task.add_done_callback(done)
+
+    return serve
+
+
+def _failed(connection: Connection, api: Api, version: int) -> None:
+    """A handler raised what it should not: our mistake. One connection pays, the broker goes on."""
+    log.exception(
+        "handler failed: api=%s version=%d peer=%s client=%s",
+        api.name, version, connection.address, connection.client_id,
+    )  # fmt: skip
+    connection.close("internal error")

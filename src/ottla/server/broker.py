@@ -1,0 +1,362 @@
+"""The broker: its parts put together, its start and its end.
+
+Start-up is ordered so that nothing is answered before it is true: data folders are locked and logs
+recovered, the metadata store is opened, topics find their logs, and only then connections are
+accepted. The end runs backwards: no new connections, what is in flight is answered, logs are
+flushed, and the marker of a clean shutdown is the last thing written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ottla.cluster.controller import Controller
+from ottla.cluster.decisions.features import FeatureRange
+from ottla.cluster.decisions.topics import NewTopic, TopicDefaults
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.metadata import Broker as Node
+from ottla.cluster.metadata import ClusterImage, Endpoint, ImageDelta, ResourceType, Topic
+from ottla.cluster.metadata import Partition as PartitionState
+from ottla.cluster.store import StoreError
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.frame import frame_response
+from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from ottla.server import handlers
+from ottla.server.api import Api
+from ottla.server.clockwork import Clockwork
+from ottla.server.config_rules import Rules
+from ottla.server.connection import Connection
+from ottla.server.delayed import Wakeups
+from ottla.server.lanes import Lanes
+from ottla.server.partitions import Partitions
+from ottla.server.producer_ids import ProducerIds
+from ottla.server.reactor import Limits, Reactor
+from ottla.server.reads import Reads
+from ottla.server.sessions import Sessions
+from ottla.server.workers import Workers
+from ottla.storage import config as topic_config
+from ottla.storage.config import LogConfig
+from ottla.storage.errors import StorageError
+from ottla.storage.logs import Logs
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
+    from ottla.server.config import BrokerConfig
+    from ottla.server.config_listeners import Listener
+    from ottla.server.handlers.fetch import Fetch
+    from ottla.storage.settings import InvalidSetting
+
+log = logging.getLogger("ottla.broker")
+
+T = TypeVar("T")
+
+# Threads for system calls that may block: fsync, cold reads, unlink, writes to a slow disk.
+BLOCKING_THREADS = 8
+# How long a stop waits for answers to leave.
+DRAIN_SECONDS = 1.0
+# Half-arrived requests of all connections together, where the configuration sets no limit.
+DEFAULT_PARTIAL_BYTES = 1 << 30
+# Folders of new partitions made before the loop gets its turn.
+FOLDERS_AT_ONCE = 20
+METADATA_FILE = "metadata.db"
+
+# What clients may switch on. The coordinators raise these when they come.
+SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {}
+
+
+class CannotStart(Exception):
+    """Why a broker does not start, in one sentence for its operator."""
+
+
+class Broker:
+    """One running broker. Everything in it happens on its event loop."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.id = config.node_id
+        self.loop = asyncio.get_running_loop()
+        self.threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-blocking")
+        self.wakeups = Wakeups(self.loop)
+        self.lanes = Lanes(self.loop, self.threads)
+        self.reads = Reads(self.loop, self.threads)
+        self.workers = Workers(self.loop, config.worker_processes)
+        self.sessions = Sessions(config.max_incremental_fetch_session_cache_slots)
+        self.waiting_fetches: set[Fetch] = set()
+        self.apis: dict[int, Api] = {}
+        self.supported_features = SUPPORTED_FEATURES
+        self.logs = Logs(
+            config.log_dirs,
+            self.topic_config,
+            producer_expiration_ms=config.producer_id_expiration_ms,
+        )
+        self.clockwork = Clockwork(self.loop, self.logs, self.threads)
+        self.partitions = Partitions(self.id, self.logs, self.wakeups.moved, self.topic_config)
+        self.store = EmbeddedStore(os.path.join(config.log_dirs[0], METADATA_FILE))
+        self.controller = Controller(
+            self.store,
+            self.id,
+            Rules(lambda: self.config),
+            SUPPORTED_FEATURES,
+            defaults=self._topic_defaults(),
+        )
+        self.producer_ids = ProducerIds(self._producer_id_block)
+        self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
+        # Addresses that were bound, once it has started.
+        self.bound: tuple[Listener, ...] = ()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # What handlers ask for ----------------------------------------------------------------------
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.controller.image
+
+    def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run a coroutine beside the loop; it is held until it ends, and its failure is logged."""
+        task = self.loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("background work failed: %s", task.get_name(), exc_info=task.exception())
+
+    def nodes_for(self, listener: str) -> Iterator[tuple[Node, str, int]]:
+        """The brokers with the address each advertises to clients of a listener."""
+        for node in self.image.brokers.values():
+            for endpoint in node.endpoints:
+                if endpoint.listener == listener:
+                    yield node, endpoint.host, endpoint.port
+
+    def leader_of(self, topic: str, index: int, current_leader_epoch: int) -> Partition:
+        """The partition, if this broker leads it and the client does not live in another epoch."""
+        partition = self.partitions.get(topic, index)
+        if partition is None:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.leader != self.id:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.check_leader_epoch(partition, current_leader_epoch)
+        return partition
+
+    @staticmethod
+    def check_leader_epoch(partition: Partition, known: int) -> None:
+        """`known` is the epoch of the client's metadata, -1 if it does not say."""
+        if known < 0 or known == partition.leader_epoch:
+            return
+        if known < partition.leader_epoch:
+            raise ProtocolError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def offline_replicas(self, topic: str, state: PartitionState) -> list[int]:
+        """Replicas that cannot be served: brokers that are away, and our own on a failed disk."""
+        away = [each for each in state.replicas if each not in self.image.brokers]
+        if self.id in state.replicas:
+            partition = self.partitions.get(topic, state.index)
+            if partition is not None and partition.is_offline:
+                away.append(self.id)
+        return away
+
+    async def create_automatically(self, names: Iterable[str]) -> Mapping[str, ProtocolError]:
+        """Create topics that a client asked for by name; those that could not be, with reasons."""
+        results = await self.controller.create_topics([NewTopic(name) for name in names])
+        return {
+            result.name: result.error
+            for result in results
+            if result.name is not None
+            and result.error is not None
+            # Another client was quicker: it is there now.
+            and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS
+        }
+
+    def topic_config(self, name: str) -> LogConfig:
+        """The settings of a topic: its own over the broker's."""
+
+        def ignore(error: InvalidSetting) -> None:
+            log.warning("stored setting ignored: topic=%s %s", name, error)
+
+        overrides = self.image.config(ResourceType.TOPIC, name)
+        return topic_config.parse(overrides, self.config.log_defaults, on_invalid=ignore)
+
+    def refuse_version(
+        self, connection: Connection, key: int, version: int, correlation_id: int
+    ) -> None:
+        """A request of an API or a version that is not served."""
+        if key == ApiKey.API_VERSIONS:
+            # The answer every client can read, so that it can ask again in a version we know.
+            own = self.apis[ApiKey.API_VERSIONS]
+            refusal = ApiVersionsResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                api_keys=[ApiVersion(api_key=key, min_version=own.lowest, max_version=own.highest)],
+            )
+            connection.answer(frame_response(refusal, 0, correlation_id))
+            return
+        log.warning(
+            "unsupported request: key=%d version=%d peer=%s client=%s",
+            key, version, connection.address, connection.client_id,
+        )  # fmt: skip
+        connection.close("unsupported request")
+
+    # The start ----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Everything up to the first connection; CannotStart says what is in the way."""
+        for declared in handlers.load():
+            self.apis[declared.key] = declared.api(self)
+        try:
+            self._bind()
+            os.makedirs(self.config.log_dirs[0], exist_ok=True)
+            await self.store.start()
+            await self.controller.open(self._node())
+            self._follow_broker_settings()
+            # Recovery reads every batch that was not flushed: not on the loop, which has to see signals.
+            await self.loop.run_in_executor(self.threads, self.logs.open)
+        except (StorageError, StoreError, OSError) as error:
+            raise CannotStart(str(error)) from error
+        for topic in self.image.topics.values():
+            self.partitions.put(topic)
+        self._name_strays()
+        self.controller.subscribe(self._changed)
+        self.clockwork.start(self.config.log_retention_check_interval_ms / 1000)
+        self.reactor.start()
+
+    def _name_strays(self) -> None:
+        """Logs of topics that nobody knows: left alone, for their owner to look at."""
+        for topic, index in self.logs.keys():
+            if self.partitions.get(topic, index) is None:
+                log.warning(
+                    "log of an unknown topic, left as it is: topic=%s partition=%d", topic, index
+                )
+
+    def _bind(self) -> None:
+        bound = []
+        for listener in self.config.listeners:
+            try:
+                socket = self.reactor.listen(listener.name, listener.host, listener.port)
+            except OSError as error:
+                raise CannotStart(
+                    f"cannot listen on {listener}: {error.strerror or error}"
+                ) from error
+            bound.append(listener._replace(port=socket.address[1]))
+        self.bound = tuple(bound)
+
+    def _node(self) -> Node:
+        """This broker as it registers with the cluster."""
+        ports = {each.name: each.port for each in self.bound}
+        return Node(
+            id=self.id,
+            epoch=0,
+            rack=self.config.broker_rack,
+            endpoints=tuple(
+                Endpoint(each.name, each.host, each.port, each.protocol)
+                for each in self.config.advertised(ports)
+            ),
+        )
+
+    def _limits(self) -> Limits:
+        config = self.config
+        queued = config.queued_max_request_bytes
+        return Limits(
+            max_request_bytes=config.socket_request_max_bytes,
+            max_connections=config.max_connections,
+            max_connections_per_address=config.max_connections_per_ip,
+            max_connections_overrides=config.max_connections_per_ip_overrides,
+            idle_seconds=config.connections_max_idle_ms / 1000,
+            partial_bytes=queued if queued > 0 else DEFAULT_PARTIAL_BYTES,
+            send_buffer=config.socket_send_buffer_bytes,
+            receive_buffer=config.socket_receive_buffer_bytes,
+            backlog=config.socket_listen_backlog_size,
+        )
+
+    def _topic_defaults(self) -> TopicDefaults:
+        return TopicDefaults(self.config.num_partitions, self.config.default_replication_factor)
+
+    async def _producer_id_block(self) -> range:
+        block = await self.controller.allocate_producer_ids()
+        return range(block.first, block.first + block.size)
+
+    # Following the cluster ----------------------------------------------------------------------
+
+    def _changed(self, _old: ClusterImage, _new: ClusterImage, delta: ImageDelta) -> None:
+        """The cluster's image changed: make the partitions and settings here the same."""
+        for topic in delta.deleted:
+            self.partitions.remove(topic.name)
+            for partition in topic.partitions:
+                self._delete_log(topic.name, partition.index)
+        created = [*delta.created, *(topic for _, topic in delta.changed)]
+        for topic in created:
+            self.partitions.put(topic)
+        if created:
+            self.spawn(self._make_folders(created), "folders of new partitions")
+        if any(kind is ResourceType.BROKER for kind, _ in delta.configs):
+            self._follow_broker_settings()
+        for kind, name in delta.configs:
+            if kind is ResourceType.TOPIC:
+                self.partitions.settle(name)
+
+    def _delete_log(self, topic: str, index: int) -> None:
+        if (topic, index) in self.logs:
+            try:
+                self.logs.delete(topic, index)
+            except StorageError as error:
+                log.error("log not deleted: topic=%s partition=%d %s", topic, index, error)
+
+    async def _make_folders(self, topics: Iterable[Topic]) -> None:
+        """New partitions get their folders, a few at a time; who uses one earlier makes it."""
+        made = 0
+        for topic in topics:
+            for partition in list(self.partitions.by_name.get(topic.name, ())):
+                try:
+                    partition.log  # noqa: B018 - opening it makes the folder
+                except StorageError as error:
+                    log.error(
+                        "no log: topic=%s partition=%d %s", topic.name, partition.index, error
+                    )
+                made += 1
+                if made % FOLDERS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    def _follow_broker_settings(self) -> None:
+        """Take over settings that were changed while running (or in an earlier life)."""
+        image = self.image
+        default = image.config(ResourceType.BROKER, "")
+        own = image.config(ResourceType.BROKER, str(self.id))
+        before = self.config
+
+        def ignore(error: InvalidSetting) -> None:
+            log.warning("stored setting ignored: broker=%d %s", self.id, error)
+
+        self.config = before.with_dynamic(default=default, broker=own, on_invalid=ignore)
+        self.controller.defaults = self._topic_defaults()
+        self.reactor.limits = self._limits()
+        if self.config.log_defaults != before.log_defaults:
+            for name in self.partitions.by_name:
+                self.partitions.settle(name)
+
+    # The end ------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Answer what is in flight, flush, and leave the marker of a clean shutdown."""
+        self.reactor.stop_listening()
+        for connection in self.reactor.connections:
+            connection.pause()
+        for fetch in list(self.waiting_fetches):
+            fetch.conclude()
+        await self.lanes.drained()
+        await self.reactor.drained(DRAIN_SECONDS)
+        self.reactor.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await self.clockwork.stop()
+        await self.controller.close()
+        await self.store.close()
+        await self.loop.run_in_executor(None, self.logs.close)
+        self.workers.stop()
+        self.threads.shutdown(wait=False)

@@ -1,0 +1,123 @@
+"""What a broker does by the clock: flush, checkpoint, retention, removal of what was deleted.
+
+Decisions are taken on the loop, where the logs live; the system calls run in threads. A slow flush of
+one log holds up neither the flush of another nor the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from ottla.storage.folders import CheckpointJob
+from ottla.storage.logs import Job, Logs
+
+if TYPE_CHECKING:
+    from ottla.storage.log import Log
+
+log = logging.getLogger("ottla.clockwork")
+
+TICK_SECONDS = 1.0
+# Logs that retention looks at before the loop gets its turn.
+RETENTION_STEPS = 20
+EXPIRE_PRODUCERS_SECONDS = 600.0
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Clockwork:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, logs: Logs, threads: ThreadPoolExecutor
+    ) -> None:
+        self._loop = loop
+        self._logs = logs
+        self._threads = threads
+        self._tasks: list[asyncio.Task[None]] = []
+        self._jobs: set[asyncio.Task[None]] = set()
+        # One round of checkpoints at a time: each writes all offsets of its folder.
+        self._checkpoints = asyncio.Lock()
+        self.retention_seconds = 300.0
+
+    def start(self, retention_seconds: float) -> None:
+        self.retention_seconds = retention_seconds
+        self._logs.on_flush_wanted = self._flush_soon
+        self._tasks = [
+            self._loop.create_task(self._tick(), name="clockwork"),
+            self._loop.create_task(self._retain(), name="retention"),
+            self._loop.create_task(self._expire(), name="producer expiry"),
+        ]
+
+    async def stop(self) -> None:
+        """No more rounds; jobs that have begun are brought to their end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._jobs:
+            await asyncio.wait(self._jobs)
+
+    async def checkpoint(self) -> OSError | None:
+        """Store log starts and the other checkpoints now; what went wrong, if anything did."""
+        async with self._checkpoints:
+            jobs = self._logs.checkpoint(now_ms())
+            await self._run_all(jobs)
+        return next((job.error for job in jobs if job.error is not None), None)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            async with self._checkpoints:
+                checkpoints = []
+                for job in self._logs.due(now_ms()):
+                    if isinstance(job, CheckpointJob):
+                        checkpoints.append(job)
+                    else:
+                        self._spawn(job)
+                await self._run_all(checkpoints)
+
+    async def _retain(self) -> None:
+        while True:
+            await asyncio.sleep(self.retention_seconds)
+            for step, job in enumerate(self._logs.retention(now_ms())):
+                if job is not None:
+                    await self._run(job)
+                elif step % RETENTION_STEPS == 0:
+                    await asyncio.sleep(0)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_PRODUCERS_SECONDS)
+            self._logs.expire_producers(now_ms())
+
+    def _flush_soon(self, wanted: Log) -> None:
+        """A log asks for its flush now (`flush.messages`)."""
+        self._loop.call_soon(self._flush, wanted)
+
+    def _flush(self, wanted: Log) -> None:
+        if wanted.offline is None and wanted.flushing is None:
+            job = self._logs.flush_now(wanted, now_ms())
+            if job is not None:
+                self._spawn(job)
+
+    def _spawn(self, job: Job) -> None:
+        task = self._loop.create_task(self._run(job))
+        self._jobs.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._jobs.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a background job failed", exc_info=task.exception())
+
+    async def _run(self, job: Job) -> None:
+        await self._loop.run_in_executor(self._threads, job.run)
+        self._logs.finish(job)
+
+    async def _run_all(self, jobs: Iterable[Any]) -> None:
+        for job in jobs:
+            await self._run(job)

@@ -1,0 +1,37 @@
+"""What the wire says when storage or a batch says no: the one place where the two are matched."""
+
+from __future__ import annotations
+
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.record import errors as record
+from ottla.storage import errors as storage
+
+# The first class that fits wins, so a subclass stands before its parent.
+_CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
+    (record.UnsupportedMagic, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    (record.TooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (record.InvalidRecord, ErrorCode.INVALID_RECORD),
+    (record.InvalidBatch, ErrorCode.CORRUPT_MESSAGE),
+    (storage.RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (storage.InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
+    (storage.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (storage.DuplicateSequence, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
+    (storage.InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (storage.InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
+    (storage.CoordinatorFenced, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+    (storage.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (storage.UnknownLog, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (storage.TopicIdMismatch, ErrorCode.INCONSISTENT_TOPIC_ID),
+    (storage.StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
+)
+
+
+def error_code(error: Exception) -> ErrorCode:
+    """The protocol's code for an exception that a log or a batch check raised."""
+    if isinstance(error, ProtocolError):
+        return error.code
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,64 @@
+"""DeleteRecords: everything before an offset goes; the partition starts there from now on.
+
+- The offset -1 stands for the high watermark: everything that is there.
+- Whole segments below the new start are dropped in the background; a segment that the start lies in
+  stays, and its records before it are not served any more.
+- The start survives a crash before it is answered for.
+
+Versions: v1 as v0; v2 flexible
+"""
+
+from __future__ import annotations
+
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from ottla.server.api import Request, handles
+from ottla.server.failures import error_code
+from ottla.storage.errors import StorageError
+
+_HIGH_WATERMARK = -1
+
+
+@handles(DeleteRecordsRequest, versions=(0, 2))
+async def delete_records(request: Request[DeleteRecordsRequest]) -> DeleteRecordsResponse:
+    response = DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[_advance(request, topic.name, wanted) for wanted in topic.partitions],
+            )
+            for topic in request.message.topics
+        ]
+    )
+    if await request.broker.clockwork.checkpoint() is not None:
+        for topic in response.topics:
+            for partition in topic.partitions:
+                partition.error_code = partition.error_code or ErrorCode.KAFKA_STORAGE_ERROR
+    return response
+
+
+def _advance(
+    request: Request[DeleteRecordsRequest], topic: str, wanted: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
+    answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
+    try:
+        partition = request.broker.leader_of(topic, wanted.partition_index, -1)
+        log = partition.log
+        if not log.config.deletes:
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION)
+        if wanted.offset < _HIGH_WATERMARK:
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        offset = log.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
+        if offset > log.high_watermark:
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        log.advance_start(offset)
+        answer.low_watermark = log.log_start_offset
+    except (ProtocolError, StorageError) as error:
+        answer.error_code = error_code(error)
+    return answer

@@ -1,0 +1,404 @@
+"""Fetch: record batches of one or more partitions, from a position on.
+
+- A response begins with the batch that holds the offset asked for, so a client may get a few records
+  before it, and it may end inside a batch; clients expect both.
+- `max_bytes` bounds the response and each partition. The first batch of the first partition that has
+  any data comes whole, however large, so that a consumer always gets on.
+- With less than `min_bytes` to give, the request waits up to `max_wait_ms` for appends to its
+  partitions; an error or a moved leader ends the wait.
+- read_committed readers see up to the last stable offset, with the list of aborted transactions.
+- An epoch that the reader brings along is checked: it may know of a newer leader than this broker
+  (UNKNOWN_LEADER_EPOCH) or of an older one (FENCED_LEADER_EPOCH), or its log may have been cut off
+  behind it (a diverging epoch in the answer).
+- Large ranges go from the page cache to the socket by `sendfile`. Data that is not in memory is read
+  ahead in a thread first, so that one reader of old data does not hold up the others.
+
+Versions:
+  v0, v1  messages in format 0, v2 and v3 in format 1 (converted in a worker process); v1 throttle
+  v3      max_bytes for the whole response
+  v4      isolation level, last stable offset, aborted transactions; format 2
+  v5      log start offset
+  v7      sessions
+  v9      current leader epoch
+  v11     rack of the reader, preferred read replica
+  v12     flexible, last fetched epoch, diverging epoch
+  v13     topics by id
+  v15     the replica's id and epoch in a tagged field
+  v16     endpoints of new leaders in the answer
+  v17     directory id, v18 high watermark (both of replicas, tagged)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.frame import frame_response_parts
+from ottla.protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from ottla.server import sessions
+from ottla.server.api import Api, Serve, decode_request, handles_raw
+from ottla.server.connection import Connection, Part, Slot
+from ottla.server.failures import error_code
+from ottla.server.sessions import Session, WatchedPartition
+from ottla.storage.errors import OffsetOutOfRange, StorageError
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
+    from ottla.server.broker import Broker
+    from ottla.storage.segment_file import Slice
+
+_FIRST_SESSIONS = 7
+_FIRST_TOPIC_IDS = 13
+_FIRST_FORMAT_2 = 4
+_EMPTY = b""
+
+
+@handles_raw(FetchRequest, versions=(0, 18))
+def bind(broker: Broker, _: Api) -> Serve:
+    def serve(
+        connection: Connection,
+        view: memoryview,
+        at: int,
+        stop: int,
+        version: int,
+        correlation_id: int,
+    ) -> None:
+        request = decode_request(FetchRequest, view, at, stop, version)
+        Fetch(broker, connection, request, version, correlation_id).start()
+
+    return serve
+
+
+class Found:
+    """What one partition has for the reader right now."""
+
+    __slots__ = ("answer", "partition", "piece", "watched")
+
+    def __init__(self, watched: WatchedPartition, answer: PartitionData) -> None:
+        self.watched = watched
+        self.answer = answer
+        self.partition: Partition | None = None
+        self.piece: Slice | None = None
+
+
+class Fetch:
+    """One Fetch request from its arrival to its answer; also a waiter on its partitions."""
+
+    __slots__ = (
+        "_missing",
+        "_slot",
+        "_timer",
+        "_waits_on",
+        "broker",
+        "connection",
+        "correlation_id",
+        "request",
+        "session",
+        "version",
+        "watched",
+    )
+
+    def __init__(
+        self,
+        broker: Broker,
+        connection: Connection,
+        request: FetchRequest,
+        version: int,
+        correlation_id: int,
+    ) -> None:
+        self.broker = broker
+        self.connection = connection
+        self.request = request
+        self.version = version
+        self.correlation_id = correlation_id
+        self.session: Session | None = None
+        self.watched: list[WatchedPartition] = []
+        self._slot: Slot | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._waits_on: list[Partition] = []
+        self._missing = 0
+
+    def start(self) -> None:
+        try:
+            self._establish()
+        except ProtocolError as error:
+            self._send(FetchResponse(error_code=error.code, responses=[]))
+            return
+        replica = self.request.replica_state
+        if self.request.replica_id >= 0 or (replica is not None and replica.replica_id >= 0):
+            # Only replicas may read beyond the high watermark, and there are none yet.
+            self._send(FetchResponse(error_code=ErrorCode.INVALID_REQUEST, responses=[]))
+            return
+        found, size, urgent = self._look()
+        wait = self.request.max_wait_ms
+        if urgent or size >= self.request.min_bytes or wait <= 0 or not self.watched:
+            self._finish(found)
+            return
+        self._missing = self.request.min_bytes - size
+        self._slot = self.connection.reserve(exclusive=True)
+        for each in found:
+            if each.partition is not None:
+                each.partition.waiters.add(self)
+                self._waits_on.append(each.partition)
+        self._timer = self.broker.loop.call_later(wait / 1000, self._conclude)
+        self.broker.waiting_fetches.add(self)
+
+    # Which partitions ---------------------------------------------------------------------------
+
+    def _establish(self) -> None:
+        """Find out which partitions the request is about: its own, or those of its session."""
+        request = self.request
+        if self.version < _FIRST_SESSIONS or request.session_epoch == sessions.FINAL_EPOCH:
+            if request.session_id:
+                self.broker.sessions.remove(request.session_id)
+            self.watched = [each for _, each in self._named()]
+            return
+        now = self.broker.loop.time()
+        by_id = self.version >= _FIRST_TOPIC_IDS
+        if request.session_epoch == sessions.INITIAL_EPOCH:
+            self.broker.sessions.remove(request.session_id)
+            named = list(self._named())
+            self.watched = [each for _, each in named]
+            if named:
+                session = self.broker.sessions.create(now, by_id)
+                if session is not None:
+                    session.partitions.update(named)
+                    self.session = session
+            return
+        session = self.broker.sessions.get(request.session_id, now)
+        if session is None:
+            raise ProtocolError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            raise ProtocolError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != by_id:
+            raise ProtocolError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        for key, each in self._named():
+            known = session.partitions.get(key)
+            if known is None:
+                session.partitions[key] = each
+            else:
+                known.fetch_offset = each.fetch_offset
+                known.max_bytes = each.max_bytes
+                known.current_leader_epoch = each.current_leader_epoch
+                known.last_fetched_epoch = each.last_fetched_epoch
+        for forgotten in request.forgotten_topics_data:
+            topic = forgotten.topic_id if by_id else forgotten.topic
+            for index in forgotten.partitions:
+                session.partitions.pop((topic, index), None)
+        session.advance()
+        self.session = session
+        self.watched = list(session.partitions.values())
+
+    def _named(self) -> list[tuple[sessions.Key, WatchedPartition]]:
+        by_id = self.version >= _FIRST_TOPIC_IDS
+        named: list[tuple[sessions.Key, WatchedPartition]] = []
+        for topic in self.request.topics:
+            name = topic.topic_id if by_id else topic.topic
+            for wanted in topic.partitions:
+                watched = WatchedPartition(name, wanted.partition)
+                watched.fetch_offset = wanted.fetch_offset
+                watched.max_bytes = wanted.partition_max_bytes
+                watched.current_leader_epoch = wanted.current_leader_epoch
+                watched.last_fetched_epoch = wanted.last_fetched_epoch
+                named.append(((name, wanted.partition), watched))
+        return named
+
+    # What is there ------------------------------------------------------------------------------
+
+    def _look(self) -> tuple[list[Found], int, bool]:
+        """What each partition has, the bytes of it, and whether something should be told at once."""
+        left = min(self.request.max_bytes, self.broker.config.fetch_max_bytes)
+        total = 0
+        urgent = False
+        everything = []
+        for watched in self.watched:
+            found = self._look_at(watched, left, at_least_one=total == 0)
+            everything.append(found)
+            if found.answer.error_code or found.answer.diverging_epoch is not None:
+                urgent = True
+            elif found.piece is not None:
+                total += found.piece.length
+                left = max(0, left - found.piece.length)
+        return everything, total, urgent
+
+    def _look_at(self, watched: WatchedPartition, left: int, at_least_one: bool) -> Found:
+        answer = PartitionData(
+            partition_index=watched.index,
+            high_watermark=-1,
+            records=_EMPTY,
+            aborted_transactions=None,
+        )
+        found = Found(watched, answer)
+        topic = watched.topic
+        partitions = self.broker.partitions
+        if isinstance(topic, bytes):
+            of_topic = partitions.by_id.get(topic)
+            if of_topic is None:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+                return found
+        else:
+            of_topic = partitions.by_name.get(topic)
+        if of_topic is None or not 0 <= watched.index < len(of_topic):
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return found
+        partition = of_topic[watched.index]
+        try:
+            if partition.leader != self.broker.id:
+                raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.broker.check_leader_epoch(partition, watched.current_leader_epoch)
+            log = partition.log
+            if log.offline is not None:
+                raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR)
+            committed = self.request.isolation_level == 1
+            stable = log.last_stable_offset
+            upper = stable if committed else log.high_watermark
+            answer.high_watermark = log.high_watermark
+            answer.last_stable_offset = stable
+            answer.log_start_offset = log.log_start_offset
+            if watched.last_fetched_epoch >= 0:
+                epoch, end = log.end_offset_for_epoch(watched.last_fetched_epoch)
+                if epoch < watched.last_fetched_epoch or end < watched.fetch_offset:
+                    answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
+                    return found
+            found.partition = partition
+            limit = min(watched.max_bytes, left)
+            found.piece = log.read(watched.fetch_offset, limit, upper, at_least_one)
+            if committed and found.piece is not None:
+                answer.aborted_transactions = [
+                    AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                    for producer_id, first_offset in log.aborted_transactions(
+                        watched.fetch_offset, upper
+                    )
+                ]
+        except OffsetOutOfRange:
+            answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        except (ProtocolError, StorageError) as error:
+            answer.error_code = error_code(error)
+            answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
+        return found
+
+    # Waiting ------------------------------------------------------------------------------------
+
+    def progressed(self, appended_bytes: int) -> None:
+        self._missing -= appended_bytes
+        if self._missing > 0 or self._slot is None or not self._waits_on:
+            return
+        if self.connection.closed:
+            self._stop_waiting()
+            return
+        found, size, urgent = self._look()
+        if urgent or size >= self.request.min_bytes:
+            self._stop_waiting()
+            self._finish(found)
+        else:
+            self._missing = self.request.min_bytes - size
+
+    def _conclude(self) -> None:
+        """The time is up (or the broker stops): answer with what is there."""
+        self._stop_waiting()
+        if not self.connection.closed:
+            self._finish(self._look()[0])
+
+    conclude = _conclude
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for partition in self._waits_on:
+            partition.waiters.discard(self)
+        self._waits_on.clear()
+        self.broker.waiting_fetches.discard(self)
+
+    # Answering ----------------------------------------------------------------------------------
+
+    def _finish(self, found: list[Found]) -> None:
+        cold: list[Slice] = []
+        convert = self.version < _FIRST_FORMAT_2
+        reads = self.broker.reads
+        for each in found:
+            piece = each.piece
+            if piece is not None and not convert:
+                records = reads.take(piece)
+                if records is None:
+                    cold.append(piece)
+                else:
+                    each.answer.records = records
+        if not cold and not convert:
+            self._send(self._response(found))
+            return
+        if self._slot is None:
+            self._slot = self.connection.reserve(exclusive=True)
+        self.broker.spawn(self._finish_later(found, convert), "fetch")
+
+    async def _finish_later(self, found: list[Found], convert: bool) -> None:
+        """Read what is not in memory in a thread; convert for old clients in a worker process."""
+        for each in found:
+            if each.piece is None or (each.answer.records is not _EMPTY):
+                continue
+            try:
+                if convert:
+                    raw = await self.broker.reads.read(each.piece)
+                    magic = 0 if self.version < 2 else 1
+                    each.answer.records = await self.broker.workers.downgrade(
+                        raw, magic, each.watched.fetch_offset
+                    )
+                else:
+                    each.answer.records = await self.broker.reads.take_cold(each.piece)
+            except (StorageError, OSError, ValueError) as error:
+                each.answer.error_code = error_code(error)
+                each.piece = None
+        self._send(self._response(found))
+
+    def _response(self, found: list[Found]) -> FetchResponse:
+        session = self.session
+        incremental = session is not None and self.request.session_epoch != sessions.INITIAL_EPOCH
+        by_id = self.version >= _FIRST_TOPIC_IDS
+        topics: dict[str | bytes, FetchableTopicResponse] = {}
+        for each in found:
+            watched, answer = each.watched, each.answer
+            if session is not None:
+                changed = (
+                    watched.high_watermark != answer.high_watermark
+                    or watched.log_start_offset != answer.log_start_offset
+                )
+                watched.high_watermark = answer.high_watermark
+                watched.log_start_offset = answer.log_start_offset
+                if answer.error_code:
+                    # Named again in the next response, whatever comes then.
+                    watched.high_watermark = -1
+                elif each.piece is not None:
+                    key = (watched.topic, watched.index)
+                    if key in session.partitions:
+                        session.partitions.move_to_end(key)
+                elif incremental and not changed and answer.diverging_epoch is None:
+                    continue
+            topic = topics.get(watched.topic)
+            if topic is None:
+                topic = topics[watched.topic] = FetchableTopicResponse(partitions=[])
+                if by_id:
+                    assert isinstance(watched.topic, bytes)
+                    topic.topic_id = watched.topic
+                else:
+                    assert isinstance(watched.topic, str)
+                    topic.topic = watched.topic
+            topic.partitions.append(answer)
+        return FetchResponse(
+            session_id=session.id if session is not None else sessions.NO_SESSION,
+            responses=list(topics.values()),
+        )
+
+    def _send(self, response: FetchResponse) -> None:
+        parts: list[Part] = frame_response_parts(response, self.version, self.correlation_id)
+        if self._slot is not None:
+            self._slot.fill(parts)
+        else:
+            self.connection.answer_parts(parts)

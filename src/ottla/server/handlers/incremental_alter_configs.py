@@ -1,0 +1,50 @@
+"""IncrementalAlterConfigs: set, delete, append to or subtract from single settings.
+
+- All changes of one resource are made or none of them.
+- A change takes effect at once: on the logs of a topic, on the broker.
+
+Versions: v1 flexible
+"""
+
+from __future__ import annotations
+
+from ottla.cluster.decisions.configs import AlteredResource, ConfigChange
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from ottla.server.api import Request, handles
+from ottla.server.config_changes import change_configs
+
+
+@handles(IncrementalAlterConfigsRequest, versions=(0, 1))
+async def incremental_alter_configs(
+    request: Request[IncrementalAlterConfigsRequest],
+) -> IncrementalAlterConfigsResponse:
+    wanted = [
+        AlteredResource(
+            each.resource_type,
+            each.resource_name,
+            [
+                ConfigChange(entry.name, entry.config_operation, entry.value)
+                for entry in each.configs
+            ],
+        )
+        for each in request.message.resources
+    ]
+    results = await change_configs(
+        request.broker, wanted, incremental=True, validate_only=request.message.validate_only
+    )
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=ErrorCode.NONE if each.error is None else each.error.code,
+                error_message=None if each.error is None else each.error.message,
+                resource_type=each.resource_type,
+                resource_name=each.name,
+            )
+            for each in results
+        ]
+    )

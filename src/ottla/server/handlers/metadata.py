@@ -1,0 +1,144 @@
+"""Metadata: brokers, topics, partitions and their leaders.
+
+- Each listener's clients are told the addresses that were advertised for that listener.
+- A topic that does not exist is created if the client and the broker allow it
+  (`auto.create.topics.enable`), with the broker's default number of partitions; a bad name is answered
+  as such.
+- An empty list of topics means all of them in v0, none in later versions, where null means all.
+
+Versions:
+  v1   rack, controller, internal topics
+  v2   cluster id
+  v3   throttle time
+  v4   the client says whether topics may be created
+  v5   offline replicas
+  v7   leader epochs
+  v8   authorized operations
+  v9   flexible
+  v10  topic ids in the answer; v12 also in the request
+  v11  no more authorized operations of the cluster
+  v13  an error for the whole response
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from ottla.cluster.metadata import Topic
+from ottla.cluster.names import check_topic_name
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.message import ZERO_UUID
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.server.api import Request, handles
+from ottla.server.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+
+
+@handles(MetadataRequest, versions=(0, 13))
+def metadata(
+    request: Request[MetadataRequest],
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    missing = [
+        each.name
+        for each in request.message.topics or ()
+        if each.name is not None and _may_be_created(request, each)
+    ]
+    return _create_and_answer(request, missing) if missing else _response(request, {})
+
+
+async def _create_and_answer(
+    request: Request[MetadataRequest], missing: list[str]
+) -> MetadataResponse:
+    return _response(request, await request.broker.create_automatically(missing))
+
+
+def _response(
+    request: Request[MetadataRequest], refused: Mapping[str, ProtocolError]
+) -> MetadataResponse:
+    broker, wanted = request.broker, request.message.topics
+    image = broker.image
+    if wanted is None or (request.version == 0 and not wanted):
+        topics = [_described(request, topic) for topic in image.topics.values()]
+    else:
+        topics = [_answer(request, each, refused) for each in wanted]
+    asked = request.message.include_cluster_authorized_operations
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=node.id, host=host, port=port, rack=node.rack)
+            for node, host, port in broker.nodes_for(request.connection.listener.name)
+        ],
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+    )
+
+
+def _may_be_created(request: Request[MetadataRequest], wanted: MetadataRequestTopic) -> bool:
+    return (
+        request.message.allow_auto_topic_creation
+        and request.broker.config.auto_create_topics_enable
+        and wanted.topic_id == ZERO_UUID
+        and wanted.name not in request.broker.image.topics
+    )
+
+
+def _answer(
+    request: Request[MetadataRequest],
+    wanted: MetadataRequestTopic,
+    refused: Mapping[str, ProtocolError],
+) -> MetadataResponseTopic:
+    image = request.broker.image
+    if wanted.topic_id != ZERO_UUID:
+        if request.version < 12:
+            return _unknown(wanted, ErrorCode.INVALID_REQUEST)
+        topic = image.topics_by_id.get(wanted.topic_id)
+        if topic is None:
+            return _unknown(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
+        return _described(request, topic)
+    if wanted.name is None:
+        return _unknown(wanted, ErrorCode.INVALID_REQUEST)
+    topic = image.topics.get(wanted.name)
+    if topic is not None:
+        return _described(request, topic)
+    refusal = refused.get(wanted.name)
+    if refusal is not None:
+        return _unknown(wanted, refusal.code)
+    try:
+        check_topic_name(wanted.name)
+    except ProtocolError as error:
+        return _unknown(wanted, error.code)
+    return _unknown(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _unknown(wanted: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=code, name=wanted.name, topic_id=wanted.topic_id)
+
+
+def _described(request: Request[MetadataRequest], topic: Topic) -> MetadataResponseTopic:
+    asked = request.message.include_topic_authorized_operations
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            MetadataResponsePartition(
+                error_code=0 if state.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=state.index,
+                leader_id=state.leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
+                offline_replicas=request.broker.offline_replicas(topic.name, state),
+            )
+            for state in topic.partitions
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS if asked else NOT_ASKED,
+    )

@@ -1,0 +1,59 @@
+"""OffsetForLeaderEpoch: where the records of a leader epoch end.
+
+A consumer that comes back after a change of leader asks where the epoch it last read from ended; an
+end before its position means that records it has seen were cut off.
+
+Versions:
+  v1  the epoch that the end belongs to
+  v2  the reader's own knowledge of the current epoch, throttle time
+  v3  the replica's id
+  v4  flexible
+"""
+
+from __future__ import annotations
+
+from ottla.protocol.errors import ProtocolError
+from ottla.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from ottla.server.api import Request, handles
+from ottla.server.failures import error_code
+from ottla.storage.errors import StorageError
+
+
+@handles(OffsetForLeaderEpochRequest, versions=(0, 4))
+def offset_for_leader_epoch(
+    request: Request[OffsetForLeaderEpochRequest],
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_answer(request, topic.topic, wanted) for wanted in topic.partitions],
+            )
+            for topic in request.message.topics
+        ]
+    )
+
+
+def _answer(
+    request: Request[OffsetForLeaderEpochRequest], topic: str, wanted: OffsetForLeaderPartition
+) -> EpochEndOffset:
+    answer = EpochEndOffset(partition=wanted.partition)
+    try:
+        partition = request.broker.leader_of(topic, wanted.partition, wanted.current_leader_epoch)
+        if wanted.leader_epoch == partition.leader_epoch:
+            # The running epoch ends where readers may read to.
+            answer.leader_epoch = partition.leader_epoch
+            answer.end_offset = partition.log.high_watermark
+        else:
+            answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(
+                wanted.leader_epoch
+            )
+    except (ProtocolError, StorageError) as error:
+        answer.error_code = error_code(error)
+    return answer

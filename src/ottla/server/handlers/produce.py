@@ -1,0 +1,427 @@
+"""Produce: append record batches to the logs of partitions that this broker leads.
+
+- A batch is checked (length, magic, CRC32C, count, size, timestamps, sequence), stamped with its
+  offset in place, and stored whole or not at all. Partitions of one request succeed or fail alone.
+- acks=1 answers when the batch is in the leader's page cache, acks=all (-1) when every in-sync
+  replica has it and there are at least `min.insync.replicas` of them. acks=0 is never answered; an
+  error then closes the connection, since that is the only way left to tell.
+- A batch that an idempotent producer sends again is answered with its first offset.
+- `compression.type` other than the producer's own: recompressed in a worker process.
+
+Versions:
+  v0–v2   message sets of formats 0 and 1, converted to format 2; v1 adds throttle time, v2 the
+          append time. Kafka 4 no longer takes these.
+  v3      transactional id; record batches (format 2), exactly one for each partition
+  v5      log start offset in the answer
+  v7      Zstandard allowed
+  v8      record errors and a message for each partition
+  v9      flexible
+  v10     the new leader in the answer when this one is not it
+  v13     topics by id
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.frame import frame_response
+from ottla.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from ottla.record.batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    MAGIC_AT,
+    TRANSACTIONAL_BIT,
+    read_header,
+)
+from ottla.record.codecs import Codec
+from ottla.record.errors import InvalidBatch, InvalidRecord
+from ottla.server.api import Api, Serve, decode_request, handles_raw
+from ottla.server.connection import Connection, Slot
+from ottla.server.failures import error_code
+from ottla.server.lanes import SLOW_WRITE_SECONDS, Transform
+from ottla.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
+    from ottla.server.broker import Broker
+    from ottla.storage.append import Append
+
+_FIRST_FLEXIBLE = 9
+_FIRST_TOPIC_IDS = 13
+_FIRST_FORMAT_2 = 3
+_ZSTD = int(Codec.ZSTD)
+# What the general way has to look at.
+_SPECIAL = TRANSACTIONAL_BIT | CONTROL_BIT
+
+# transactional id length, acks, timeout, topics, length of the first topic's name
+_read_old_start = struct.Struct(">hhiih").unpack_from
+_OLD_START = 14
+# partitions, index of the first, size of its records
+_read_old_partition = struct.Struct(">iii").unpack_from
+_OLD_PARTITION = 12
+# no transactional id, acks, timeout, one topic, length of its name (or its id)
+_read_new_start = struct.Struct(">BhiB").unpack_from
+_NEW_START = 8
+# one partition, its index
+_read_new_partition = struct.Struct(">Bi").unpack_from
+_NEW_PARTITION = 5
+_NO_TAGS = b"\0\0\0"
+
+_clock = time.perf_counter
+_time = time.time
+_ACKS = (1, -1)
+# The client that Kafka lets write to internal topics: its own administration tools.
+ADMIN_CLIENT_ID = "__admin_client"
+
+
+def _old_layout(version: int, length: int) -> struct.Struct:
+    """The whole answer for one partition: size, correlation id | topics | name | partitions |
+    index, error, base offset, append time, log start offset (v5+) | record errors, message (v8+) |
+    throttle time"""
+    tail = "qihi" if version >= 8 else "qi" if version >= 5 else "i"
+    return struct.Struct(f">iiih{length}siihqq{tail}")
+
+
+def _new_layout(version: int, length: int) -> struct.Struct:
+    """The same in the flexible form: tags | topics | name or id | partitions | index, error, base
+    offset, append time, log start offset | record errors, message, tags | tags | throttle, tags"""
+    name = "16s" if version >= _FIRST_TOPIC_IDS else f"B{length}s"
+    return struct.Struct(f">iiBB{name}BihqqqBBBBiB")
+
+
+class _Layouts:
+    """Response layouts for the fast path, made on first use."""
+
+    __slots__ = ("_known", "_make", "_version")
+
+    def __init__(self, version: int, make: Callable[[int, int], struct.Struct]) -> None:
+        self._version = version
+        self._make = make
+        self._known: dict[int, struct.Struct] = {}
+
+    def __call__(self, length: int) -> struct.Struct:
+        found = self._known.get(length)
+        if found is None:
+            found = self._known[length] = self._make(self._version, length)
+        return found
+
+
+@handles_raw(ProduceRequest, versions=(0, 13))
+def bind(broker: Broker, _: Api) -> Serve:
+    """One batch for one partition, as most producers send it, is appended and answered without any
+    object in between. Everything else, and every refusal, takes the general way."""
+    by_raw_name = broker.partitions.by_raw_name
+    by_id = broker.partitions.by_id
+    lanes = broker.lanes
+    layouts = [
+        _Layouts(version, _old_layout if version < _FIRST_FLEXIBLE else _new_layout)
+        for version in range(14)
+    ]
+
+    def append(target: Partition, view: memoryview, version: int) -> Append | None:
+        """Append if nothing about the batch or the partition asks for a closer look."""
+        if (
+            target.lane is not None
+            or not target.plain
+            or view[MAGIC_AT] != 2
+            or (lanes.slow and lanes.is_slow(target.log.folder))
+        ):
+            return None
+        attributes = view[ATTRIBUTES_AT + 1]
+        if attributes & _SPECIAL or (attributes & CODEC_MASK == _ZSTD and version < 7):
+            return None
+        started = _clock()
+        try:
+            done = target.append(view, int(_time() * 1000))
+        except (InvalidBatch, StorageError):
+            # The general way meets the same refusal and words the answer.
+            return None
+        took = _clock() - started
+        if took > SLOW_WRITE_SECONDS:
+            lanes.mark_slow(target.log.folder, took)
+        return done
+
+    def serve_old(
+        connection: Connection,
+        view: memoryview,
+        at: int,
+        stop: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        no_transaction, acks, _, topics, length = _read_old_start(view, at)
+        name_at = at + _OLD_START
+        partition_at = name_at + length
+        records_at = partition_at + _OLD_PARTITION
+        if (
+            no_transaction != -1
+            or topics != 1
+            or acks not in _ACKS
+            or length <= 0
+            or records_at + HEADER_SIZE > stop
+        ):
+            return False
+        name = bytes(view[name_at:partition_at])
+        count, index, size = _read_old_partition(view, partition_at)
+        if count != 1 or records_at + size != stop:
+            return False
+        found = by_raw_name.get(name)
+        if found is None or not 0 <= index < len(found):
+            return False
+        done = append(found[index], view[records_at:stop], version)
+        if done is None:
+            return False
+        layout = layouts[version](length)
+        if version >= 8:
+            reply = layout.pack(
+                layout.size - 4, correlation_id, 1, length, name, 1, index, 0,
+                done.base_offset, done.log_append_time, done.log_start_offset, 0, -1, 0,
+            )  # fmt: skip
+        elif version >= 5:
+            reply = layout.pack(
+                layout.size - 4, correlation_id, 1, length, name, 1, index, 0,
+                done.base_offset, done.log_append_time, done.log_start_offset, 0,
+            )  # fmt: skip
+        else:
+            reply = layout.pack(
+                layout.size - 4, correlation_id, 1, length, name, 1, index, 0,
+                done.base_offset, done.log_append_time, 0,
+            )  # fmt: skip
+        connection.answer(reply)
+        return True
+
+    def serve_new(
+        connection: Connection,
+        view: memoryview,
+        at: int,
+        stop: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        no_transaction, acks, _, topics = _read_new_start(view, at)
+        name_at = at + _NEW_START
+        if version >= _FIRST_TOPIC_IDS:
+            length = 16
+        else:
+            length = view[name_at] - 1
+            name_at += 1
+        partition_at = name_at + length
+        if (
+            no_transaction
+            or topics != 2
+            or acks not in _ACKS
+            or not 0 < length < 127
+            or partition_at + _NEW_PARTITION + HEADER_SIZE > stop
+        ):
+            return False
+        name = bytes(view[name_at:partition_at])
+        count, index = _read_new_partition(view, partition_at)
+        if count != 2 or view[stop - 3 : stop] != _NO_TAGS:
+            return False
+        records_at = partition_at + _NEW_PARTITION
+        size = shift = 0
+        while True:
+            byte = view[records_at]
+            records_at += 1
+            size |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 28:
+                return False
+        if records_at + size - 1 != stop - 3:
+            return False
+        found = by_id.get(name) if version >= _FIRST_TOPIC_IDS else by_raw_name.get(name)
+        if found is None or not 0 <= index < len(found):
+            return False
+        done = append(found[index], view[records_at : stop - 3], version)
+        if done is None:
+            return False
+        layout = layouts[version](length)
+        if version >= _FIRST_TOPIC_IDS:
+            reply = layout.pack(
+                layout.size - 4, correlation_id, 0, 2, name, 2, index, 0, done.base_offset,
+                done.log_append_time, done.log_start_offset, 1, 0, 0, 0, 0, 0,
+            )  # fmt: skip
+        else:
+            reply = layout.pack(
+                layout.size - 4, correlation_id, 0, 2, length + 1, name, 2, index, 0,
+                done.base_offset, done.log_append_time, done.log_start_offset, 1, 0, 0, 0, 0, 0,
+            )  # fmt: skip
+        connection.answer(reply)
+        return True
+
+    def serve(
+        connection: Connection,
+        view: memoryview,
+        at: int,
+        stop: int,
+        version: int,
+        correlation_id: int,
+    ) -> None:
+        # The smallest request that can hold a batch is longer than what either way reads blindly.
+        if stop - at > HEADER_SIZE + _OLD_START:
+            if version >= _FIRST_FLEXIBLE:
+                if serve_new(connection, view, at, stop, version, correlation_id):
+                    return
+            elif version >= 3 and serve_old(connection, view, at, stop, version, correlation_id):
+                return
+        request = decode_request(ProduceRequest, view, at, stop, version)
+        _General(broker, connection, request, version, correlation_id).run()
+
+    return serve
+
+
+class _General:
+    """One Produce request of any shape; answers when the last of its partitions is done."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        connection: Connection,
+        request: ProduceRequest,
+        version: int,
+        correlation_id: int,
+    ) -> None:
+        self.broker = broker
+        self.connection = connection
+        self.request = request
+        self.version = version
+        self.correlation_id = correlation_id
+        self.response = ProduceResponse(responses=[])
+        self.failed: ErrorCode | None = None
+        self.open = 1  # appends not finished yet, and this very walk over the request
+        self.slot: Slot | None = None
+
+    def run(self) -> None:
+        partitions = self.broker.partitions
+        by_id = self.version >= _FIRST_TOPIC_IDS
+        for topic in self.request.topic_data:
+            found = (
+                partitions.by_id.get(topic.topic_id)
+                if by_id
+                else partitions.by_name.get(topic.name)
+            )
+            answers = [self._begin(found, data, by_id) for data in topic.partition_data]
+            self.response.responses.append(
+                TopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=answers
+                )
+            )
+        self.open -= 1
+        if not self.open:
+            self._answer()
+        elif self.request.acks:
+            self.slot = self.connection.reserve()
+
+    def _begin(
+        self, found: list[Partition] | None, data: PartitionProduceData, by_id: bool
+    ) -> PartitionProduceResponse:
+        """Append one partition's records, now or through its lane; the answer may be filled later."""
+        answer = PartitionProduceResponse(
+            index=data.index, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1
+        )
+        try:
+            if found is None or not 0 <= data.index < len(found):
+                raise ProtocolError(
+                    ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+            target = found[data.index]
+            records = data.records
+            transform = self._check(target, records)
+            assert records is not None
+            lanes = self.broker.lanes
+            if transform is None and target.lane is None and not lanes.is_slow(target.log.folder):
+                self._fill(answer, target.append(records, int(_time() * 1000)))
+            else:
+                self.open += 1
+                # Copied, because the buffer that it stands in is the next request's.
+                lanes.append(target, bytearray(records), partial(self._done, answer), transform)
+        except (ProtocolError, InvalidBatch, StorageError) as error:
+            self._refuse(answer, error)
+        return answer
+
+    def _check(self, target: Partition, records: memoryview | None) -> Transform | None:
+        """Whatever is to be known before the log looks at the batch; what has to be done to it."""
+        acks = self.request.acks
+        if acks not in (0, 1, -1):
+            raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS)
+        if target.leader != self.broker.id:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if target.internal and self.connection.client_id != ADMIN_CLIENT_ID:
+            raise ProtocolError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics are the broker's own"
+            )
+        config = target.log.config
+        if acks == -1 and len(target.isr) < config.min_insync_replicas:
+            raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        workers = self.broker.workers
+        if self.version < _FIRST_FORMAT_2:
+            if records is None or len(records) == 0:
+                raise InvalidRecord("the request has no messages")
+            if len(records) > MAGIC_AT and records[MAGIC_AT] > 1:
+                raise InvalidRecord(f"format {records[MAGIC_AT]} in Produce v{self.version}")
+            return workers.upgrade(config)
+        if records is None or len(records) < HEADER_SIZE:
+            raise InvalidRecord("the request has no batch")
+        if records[MAGIC_AT] != 2:
+            raise InvalidRecord(f"format {records[MAGIC_AT]} in Produce v{self.version}")
+        header = read_header(records)
+        if header.size < len(records):
+            raise InvalidRecord("more than one batch for a partition")
+        attributes = header.attributes
+        if attributes & CONTROL_BIT:
+            raise InvalidRecord("producers do not write control batches")
+        codec = attributes & CODEC_MASK
+        if codec == _ZSTD and self.version < 7:
+            raise ProtocolError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        if attributes & TRANSACTIONAL_BIT:
+            raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
+        return workers.transform(config, codec)
+
+    def _done(self, answer: PartitionProduceResponse, result: Append | Exception) -> None:
+        if isinstance(result, Exception):
+            self._refuse(answer, result)
+        else:
+            self._fill(answer, result)
+        self.open -= 1
+        if not self.open:
+            self._answer()
+
+    @staticmethod
+    def _fill(answer: PartitionProduceResponse, done: Append) -> None:
+        answer.base_offset = done.base_offset
+        answer.log_append_time_ms = done.log_append_time
+        answer.log_start_offset = done.log_start_offset
+
+    def _refuse(self, answer: PartitionProduceResponse, error: Exception) -> None:
+        code = error_code(error)
+        answer.error_code = code
+        answer.error_message = str(error) or None
+        self.failed = code
+
+    def _answer(self) -> None:
+        if not self.request.acks:
+            if self.failed is not None:
+                self.connection.close(f"produce without acknowledgement failed: {self.failed.name}")
+            if self.slot is not None:
+                self.slot.fill([])
+            return
+        frame = frame_response(self.response, self.version, self.correlation_id)
+        if self.slot is not None:
+            self.slot.fill([frame])
+        else:
+            self.connection.answer(frame)

@@ -1,0 +1,55 @@
+"""UpdateFeatures: raise or lower the level at which the cluster works.
+
+Versions:
+  v0  a flag allows downgrades; a result for each feature
+  v1  the kind of change, validate only
+  v2  one result for all: they are made together or not at all
+"""
+
+from __future__ import annotations
+
+from ottla.cluster.decisions.features import FeatureUpdate, UpgradeType
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from ottla.server.api import Request, handles
+
+
+@handles(UpdateFeaturesRequest, versions=(0, 2))
+async def update_features(request: Request[UpdateFeaturesRequest]) -> UpdateFeaturesResponse:
+    message = request.message
+    response = UpdateFeaturesResponse(error_message=None)
+    try:
+        await request.broker.controller.update_features(
+            [
+                FeatureUpdate(each.feature, each.max_version_level, _kind(each, request.version))
+                for each in message.feature_updates
+            ],
+            validate_only=message.validate_only,
+        )
+    except ProtocolError as error:
+        response.error_code = error.code
+        response.error_message = error.message
+    if request.version < 2:
+        response.results = [
+            UpdatableFeatureResult(
+                feature=each.feature,
+                error_code=response.error_code,
+                error_message=response.error_message,
+            )
+            for each in message.feature_updates
+        ]
+        if response.error_code != ErrorCode.NONE and response.results:
+            response.error_code = ErrorCode.NONE
+            response.error_message = None
+    return response
+
+
+def _kind(update: FeatureUpdateKey, version: int) -> int:
+    if version == 0:
+        return UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
+    return update.upgrade_type

@@ -1,0 +1,137 @@
+"""Appends that cannot be done at once.
+
+Most appends are a `pwrite` into the page cache, a few microseconds on the loop. Two kinds are not:
+batches that must be recompressed or converted first (done in a worker process), and any append to a
+folder whose disk is behind (a write may then stand still for seconds in the kernel). Those go through
+a lane: per partition, in order, one at a time, with the slow part off the loop. While a partition has
+a lane, every append to it has to queue there, or it would overtake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from ottla.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
+    from ottla.storage.append import Append
+
+log = logging.getLogger("ottla.lanes")
+
+# A write into the page cache takes 1 µs to 1 ms; beyond this the disk is holding writers back.
+SLOW_WRITE_SECONDS = 0.02
+# How long a folder counts as slow after such a write.
+SLOW_PERIOD_SECONDS = 2.0
+
+Transform = Callable[[bytearray], Awaitable[bytearray]]
+Done = Callable[["Append | Exception"], None]
+
+
+class Lanes:
+    """Decides whether an append goes straight or through a lane."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor) -> None:
+        self.loop = loop
+        self.threads = threads
+        # Data folder -> until when it counts as slow.
+        self.slow: dict[str, float] = {}
+        self.open: set[Lane] = set()
+
+    def is_slow(self, log_folder: str) -> bool:
+        """Whether writes to the disk of this log's folder have been held back lately."""
+        if not self.slow:
+            return False
+        folder = os.path.dirname(log_folder)
+        until = self.slow.get(folder)
+        if until is None:
+            return False
+        if until < time.monotonic():
+            del self.slow[folder]
+            return False
+        return True
+
+    def mark_slow(self, log_folder: str, seconds: float) -> None:
+        folder = os.path.dirname(log_folder)
+        if folder not in self.slow:
+            log.info(
+                "slow disk: a write took %.0f ms, appends move to threads: folder=%s",
+                seconds * 1e3,
+                folder,
+            )
+        self.slow[folder] = time.monotonic() + SLOW_PERIOD_SECONDS
+
+    def append(
+        self,
+        partition: Partition,
+        batches: bytearray,
+        done: Done,
+        transform: Transform | None = None,
+    ) -> None:
+        """Queue an append; `done` is called on the loop with its result or its error."""
+        lane = partition.lane
+        if lane is None:
+            lane = partition.lane = Lane(self, partition)
+            self.open.add(lane)
+        assert isinstance(lane, Lane)
+        lane.add(batches, done, transform)
+
+    async def drained(self) -> None:
+        """Everything that was queued has been answered."""
+        while self.open:
+            await asyncio.wait([lane.task for lane in self.open])
+
+
+class Lane:
+    """One partition's queue, alive as long as something is in it."""
+
+    __slots__ = ("_items", "_lanes", "_partition", "task")
+
+    def __init__(self, lanes: Lanes, partition: Partition) -> None:
+        self._lanes = lanes
+        self._partition = partition
+        self._items: deque[tuple[bytearray, Done, Transform | None]] = deque()
+        self.task: asyncio.Task[None] = lanes.loop.create_task(self._run())
+
+    def add(self, batches: bytearray, done: Done, transform: Transform | None) -> None:
+        self._items.append((batches, done, transform))
+
+    async def _run(self) -> None:
+        try:
+            while self._items:
+                batches, done, transform = self._items.popleft()
+                try:
+                    if transform is not None:
+                        batches = await transform(batches)
+                    result: Append | Exception = await self._append(batches)
+                except (StorageError, ValueError, OSError) as error:
+                    result = error
+                done(result)
+        finally:
+            self._partition.lane = None
+            self._lanes.open.discard(self)
+            for _, done, _ in self._items:
+                done(RuntimeError("the broker stops"))
+
+    async def _append(self, batches: bytearray) -> Append:
+        partition = self._partition
+        log = partition.log
+        now = time.time()
+        append = log.prepare(batches, partition.leader_epoch, int(now * 1000))
+        if append.duplicate:
+            return append
+        started = time.monotonic()
+        await self._lanes.loop.run_in_executor(self._lanes.threads, log.write, append)
+        took = time.monotonic() - started
+        if took > SLOW_WRITE_SECONDS:
+            self._lanes.mark_slow(log.folder, took)
+        log.commit(append)
+        partition.committed(append)
+        return append

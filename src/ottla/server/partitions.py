@@ -1,0 +1,108 @@
+"""The partitions of this broker, under every name a request may use for them.
+
+The tables are plain dictionaries that the hot path reads directly: by name, by name as it stands on
+the wire (bytes), by topic id. Each gives the list of a topic's partitions by index. They follow the
+cluster's image: `apply` is called with every change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ottla.replication.partition import Partition
+from ottla.storage.errors import TopicIdMismatch
+
+if TYPE_CHECKING:
+    from ottla.cluster.metadata import Topic
+    from ottla.storage.config import LogConfig
+    from ottla.storage.log import Log
+    from ottla.storage.logs import Logs
+
+log = logging.getLogger("ottla.partitions")
+
+
+class Partitions:
+    def __init__(
+        self,
+        broker_id: int,
+        logs: Logs,
+        moved: Callable[[Partition, int], None],
+        config_of: Callable[[str], LogConfig],
+    ) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._moved = moved
+        self._config_of = config_of
+        self.by_name: dict[str, list[Partition]] = {}
+        self.by_raw_name: dict[bytes, list[Partition]] = {}
+        self.by_id: dict[bytes, list[Partition]] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self.by_name.values():
+            yield from partitions
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        partitions = self.by_name.get(topic)
+        if partitions is None or not 0 <= index < len(partitions):
+            return None
+        return partitions[index]
+
+    def put(self, topic: Topic) -> None:
+        """A topic was created, or something about its partitions changed."""
+        known = self.by_name.get(topic.name)
+        if known is not None and known and known[0].topic_id != topic.topic_id:
+            self.remove(topic.name)
+            known = None
+        if known is None:
+            known = []
+            self.by_name[topic.name] = known
+            self.by_raw_name[topic.name.encode()] = known
+            self.by_id[topic.topic_id] = known
+        for state in topic.partitions:
+            if state.index < len(known):
+                known[state.index].update(state)
+            else:
+                partition = Partition(topic.name, topic.topic_id, state, self._load, self._moved)
+                partition.internal = topic.internal
+                known.append(partition)
+        self.settle(topic.name)
+
+    def remove(self, name: str) -> None:
+        """A topic was deleted: nobody finds it any more, and its waiters learn of it."""
+        partitions = self.by_name.pop(name, None)
+        if partitions is None:
+            return
+        del self.by_raw_name[name.encode()]
+        if partitions:
+            self.by_id.pop(partitions[0].topic_id, None)
+        for partition in partitions:
+            partition.wake()
+
+    def settle(self, name: str) -> None:
+        """Bring what depends on a topic's configuration up to date."""
+        config = self._config_of(name)
+        for partition in self.by_name.get(name, ()):
+            opened = partition.opened
+            if opened is not None:
+                opened.config = config
+            partition.plain = (
+                partition.leader == self._broker_id
+                and len(partition.isr) == 1
+                and config.min_insync_replicas <= 1
+                and config.compression_type == "producer"
+                and not config.compacts
+                and not partition.internal
+            )
+
+    def _load(self, partition: Partition) -> Log:
+        topic, index = partition.topic, partition.index
+        try:
+            return self._logs.get_or_create(topic, index, partition.topic_id)
+        except TopicIdMismatch as error:
+            # What lies there belongs to another topic of this name. It may be all that is left of
+            # somebody's data, so it is moved out of the way and not deleted.
+            moved = self._logs.set_aside(topic, index)
+            log.error("%s; moved to %s", error, moved)
+            return self._logs.create(topic, index, partition.topic_id)

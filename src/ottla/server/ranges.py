@@ -1,0 +1,23 @@
+"""A piece of a file on its way to a socket."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class OpenFile(Protocol):
+    """A file that stays open as long as somebody holds it (a segment may be deleted meanwhile)."""
+
+    fd: int
+
+
+class FileRange:
+    __slots__ = ("file", "length", "position")
+
+    def __init__(self, file: OpenFile, position: int, length: int) -> None:
+        self.file = file
+        self.position = position
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length

@@ -1,0 +1,217 @@
+"""The reactor: listening sockets, the connections they accept, and the limits on them.
+
+One event loop serves all of them; docs/adr/0003 says why there is no pool of handler threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ottla.server.api import Api
+from ottla.server.connection import Connection
+
+log = logging.getLogger("ottla.reactor")
+
+SCRATCH_BYTES = 512 << 10
+_ACCEPTS_IN_A_ROW = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening socket, and the name that clients who come in by it are told addresses of."""
+
+    name: str
+    sock: socket.socket
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.sock.getsockname()[:2]
+        return host, port
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_request_bytes: int
+    max_connections: int
+    max_connections_per_address: int
+    max_connections_overrides: Mapping[str, int]
+    idle_seconds: float
+    # Memory for requests that have arrived in part, over all connections.
+    partial_bytes: int
+    send_buffer: int
+    receive_buffer: int
+    backlog: int
+
+
+class Reactor:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        apis: dict[int, Api],
+        limits: Limits,
+        refuse_version: Callable[[Connection, int, int, int], None],
+    ) -> None:
+        self.loop = loop
+        self.apis = apis
+        self.limits = limits
+        self.refuse_version = refuse_version
+        self.now = loop.time
+        # Every read goes here first: what has arrived whole is handled in place.
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.max_request_bytes = limits.max_request_bytes
+        # A frame up to this size gets its whole buffer at once.
+        self.eager_frame_bytes = 128 << 10
+        self.partial_bytes = 0
+        self.partial_bytes_limit = limits.partial_bytes
+        self.connections: set[Connection] = set()
+        self.listeners: list[Listener] = []
+        # While the broker stops: done when every connection has been answered.
+        self.draining: asyncio.Future[None] | None = None
+        self._by_address: Counter[str] = Counter()
+        self._waiting_for_memory: deque[Connection] = deque()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._accept_pause: asyncio.TimerHandle | None = None
+
+    # Listening ----------------------------------------------------------------------------------
+
+    def listen(self, name: str, host: str, port: int) -> Listener:
+        family = socket.AF_INET6 if ":" in host or host == "" else socket.AF_INET
+        if host and ":" not in host:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        try:
+            sock = _bound(family, host, port, self.limits.backlog)
+        except OSError as error:
+            if host == "" and family == socket.AF_INET6 and error.errno == errno.EAFNOSUPPORT:
+                sock = _bound(socket.AF_INET, "0.0.0.0", port, self.limits.backlog)
+            else:
+                raise
+        listener = Listener(name, sock)
+        self.listeners.append(listener)
+        return listener
+
+    def start(self) -> None:
+        for listener in self.listeners:
+            self.loop.add_reader(listener.sock.fileno(), self._accept, listener)
+        if self.limits.idle_seconds > 0:
+            self._schedule_sweep()
+
+    def _accept(self, listener: Listener) -> None:
+        for _ in range(_ACCEPTS_IN_A_ROW):
+            try:
+                sock, peer = listener.sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    # The listening socket stays readable: without a pause this would spin.
+                    log.error("cannot accept connections: %s", error)
+                    self._pause_accepting()
+                    return
+                raise
+            self._welcome(sock, peer[0], f"{peer[0]}:{peer[1]}", listener)
+
+    def _pause_accepting(self) -> None:
+        for listener in self.listeners:
+            self.loop.remove_reader(listener.sock.fileno())
+        self._accept_pause = self.loop.call_later(1.0, self._accept_again)
+
+    def _accept_again(self) -> None:
+        self._accept_pause = None
+        for listener in self.listeners:
+            self.loop.add_reader(listener.sock.fileno(), self._accept, listener)
+
+    def _welcome(self, sock: socket.socket, host: str, peer: str, listener: Listener) -> None:
+        limits = self.limits
+        allowed = limits.max_connections_overrides.get(host, limits.max_connections_per_address)
+        if len(self.connections) >= limits.max_connections or self._by_address[host] >= allowed:
+            log.warning("too many connections: peer=%s open=%d", peer, len(self.connections))
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if limits.send_buffer > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer)
+        if limits.receive_buffer > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer)
+        self._by_address[host] += 1
+        self.connections.add(Connection(self, sock, listener, peer))
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        host = connection.address.rpartition(":")[0]
+        self._by_address[host] -= 1
+        if not self._by_address[host]:
+            del self._by_address[host]
+        self.settled()
+
+    # Limits -------------------------------------------------------------------------------------
+
+    def wait_for_memory(self, connection: Connection) -> None:
+        """Too much is held in half-arrived requests: this one's sender has to wait."""
+        connection.pause()
+        self._waiting_for_memory.append(connection)
+
+    def release_memory(self, size: int) -> None:
+        self.partial_bytes -= size
+        while self._waiting_for_memory and self.partial_bytes <= self.partial_bytes_limit:
+            self.loop.call_soon(self._waiting_for_memory.popleft().unpause)
+
+    def _schedule_sweep(self) -> None:
+        self._sweep = self.loop.call_later(self.limits.idle_seconds / 4, self._close_idle)
+
+    def _close_idle(self) -> None:
+        oldest = self.loop.time() - self.limits.idle_seconds
+        for connection in [
+            c for c in self.connections if c.active_at < oldest and c.exclusive is None
+        ]:
+            connection.close(f"idle for {self.limits.idle_seconds:.0f} s")
+        self._schedule_sweep()
+
+    # The end ------------------------------------------------------------------------------------
+
+    def stop_listening(self) -> None:
+        for timer in (self._sweep, self._accept_pause):
+            if timer is not None:
+                timer.cancel()
+        for listener in self.listeners:
+            self.loop.remove_reader(listener.sock.fileno())
+            listener.sock.close()
+        self.listeners.clear()
+
+    async def drained(self, seconds: float) -> None:
+        """Wait until all answers have left, but not long for peers that do not read them."""
+        if all(c.idle for c in self.connections):
+            return
+        self.draining = self.loop.create_future()
+        await asyncio.wait([self.draining], timeout=seconds)
+
+    def settled(self) -> None:
+        """While draining: a connection has nothing more to send, or is gone."""
+        draining = self.draining
+        if draining is not None and not draining.done() and all(c.idle for c in self.connections):
+            draining.set_result(None)
+
+    def close(self) -> None:
+        for connection in list(self.connections):
+            connection.close("the broker stops")
+
+
+def _bound(family: int, host: str, port: int, backlog: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and host == "":
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind((host, port))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,92 @@
+"""A broker as a process: its log lines, its signals, its greeting."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from ottla import __version__
+from ottla.server.broker import Broker, CannotStart
+
+if TYPE_CHECKING:
+    from ottla.server.config import BrokerConfig
+
+log = logging.getLogger("ottla")
+
+HINTS = """
+Try it, in another terminal:
+
+  echo hello | ottla produce greetings -s {address}
+  ottla consume greetings -s {address}
+  ottla topic list -s {address}
+
+  kcat -b {address} -L                                  any Kafka client works
+
+  from confluent_kafka import Producer                  # Python
+  p = Producer({{"bootstrap.servers": "{address}"}}); p.produce("greetings", "hi"); p.flush()
+
+Ctrl-C stops the broker; the records stay in {data}.
+"""
+
+
+def run(config: BrokerConfig, *, hints: bool = False) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status of the process."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+    )
+    for warning in config.warnings:
+        log.warning(warning)
+    _allow_many_files()
+    try:
+        asyncio.run(_serve(config, hints))
+    except CannotStart as error:
+        sys.stderr.write(f"ottla: {error}\n")
+        return 1
+    return 0
+
+
+async def _serve(config: BrokerConfig, hints: bool) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    broker = Broker(config)
+    await broker.start()
+    # What lives now lives until the end: the collector need not look at it again. Requests make no
+    # cycles to speak of, so it may come by rarely.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    addresses = ", ".join(str(each) for each in broker.bound)
+    folders = ", ".join(config.log_dirs)
+    log.info(
+        "Ottla %s is ready: node=%d listens=%s data=%s", __version__, broker.id, addresses, folders
+    )
+    if hints:
+        first = broker.bound[0]
+        sys.stdout.write(
+            HINTS.format(address=f"{first.host or '127.0.0.1'}:{first.port}", data=folders)
+        )
+        sys.stdout.flush()
+    await stop.wait()
+    # A second signal ends the process at once; the next start then recovers.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+    log.info("stopping")
+    await broker.stop()
+    log.info("stopped")
+
+
+def _allow_many_files() -> None:
+    """Logs and connections need descriptors: take as many as the system gives."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

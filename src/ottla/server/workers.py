@@ -1,0 +1,141 @@
+"""Work on records, which burns CPU in Python, done in other processes.
+
+One busy Python thread in the broker's process would lift the loop's median latency a hundredfold
+(they share the interpreter's lock), so recompression, conversion of old formats and checks of every
+record in large batches run in worker processes. They are started on the first such request, run at a
+lower priority, and end with the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from ottla.record.codecs import Codec
+from ottla.record.errors import TooLarge
+
+if TYPE_CHECKING:
+    from ottla.server.lanes import Transform
+    from ottla.storage.config import LogConfig
+
+T = TypeVar("T")
+
+# Jobs on so few bytes are done on the loop: sending them to another process would take longer.
+INLINE_BYTES = 4 << 10
+INLINE_DECOMPRESSED_LIMIT = 32 << 10
+# The most that one batch may unfold to.
+DECOMPRESSED_LIMIT = 256 << 20
+
+
+class Workers:
+    def __init__(self, loop: asyncio.AbstractEventLoop, processes: int) -> None:
+        self._loop = loop
+        self._processes = processes
+        self._pool: ProcessPoolExecutor | None = None
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """Run a job (module-level functions only: it travels by pickle) in a worker process."""
+        if self._pool is None:
+            import multiprocessing
+
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["ottla.server.jobs"])
+            self._pool = ProcessPoolExecutor(
+                self._processes, mp_context=context, initializer=_start_worker
+            )
+        try:
+            return await self._loop.run_in_executor(self._pool, job)
+        except BrokenProcessPool:
+            # A worker was killed (out of memory, by hand). The job is lost, the next one gets a
+            # new pool; the client sends its request again.
+            self._pool = None
+            raise OSError("a worker process died") from None
+
+    def transform(self, config: LogConfig, codec: int) -> Transform | None:
+        """What has to be done to a producer's batch before it is stored, if anything."""
+        if config.compression_type == "producer" and not config.compacts:
+            return None
+        from ottla.server import jobs
+
+        wanted = jobs.target_codec(config.compression_type, codec)
+        if wanted == codec and not config.compacts:
+            return None
+        return partial(
+            self._convert,
+            partial(
+                jobs.prepare_batch,
+                codec=wanted,
+                level=level_of(config, wanted),
+                keyed=config.compacts,
+            ),
+        )
+
+    def upgrade(self, config: LogConfig) -> Transform:
+        """Turn a message set of an old client into batches of the current format."""
+        from ottla.server import jobs
+
+        return partial(
+            self._convert,
+            partial(
+                jobs.upgrade_messages,
+                compression_type=config.compression_type,
+                levels={codec: level_of(config, codec) for codec in Codec},
+                keyed=config.compacts,
+            ),
+        )
+
+    async def downgrade(self, batches: bytes, magic: int, first_offset: int) -> bytes:
+        """Batches as messages of an old format, for a client that knows no other."""
+        from ottla.server import jobs
+
+        job = partial(jobs.downgrade, magic=magic, first_offset=first_offset)
+        return await self._work(job, batches)
+
+    async def _convert(self, job: Callable[..., bytes], data: bytearray) -> bytearray:
+        return bytearray(await self._work(job, bytes(data)))
+
+    async def _work(self, job: Callable[..., bytes], data: bytes) -> bytes:
+        if len(data) <= INLINE_BYTES:
+            try:
+                return job(data, limit=INLINE_DECOMPRESSED_LIMIT)
+            except TooLarge:
+                # Little on the wire, much inside.
+                pass
+        return await self.run(partial(job, data, limit=DECOMPRESSED_LIMIT))
+
+    def stop(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def level_of(config: LogConfig, codec: int) -> int | None:
+    match codec:
+        case Codec.GZIP:
+            return config.compression_gzip_level
+        case Codec.LZ4:
+            return config.compression_lz4_level
+        case Codec.ZSTD:
+            return config.compression_zstd_level
+    return None
+
+
+def _start_worker() -> None:
+    """Give way to the broker's loop, and do not outlive the broker."""
+    import multiprocessing
+    from multiprocessing.connection import wait
+
+    os.nice(5)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def follow(sentinel: int = parent.sentinel) -> None:
+            wait([sentinel])
+            os._exit(1)
+
+        threading.Thread(target=follow, daemon=True).start()

@@ -1,0 +1,243 @@
+"""Making a log last: what a flush has to sync, and in which order.
+
+The order is the promise. Data first; then index files, so that an entry on disk never points behind
+the data; then producer snapshots and leader epochs, which describe the data; then the names of new
+files. Only when all of it returned does the recovery point move, and later the checkpoint that
+recovery reads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from ottla.storage.checkpoints import PARTITION_METADATA
+from ottla.storage.files import READ_ONLY, Files
+from ottla.storage.index import Index
+from ottla.storage.producer_state import Snapshot
+from ottla.storage.segment_file import SegmentFile
+
+if TYPE_CHECKING:
+    from ottla.storage.log import Log
+    from ottla.storage.segment import Segment
+
+# The unflushed tail of a log stays below the larger of the two: what recovery has to read.
+FLUSH_BYTES = 64 * 1024 * 1024
+FLUSH_AFTER_MS = 5_000
+# A log at rest is flushed some time, so that a later crash finds nothing to recover.
+FLUSH_QUIET_MS = 60_000
+# A producer snapshot saves the next start from reading so much again.
+SNAPSHOT_BYTES = 64 * 1024 * 1024
+CLOSING_SNAPSHOT_BYTES = 256 * 1024
+# The index files of a smaller log need not be there when it is opened again: one read replaces them.
+INDEX_WORTH_BYTES = 4096
+
+
+class FlushJob:
+    """One flush of one log: made on the log's thread by `Log.flush_begin`, `run` on any other,
+    taken back by `Log.flush_end`. Runs at most once."""
+
+    __slots__ = (
+        "_cancelled",
+        "_lock",
+        "bytes",
+        "data",
+        "done",
+        "epochs",
+        "error",
+        "files",
+        "folders",
+        "had_unsynced",
+        "indexes",
+        "log",
+        "mid_segment_snapshot",
+        "offset",
+        "segments",
+        "since",
+        "snapshots",
+        "started_ms",
+        "sync_paths",
+    )
+
+    def __init__(self, log: Log, files: Files, offset: int, started_ms: int) -> None:
+        self.log = log
+        self.files = files
+        # The recovery point afterwards.
+        self.offset = offset
+        self.started_ms = started_ms
+        # Bytes of log data that this flush covers.
+        self.bytes = 0
+        # What is given back to the log if this never runs.
+        self.since = 0
+        self.had_unsynced = (False, False)
+        self.segments: list[tuple[Segment, int, bool]] = []  # with size, and whether it was sealed
+        self.data: list[tuple[SegmentFile, int | None]] = []  # with a size to cut to, if any
+        self.indexes: list[Index] = []
+        self.snapshots: list[Snapshot] = []
+        self.mid_segment_snapshot = False
+        self.epochs: tuple[str, bytes] | None = None
+        self.sync_paths: list[str] = []
+        self.folders: list[str] = []
+        # What went wrong; a sync that failed proves that data was lost, so it is never repeated.
+        self.error: OSError | None = None
+        # Ran to its end, with or without an error. A job that was cancelled never runs.
+        self.done = False
+        self._cancelled = False
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """The system calls. Never raises; `error` tells."""
+        with self._lock:
+            if self._cancelled or self.done:
+                return
+            try:
+                self._sync()
+            except OSError as error:
+                self.error = error
+            finally:
+                self.done = True
+
+    def stop(self) -> None:
+        """Waits for the job if it runs; if it has not begun, it never will. `done` tells."""
+        with self._lock:
+            self._cancelled = True
+
+    def _sync(self) -> None:
+        files = self.files
+        for file, cut_to in self.data:
+            if cut_to is not None:
+                files.truncate(file.fd, cut_to)
+            files.fsync(file.fd)
+        for index in self.indexes:
+            try:
+                index.sync()
+            except FileNotFoundError:
+                pass  # it was never loaded, so nothing of it was pending
+        for snapshot in self.snapshots:
+            snapshot.write(files)
+        if self.epochs is not None:
+            files.replace_file(*self.epochs)
+        for path in self.sync_paths:
+            fd = files.open(path, READ_ONLY)
+            try:
+                files.fsync(fd)
+            finally:
+                files.close(fd)
+        for folder in self.folders:
+            files.fsync_folder(folder)
+
+
+def due(log: Log, now_ms: int) -> bool:
+    """Whether there is unflushed data that is too much or too old."""
+    if log.offline is not None or log.flushing is not None:
+        return False
+    if log.pending_snapshots:
+        return True  # a segment was sealed
+    if not log.unflushed_since:
+        return False
+    age = now_ms - log.unflushed_since
+    if age >= log.config.flush_ms or log.log_end_offset >= log.flush_at_offset:
+        return True
+    if log.appended_bytes - log.flushed_bytes >= FLUSH_BYTES:
+        return age >= FLUSH_AFTER_MS
+    return age >= FLUSH_QUIET_MS
+
+
+def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
+    """See Log.flush_begin. What the job takes from the log counts as flushed from now on, and is
+    given back if it never runs."""
+    if log.offline is not None or log.flushing is not None:
+        return None
+    job = FlushJob(log, log.files, log.log_end_offset, now_ms)
+    try:
+        for slot in range(len(log.segments) - 1, -1, -1):
+            segment = log.segments[slot]
+            if segment.settled:
+                break
+            if segment.on_disk:
+                _cover(job, segment, closing, log.config.preallocate)
+    except OSError as error:
+        log.go_offline(f"flush failed: {error}")
+        return None
+    unsaved = log.appended_bytes - log.snapshot_bytes
+    if unsaved >= (CLOSING_SNAPSHOT_BYTES if closing else SNAPSHOT_BYTES):
+        log.producers.map_end_offset = log.log_end_offset
+        log.take_snapshot()
+        job.mid_segment_snapshot = True
+    job.snapshots = log.pending_snapshots
+    log.pending_snapshots = []
+    epochs = log.epochs.take_changes()
+    if epochs is not None:
+        job.epochs = log.epochs.path, epochs
+    if log.metadata_unsynced:
+        job.sync_paths.append(f"{log.folder}/{PARTITION_METADATA}")
+        job.folders = [log.folder, os.path.dirname(log.folder)]
+    elif log.folder_unsynced or job.indexes:
+        job.folders = [log.folder]
+    if not (job.data or job.indexes or job.snapshots or job.epochs or job.folders):
+        log.recovery_point = max(log.recovery_point, job.offset)
+        log.unflushed_since = 0
+        return None
+    job.bytes = log.appended_bytes - log.flushed_bytes
+    job.since = log.unflushed_since
+    job.had_unsynced = log.metadata_unsynced, log.folder_unsynced
+    log.flushed_bytes = log.appended_bytes
+    log.unflushed_since = 0
+    log.metadata_unsynced = log.folder_unsynced = False
+    log.flushing = job
+    return job
+
+
+def _cover(job: FlushJob, segment: Segment, closing: bool, preallocated: bool) -> None:
+    """Takes a segment that is not settled into the job; writes its pending index entries."""
+    last = segment.sealed or closing
+    if segment.unsynced or (last and preallocated):
+        job.data.append((segment.file(), segment.size if last and preallocated else None))
+    if segment.sealed or (closing and segment.size >= INDEX_WORTH_BYTES):
+        segment.finish_time_index()
+        indexes = list(segment.indexes)
+    else:
+        indexes = segment.indexes_in_use
+    for index in indexes:
+        index.write()
+        job.indexes.append(index)
+    job.segments.append((segment, segment.size, segment.sealed))
+
+
+def end(log: Log, job: FlushJob) -> None:
+    """See Log.flush_end."""
+    if log.flushing is not job:
+        return  # it was taken back by stop
+    log.flushing = None
+    if not job.done:
+        log.flushed_bytes -= job.bytes
+        log.unflushed_since = job.since or log.unflushed_since
+        log.pending_snapshots[:0] = job.snapshots
+        log.epochs.changed = log.epochs.changed or job.epochs is not None
+        log.metadata_unsynced, folder_unsynced = job.had_unsynced
+        log.folder_unsynced = log.folder_unsynced or folder_unsynced
+        return
+    if job.error is not None:
+        log.go_offline(f"flush failed: {job.error}")
+        return
+    try:
+        for segment, size, sealed in job.segments:
+            segment.synced_size = size
+            if sealed:
+                segment.settle()
+        if job.mid_segment_snapshot:
+            log.producers.remove_stray_snapshots(segment.base_offset for segment in log.segments)
+    except OSError as error:
+        log.go_offline(f"flush failed: {error}")
+        return
+    log.recovery_point = max(log.recovery_point, job.offset)
+    log.flush_at_offset = log.recovery_point + log.config.flush_messages
+
+
+def stop(log: Log) -> None:
+    """No flush is under way afterwards: one that runs is waited for, one that waits is taken back."""
+    job = log.flushing
+    if job is not None:
+        job.stop()
+        end(log, job)

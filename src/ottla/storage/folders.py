@@ -1,0 +1,205 @@
+"""One data folder of a broker: its lock, its clean-shutdown marker, its checkpoints."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import threading
+import uuid
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from ottla.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    lock_folder,
+    read_clean_shutdown,
+    read_offsets,
+    write_clean_shutdown,
+    write_offsets,
+)
+from ottla.storage.errors import CorruptCheckpoint
+from ottla.storage.files import Files
+
+logger = logging.getLogger(__name__)
+
+# Topic and partition.
+Key: TypeAlias = tuple[str, int]
+
+DELETE_SUFFIX = "-delete"
+FUTURE_SUFFIX = "-future"
+STRAY_SUFFIX = "-stray"
+# Kafka's own metadata log may lie in a folder that Ottla is given; it is none of the broker's logs.
+KAFKA_METADATA = "__cluster_metadata-0"
+LONGEST_NAME = 255
+
+_LOG_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-([0-9]+)", re.ASCII)
+
+
+class Offsets(NamedTuple):
+    """What the three checkpoint files of a folder say, by log."""
+
+    recovery_points: Mapping[Key, int]
+    start_offsets: Mapping[Key, int]
+    high_watermarks: Mapping[Key, int]
+
+
+def parse_folder_name(name: str) -> Key | None:
+    """Topic and partition of a log's folder; None if it is something else."""
+    match = _LOG_FOLDER.fullmatch(name)
+    if match is None or name == KAFKA_METADATA:
+        return None
+    return match[1], int(match[2])
+
+
+def deleted_folder_name(name: str) -> str:
+    """A name for the folder of a deleted log, which frees its own at once: `topic-N.<uuid>-delete`,
+    the topic cut where the whole would be too long for a file system."""
+    ending = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
+    return name[: LONGEST_NAME - len(ending)] + ending
+
+
+def stray_folder_name(name: str) -> str:
+    """A name for a log whose topic nobody knows: `topic-N.<uuid>-stray`, out of the way and kept."""
+    ending = f".{uuid.uuid4().hex}-stray"
+    return name[: LONGEST_NAME - len(ending)] + ending
+
+
+class DataFolder:
+    """A folder of logs.
+
+    Files beside the logs' folders: `.lock`, `.kafka_cleanshutdown` (only while no broker runs), and
+    the checkpoints of recovery points, log starts and high watermarks, each replaced as a whole. A
+    checkpoint may be behind the logs, never ahead of them: a recovery point is stored after the
+    sync, and lowered before a truncation.
+    """
+
+    def __init__(self, path: str, files: Files) -> None:
+        self.path = path
+        self.files = files
+        # Why the folder cannot be used; None while it can.
+        self.offline: str | None = None
+        # The last shutdown was clean, and by which broker epoch (-1: unknown).
+        self.clean = False
+        self.broker_epoch = -1
+        # As the files have it. Replaced, never changed.
+        self.stored = Offsets({}, {}, {})
+        # The number of logs in the folder.
+        self.partitions = 0
+        # A log of it failed in this life: what it left behind has to be recovered at the next start.
+        self.needs_recovery = False
+        # A recovery point or log start has moved since `stored` was written.
+        self.changed = False
+        self._lock_fd = -1
+        # Held while checkpoints are written; `_generation` makes those that were collected before
+        # a recovery point was lowered come to nothing.
+        self._writing = threading.Lock()
+        self._generation = 0
+
+    def __repr__(self) -> str:
+        return f"<DataFolder {self.path}>"
+
+    # Opening and closing
+
+    def open(self) -> list[str]:
+        """Locks the folder, takes the marker and the checkpoints in; the names of the folders in
+        it. OSError if it cannot be used, FolderLocked if another broker does."""
+        self.files.make_folders(self.path)
+        self._lock_fd = lock_folder(self.path, self.files)
+        marker = self._file(CLEAN_SHUTDOWN)
+        epoch = read_clean_shutdown(marker, self.files)
+        self.clean = epoch is not None
+        if epoch is not None:
+            self.broker_epoch = epoch
+            # Before anything is written: a crash from now on is one.
+            self.files.unlink(marker)
+            self.files.fsync_folder(self.path)
+        self.stored = Offsets(
+            self._read(RECOVERY_POINT_CHECKPOINT),
+            self._read(LOG_START_CHECKPOINT),
+            self._read(REPLICATION_CHECKPOINT),
+        )
+        return self.files.folders(self.path)
+
+    def mark_clean(self, broker_epoch: int) -> None:
+        write_clean_shutdown(self._file(CLEAN_SHUTDOWN), broker_epoch, self.files)
+
+    def unlock(self) -> None:
+        if self._lock_fd >= 0:
+            self.files.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def log_path(self, key: Key) -> str:
+        return f"{self.path}/{key[0]}-{key[1]}"
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def _read(self, name: str) -> dict[Key, int]:
+        try:
+            return read_offsets(self._file(name), self.files)
+        except CorruptCheckpoint as error:
+            # Without recovery points the logs are checked from their start; nothing is lost.
+            logger.warning("%s; ignored", error)
+            self.clean = False
+            return {}
+
+    # Checkpoints
+
+    def checkpoint(self, offsets: Offsets) -> CheckpointJob:
+        """A job that stores them; collected now, written when it runs."""
+        self.changed = False
+        return CheckpointJob(self, offsets, self._generation)
+
+    def store_now(self, offsets: Offsets) -> None:
+        """Stores them before it returns, and makes jobs that are under way come to nothing: for what
+        must not be ahead of the logs."""
+        with self._writing:
+            self._generation += 1
+            self._store(offsets)
+
+    def store(self, offsets: Offsets, generation: int) -> None:
+        with self._writing:
+            if generation == self._generation:
+                self._store(offsets)
+
+    def _store(self, offsets: Offsets) -> None:
+        # Log starts first: a log without segments ends at its start, and a recovery point behind
+        # that end would look like lost records.
+        for field, name in (
+            ("start_offsets", LOG_START_CHECKPOINT),
+            ("recovery_points", RECOVERY_POINT_CHECKPOINT),
+            ("high_watermarks", REPLICATION_CHECKPOINT),
+        ):
+            new: Mapping[Key, int] = getattr(offsets, field)
+            if new != getattr(self.stored, field):
+                write_offsets(self._file(name), new, self.files)
+                self.stored = self.stored._replace(**{field: new})
+
+
+class CheckpointJob:
+    """Stores a folder's checkpoints; `run` on any thread."""
+
+    __slots__ = ("_generation", "error", "folder", "offsets")
+
+    def __init__(self, folder: DataFolder, offsets: Offsets, generation: int) -> None:
+        self.folder = folder
+        self.offsets = offsets
+        self.error: OSError | None = None
+        self._generation = generation
+
+    def run(self) -> None:
+        """Never raises; `error` tells."""
+        try:
+            self.folder.store(self.offsets, self._generation)
+        except OSError as error:
+            self.error = error
+
+
+def is_full_disk(error: OSError) -> bool:
+    """The one error after which a folder's other files are as good as before."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

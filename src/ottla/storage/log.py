@@ -1,0 +1,541 @@
+"""One partition's log: append, read, flush, truncate.
+
+All state belongs to one thread (the event loop's). What may block is cut out of it: the write of an
+append can be handed to a thread (`prepare`, `write`, `commit`), a flush is a job to `run`
+elsewhere, and a read gives a file range that the caller sends as it likes.
+
+The order of things, for every append: checked (nothing changed), written behind the end of the file
+(not visible), committed in memory (visible). A failed write therefore leaves the log as it was, and
+offline: what the disk holds behind the end is unknown, and recovery will cut it.
+"""
+
+from __future__ import annotations
+
+from random import random
+from typing import TYPE_CHECKING
+
+from ottla.record.batch import (
+    CONTROL_BIT,
+    TIMESTAMP_TYPE_BIT,
+    check_batch,
+    check_produced,
+    set_log_append_time,
+    stamp,
+)
+from ottla.record.errors import InvalidRecord
+from ottla.storage import flush, retention, truncation
+from ottla.storage.append import Append, PlacedBatch, read_marker
+from ottla.storage.errors import (
+    InvalidTimestamp,
+    OffsetOutOfRange,
+    OutOfResources,
+    RecordTooLarge,
+    UnexpectedOffset,
+)
+from ottla.storage.producer_state import Duplicate, EndMarker, Origin
+from ottla.storage.readable_log import TRANSIENT, ReadableLog
+from ottla.storage.retention import Retired
+from ottla.storage.segment import NO_TIMESTAMP, Segment
+from ottla.storage.segment_file import SegmentFile
+
+if TYPE_CHECKING:
+    from ottla.record.batch import HeaderFields
+
+CLIENT = Origin.CLIENT
+COORDINATOR = Origin.COORDINATOR
+REPLICATION = Origin.REPLICATION
+
+
+class Log(ReadableLog):
+    """The log of one partition; its invariants are those of ReadableLog."""
+
+    __slots__ = ()
+
+    # Appending, as the leader
+
+    def append(
+        self,
+        buffer: bytearray | memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        origin: Origin = CLIENT,
+    ) -> Append:
+        """Prepare, write and commit at once."""
+        append = self.prepare(buffer, leader_epoch, now_ms, origin)
+        if not append.duplicate:
+            self.write(append)
+            self.commit(append)
+        return append
+
+    def prepare(
+        self,
+        buffer: bytearray | memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        origin: Origin = CLIENT,
+    ) -> Append:
+        """Checks every batch and gives it its place, in the buffer too; the log stays as it is.
+
+        InvalidBatch, AppendRefused: nothing was wrong with the log. A duplicate of what was written
+        before comes back with `duplicate` set, and neither `write` nor `commit` is due.
+        """
+        if self.offline is not None or self._writing is not None:
+            raise self._not_ready()
+        fields = check_produced(buffer) if origin is CLIENT else check_batch(buffer)
+        size = fields[1] + 12
+        if size != len(buffer):
+            return self._prepare_several(buffer, leader_epoch, now_ms, origin)
+        if size > self._largest_batch:
+            raise RecordTooLarge(size, self._largest_batch)
+        if self._append_time:
+            set_log_append_time(buffer, 0, now_ms)
+            max_timestamp = append_time = now_ms
+        else:
+            append_time = -1
+            max_timestamp = fields[8]
+            if (
+                max_timestamp - now_ms > self._after_max_ms
+                or now_ms - fields[7] > self._before_max_ms
+                or fields[5] & TIMESTAMP_TYPE_BIT
+            ):
+                self._check_timestamps(fields, now_ms)
+        marker = None
+        if fields[9] >= 0:
+            if fields[5] & CONTROL_BIT:
+                marker = read_marker(buffer)
+                if marker is not None:
+                    self.producers.check_marker(
+                        fields[9], fields[10], marker.coordinator_epoch, origin
+                    )
+            else:
+                original = self.producers.check(fields, origin)
+                if original is not None:
+                    return self._duplicate(original, size, buffer, now_ms)
+        base_offset = self.log_end_offset
+        last_offset = base_offset + fields[6]
+        segment = self.active
+        position = segment.size
+        if (
+            position + size > self._segment_bytes
+            or max_timestamp > segment.roll_after
+            or last_offset > segment.offset_limit
+            or segment.index_full
+        ) and self._must_roll(segment, size, last_offset, max_timestamp, now_ms):
+            segment = self.next_segment(now_ms)
+            position = 0
+        stamp(buffer, 0, base_offset, leader_epoch)
+        append = Append(
+            base_offset,
+            last_offset,
+            append_time,
+            self.log_start_offset,
+            size,
+            leader_epoch,
+            buffer,
+            segment,
+            position,
+            fields,
+            max_timestamp,
+            now_ms,
+        )
+        if marker is not None:
+            append.marker = marker
+        return append
+
+    def _duplicate(
+        self, original: Duplicate, size: int, buffer: bytearray | memoryview, now_ms: int
+    ) -> Append:
+        base_offset, last_offset, timestamp = original
+        append = Append(
+            base_offset,
+            last_offset,
+            timestamp if self._append_time else -1,
+            self.log_start_offset,
+            size,
+            -1,
+            buffer,
+            self.active,
+            0,
+            None,
+            timestamp,
+            now_ms,
+        )
+        append.duplicate = True
+        return append
+
+    def _check_timestamps(self, fields: HeaderFields, now_ms: int) -> None:
+        """The slow half of the check: something looks wrong, or there is no timestamp at all."""
+        if fields[5] & TIMESTAMP_TYPE_BIT:
+            raise InvalidTimestamp(fields[8], now_ms)
+        if fields[8] != NO_TIMESTAMP and fields[8] - now_ms > self._after_max_ms:
+            raise InvalidTimestamp(fields[8], now_ms)
+        if fields[7] != NO_TIMESTAMP and now_ms - fields[7] > self._before_max_ms:
+            raise InvalidTimestamp(fields[7], now_ms)
+
+    def _prepare_several(
+        self, buffer: bytearray | memoryview, leader_epoch: int, now_ms: int, origin: Origin
+    ) -> Append:
+        """Several batches in one append: from old clients, without producer ids (a sequence of one
+        batch could not be checked before the one in front of it is committed)."""
+        placed: list[PlacedBatch] = []
+        base_offset = next_offset = self.log_end_offset
+        largest = NO_TIMESTAMP
+        at = 0
+        check = check_produced if origin is CLIENT else check_batch
+        while at < len(buffer):
+            fields = check(buffer, at)
+            size = fields[1] + 12
+            if size > self._largest_batch:
+                raise RecordTooLarge(size, self._largest_batch)
+            if fields[9] >= 0:
+                raise InvalidRecord("a producer with an id sends one batch at a time")
+            if not self._append_time:
+                self._check_timestamps(fields, now_ms)
+            max_timestamp = now_ms if self._append_time else fields[8]
+            largest = max(largest, max_timestamp)
+            last_offset = next_offset + fields[6]
+            placed.append((at, size, fields, next_offset, last_offset, max_timestamp, None))
+            next_offset = last_offset + 1
+            at += size
+        if not placed:
+            raise InvalidRecord("no batch")
+        if at > self._segment_bytes:
+            raise RecordTooLarge(at, self._segment_bytes)
+        for at_batch, _, _, offset, _, _, _ in placed:
+            if self._append_time:
+                set_log_append_time(buffer, at_batch, now_ms)
+            stamp(buffer, at_batch, offset, leader_epoch)
+        segment = self.active
+        position = segment.size
+        if self._must_roll(segment, at, next_offset - 1, largest, now_ms):
+            segment = self.next_segment(now_ms)
+            position = 0
+        append = Append(
+            base_offset,
+            next_offset - 1,
+            now_ms if self._append_time else -1,
+            self.log_start_offset,
+            at,
+            leader_epoch,
+            buffer,
+            segment,
+            position,
+            None,
+            largest,
+            now_ms,
+        )
+        append.batches = len(placed)
+        append.others = placed
+        return append
+
+    def write(self, append: Append) -> None:
+        """The I/O of an append: makes the file of a new segment, writes. May run on another thread
+        while nothing but reads goes on here. LogOffline if the disk fails."""
+        if append.base_offset < self.log_end_offset or self._writing is not None:
+            raise RuntimeError(f"{self.name}: an append was prepared for another end of the log")
+        self._writing = append
+        segment = append.segment
+        try:
+            file = segment.opened
+            if file is None:
+                file = self._open_for_write(segment)
+            else:
+                segment.used = True
+            written = self._pwrite(file.fd, append.buffer, append.position)
+            if written != append.size:
+                with memoryview(append.buffer)[written:] as rest:
+                    self.files.write_all(file.fd, rest, append.position + written)
+        except OSError as error:
+            raise self._write_failed(append, error) from error
+
+    def _open_for_write(self, segment: Segment) -> SegmentFile:
+        if segment.on_disk:
+            return segment.file()
+        return segment.create(self._segment_bytes if self._config.preallocate else 0)
+
+    def _write_failed(self, append: Append, error: OSError) -> Exception:
+        """Nothing was committed, so nothing is visible; the log goes offline unless nothing can
+        have been written."""
+        self._writing = None
+        segment = append.segment
+        if segment.opened is None and error.errno in TRANSIENT:
+            return OutOfResources(self.name, str(error))
+        if segment.opened is not None:
+            try:
+                self.files.truncate(segment.opened.fd, append.position)
+            except OSError:
+                pass  # recovery cuts it
+        return self.go_offline(f"write to {segment.path} failed: {error}")
+
+    def commit(self, append: Append) -> None:
+        """Makes a written append part of the log."""
+        if self._writing is not append:
+            raise RuntimeError(f"{self.name}: an append is committed that was not written")
+        segment = append.segment
+        if segment is not self.active:
+            self.attach(segment)
+        last_offset = append.last_offset
+        fields = append.fields
+        if fields is not None:
+            max_timestamp = append.max_timestamp
+            segment.add(
+                append.position, append.size, last_offset, max_timestamp, self._index_interval
+            )
+            if fields[9] >= 0:
+                if append.marker is not None:
+                    self._end_transaction(
+                        fields, append.marker, last_offset, max_timestamp, append.now_ms
+                    )
+                elif not fields[5] & CONTROL_BIT:
+                    self.producers.update(
+                        fields, append.base_offset, last_offset, max_timestamp, append.now_ms
+                    )
+        else:
+            self._commit_several(append, segment)
+        if append.position == 0:
+            self._first_batch(segment)
+        if append.leader_epoch != self.epochs.latest_epoch and append.leader_epoch >= 0:
+            self.epochs.assign(append.leader_epoch, append.base_offset)
+        self.log_end_offset = last_offset + 1
+        self.appended_bytes += append.size
+        if not self.unflushed_since:
+            self.unflushed_since = append.now_ms
+            self.owner.became_dirty(self)
+        if last_offset >= self.flush_at_offset:
+            self.owner.wants_flush(self)
+        self._writing = None
+
+    def _commit_several(self, append: Append, segment: Segment) -> None:
+        position = append.position
+        for at, size, fields, base_offset, last_offset, max_timestamp, marker in append.others:
+            segment.add(position + at, size, last_offset, max_timestamp, self._index_interval)
+            if fields[9] >= 0:
+                if marker is not None:
+                    self._end_transaction(fields, marker, last_offset, max_timestamp, append.now_ms)
+                elif not fields[5] & CONTROL_BIT:
+                    self.producers.update(
+                        fields, base_offset, last_offset, max_timestamp, append.now_ms
+                    )
+            if append.leader_epoch < 0 <= fields[2] != self.epochs.latest_epoch:
+                self.epochs.assign(fields[2], base_offset)
+
+    def _end_transaction(
+        self, fields: HeaderFields, marker: EndMarker, offset: int, timestamp: int, now_ms: int
+    ) -> None:
+        ended = self.producers.end_transaction(
+            fields[9], fields[10], marker, offset, timestamp, now_ms
+        )
+        if ended is not None and ended.aborted:
+            self.active.transaction_index.append(
+                ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset
+            )
+
+    def _first_batch(self, segment: Segment) -> None:
+        """A segment got its first batch: it has a file and an age now."""
+        segment.on_disk = True
+        self.folder_unsynced = True
+        segment.first_timestamp = None
+        segment.roll_after = NO_TIMESTAMP - 1
+
+    # Appending, as a follower
+
+    def append_replicated(self, buffer: bytes | bytearray | memoryview, now_ms: int) -> int:
+        """Whole batches as the leader has them, with its offsets, epochs and markers; they go on at
+        or behind (the leader's log may have gaps) this log's end. The new end."""
+        if self.offline is not None or self._writing is not None:
+            raise self._not_ready()
+        placed: list[PlacedBatch] = []
+        expected = self.log_end_offset
+        at = 0
+        while at < len(buffer):
+            fields = check_batch(buffer, at)
+            size = fields[1] + 12
+            if fields[0] < expected:
+                raise UnexpectedOffset(fields[0], expected)
+            if size > self._segment_bytes:
+                raise RecordTooLarge(size, self._segment_bytes)
+            marker = None
+            if fields[9] >= 0 and fields[5] & CONTROL_BIT:
+                marker = read_marker(memoryview(buffer)[at : at + size])
+            last_offset = fields[0] + fields[6]
+            placed.append((at, size, fields, fields[0], last_offset, fields[8], marker))
+            expected = last_offset + 1
+            at += size
+        view = memoryview(buffer)
+        first = 0
+        while first < len(placed):
+            first += self._append_replicated_run(view, placed[first:], now_ms)
+        return self.log_end_offset
+
+    def _append_replicated_run(
+        self, view: memoryview, placed: list[PlacedBatch], now_ms: int
+    ) -> int:
+        """As many of the batches as go into one segment, in one write; their number."""
+        start, size, _, base_offset, last_offset, largest, _ = placed[0]
+        segment = self.active
+        position = segment.size
+        if self._must_roll(segment, size, last_offset, largest, now_ms):
+            segment = self.next_segment(now_ms)
+            position = 0
+        if last_offset > segment.offset_limit:
+            # A gap that no relative offset spans: the segment begins behind it.
+            segment = self.next_segment(now_ms, base_offset)
+            position = 0
+        count = 1
+        for _, more, _, _, offset, timestamp, _ in placed[1:]:
+            if position + size + more > self._segment_bytes or offset > segment.offset_limit:
+                break
+            size += more
+            last_offset = offset
+            largest = max(largest, timestamp)
+            count += 1
+        append = Append(
+            base_offset,
+            last_offset,
+            -1,
+            self.log_start_offset,
+            size,
+            -1,
+            view[start : start + size],
+            segment,
+            position,
+            None,
+            largest,
+            now_ms,
+        )
+        append.batches = count
+        append.others = [
+            (at - start, batch_size, fields, first, last, timestamp, marker)
+            for at, batch_size, fields, first, last, timestamp, marker in placed[:count]
+        ]
+        self.write(append)
+        self.commit(append)
+        return count
+
+    # Rolling
+
+    def _must_roll(
+        self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> bool:
+        """Whether a batch needs a new segment."""
+        if not segment.size:
+            return False
+        if (
+            segment.size + size > self._segment_bytes
+            or last_offset > segment.offset_limit
+            or segment.index_full
+        ):
+            return True
+        roll_ms = self._config.segment_ms - segment.roll_jitter_ms
+        first = segment.read_first_timestamp()
+        if first == NO_TIMESTAMP:
+            return now_ms - segment.created_ms > roll_ms
+        segment.roll_after = first + roll_ms
+        return max_timestamp > segment.roll_after
+
+    def next_segment(self, now_ms: int, base_offset: int | None = None) -> Segment:
+        segment = Segment(
+            self.folder,
+            self.log_end_offset if base_offset is None else base_offset,
+            self.files,
+            self.open_files,
+            self._config.segment_index_bytes,
+            created_ms=now_ms,
+        )
+        jitter = min(self._config.segment_jitter_ms, self._config.segment_ms)
+        segment.roll_jitter_ms = int(random() * jitter)
+        return segment
+
+    def attach(self, segment: Segment) -> None:
+        """The new segment becomes the active one. The old one is synced by the next flush, which is
+        due at once, and so is the snapshot of the producers at its end."""
+        if self.active.size:
+            self.active.seal()
+            self.producers.map_end_offset = self.log_end_offset
+            self.take_snapshot()
+        else:
+            # An empty one in front of a large gap: no record is in it, nor ever will be.
+            self.segments.take_from(len(self.segments) - 1)
+            self.active.close()
+        segment.on_disk = True
+        self.segments.add(segment)
+        self.active = segment
+        self.folder_unsynced = True
+        self.owner.wants_flush(self)
+
+    def roll(self, now_ms: int) -> None:
+        """A new, empty active segment, with its file, so that the name keeps the log's end even when
+        all other segments go."""
+        self.check_idle()
+        if not self.active.size:
+            return
+        segment = self.next_segment(now_ms)
+        try:
+            segment.create()
+            self.files.fsync_folder(self.folder)
+        except OSError as error:
+            raise self.go_offline(f"new segment {segment.path} failed: {error}") from error
+        self.attach(segment)
+
+    def take_snapshot(self) -> None:
+        snapshot = self.producers.take_snapshot()
+        if snapshot is not None:
+            self.pending_snapshots.append(snapshot)
+        self.snapshot_bytes = self.appended_bytes
+
+    # Flushing
+
+    def due_for_flush(self, now_ms: int) -> bool:
+        """Whether there is unflushed data that is too much or too old."""
+        return flush.due(self, now_ms)
+
+    def flush_begin(self, now_ms: int, closing: bool = False) -> flush.FlushJob | None:
+        """A job that makes everything up to the log's end last, for `run` on another thread; None
+        if there is nothing to do or a flush is under way."""
+        return flush.begin(self, now_ms, closing)
+
+    def flush_end(self, job: flush.FlushJob) -> None:
+        """Takes the result of a job that ran: the recovery point moves, or the log goes offline."""
+        flush.end(self, job)
+
+    def flush(self, now_ms: int) -> None:
+        """All of it here and now."""
+        flush.stop(self)
+        job = flush.begin(self, now_ms, closing=False)
+        if job is not None:
+            job.run()
+            flush.end(self, job)
+        self.check_online()
+
+    def close(self) -> None:
+        """Gives back descriptors and maps. What was not flushed is not."""
+        flush.stop(self)
+        for segment in self.segments:
+            segment.close()
+
+    # Losing records on purpose
+
+    def advance_start(self, offset: int) -> None:
+        """Records below `offset` are gone (DeleteRecords); segments without others go with the next
+        retention. Never beyond the high watermark."""
+        self.check_online()
+        if offset > self.high_watermark:
+            raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.epochs.truncate_from_start(offset)
+            self.producers.truncate_head(offset)
+
+    def delete_old_segments(self, now_ms: int) -> Retired | None:
+        """Detaches the segments that the topic's retention no longer wants; the log starts behind
+        them from now on. Their files are the caller's: see Retired."""
+        return retention.retire(self, now_ms)
+
+    def truncate_to(self, offset: int, now_ms: int) -> bool:
+        """Cuts off everything at and behind `offset` (a follower that took another way than the
+        leader); whether that was anything. Blocks: it syncs what it cut."""
+        return truncation.truncate_to(self, offset, now_ms)
+
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
+        """Removes everything; the log goes on at `offset`. Blocks."""
+        truncation.start_anew_at(self, offset, now_ms)

@@ -1,0 +1,594 @@
+"""All logs of a broker, over one or several data folders.
+
+After a clean shutdown a log is loaded when it is first touched; until then only its name is known,
+and what the checkpoints say. After a crash all logs of the folder are recovered before the broker
+serves.
+
+No thread is started here but at `open` and `close`. The server calls `due` on a timer, runs the jobs
+that it gets on threads and hands each back to `finish`:
+
+    for job in logs.due(now_ms):        # on the loop
+        await run_in_thread(job.run)    # never raises
+        logs.finish(job)                # on the loop
+
+and, more rarely, steps through `retention`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
+
+from ottla.storage.checkpoints import PARTITION_METADATA, write_partition_metadata
+from ottla.storage.config import LogConfig
+from ottla.storage.errors import (
+    CorruptFile,
+    DuplicateLog,
+    FolderOffline,
+    LogOffline,
+    StorageError,
+    TopicIdMismatch,
+    UnknownLog,
+)
+from ottla.storage.files import OS_FILES, Files
+from ottla.storage.flush import CLOSING_SNAPSHOT_BYTES, FlushJob
+from ottla.storage.folders import (
+    DELETE_SUFFIX,
+    CheckpointJob,
+    DataFolder,
+    Key,
+    Offsets,
+    deleted_folder_name,
+    is_full_disk,
+    parse_folder_name,
+    stray_folder_name,
+)
+from ottla.storage.log import Log
+from ottla.storage.producer_state import DEFAULT_EXPIRATION_MS
+from ottla.storage.readable_log import LogOwner, ReadableLog
+from ottla.storage.recovery import create_log, load_log
+from ottla.storage.removal import RemovalJob, RetireJob
+from ottla.storage.segment import LOG_SUFFIX
+from ottla.storage.segment_file import DEFAULT_OPEN_FILES, OpenFiles
+
+logger = logging.getLogger(__name__)
+
+Job: TypeAlias = FlushJob | CheckpointJob | RetireJob | RemovalJob
+
+CHECKPOINT_INTERVAL_MS = 5_000
+# A flush of logs at rest may wait; so many of them begin at once.
+FLUSHES_AT_ONCE = 64
+# From so many logs on, one sync of the whole file system comes before those of single files.
+SYNC_ALL_FROM = 64
+
+
+def now_in_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Logs(LogOwner):
+    """The logs by topic and partition, and the work that keeps them in order."""
+
+    def __init__(
+        self,
+        folders: Sequence[str],
+        config_of: Callable[[str], LogConfig],
+        *,
+        files: Files = OS_FILES,
+        clock: Callable[[], int] = now_in_ms,
+        max_open_files: int = DEFAULT_OPEN_FILES,
+        recovery_threads: int = 2,
+        producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
+    ) -> None:
+        """`config_of` gives a topic's configuration; it is asked when a log is made or loaded."""
+        self.files = files
+        self.open_files = OpenFiles(files, max_open_files)
+        self.folders = [DataFolder(path, files) for path in folders]
+        self.producer_expiration_ms = producer_expiration_ms
+        # Called when a log should be flushed before the next timer (flush.messages, a roll).
+        self.on_flush_wanted: Callable[[Log], None] | None = None
+        # Called when a log went offline.
+        self.on_offline: Callable[[Log], None] | None = None
+        self._config_of = config_of
+        self._clock = clock
+        self._recovery_threads = recovery_threads
+        # Every log that is here → its folder; those of them that are loaded; those that cannot be.
+        self._places: dict[Key, DataFolder] = {}
+        self._loaded: dict[Key, Log] = {}
+        self._broken: dict[Key, str] = {}
+        # Logs with unflushed data, those first that have it longest.
+        self._dirty: dict[Log, None] = {}
+        # (clock at which it is due, tie breaker, job)
+        self._removals: list[tuple[int, int, RemovalJob]] = []
+        self._removal_count = 0
+        self._checkpointing: set[DataFolder] = set()
+        self._checkpointed_ms: dict[DataFolder, int] = {}
+
+    # Start and stop
+
+    def open(self) -> None:
+        """Takes the folders in. Blocks: after a crash it recovers, in threads, in a time proportional
+        to what was not flushed.
+
+        A folder that cannot be read is offline and the others serve; FolderOffline if none is left.
+        FolderLocked, DuplicateLog: the broker must not start.
+        """
+        now_ms = self._clock()
+        try:
+            for folder in self.folders:
+                try:
+                    names = folder.open()
+                except OSError as error:
+                    folder.offline = str(error)
+                    logger.error("data folder %s is offline: %s", folder.path, error)
+                    continue
+                for name in names:
+                    self._found(folder, name, now_ms)
+        except StorageError:
+            self._unlock()
+            raise
+        if all(folder.offline is not None for folder in self.folders):
+            self._unlock()
+            failed = self.folders[0]
+            raise FolderOffline(failed.path, failed.offline or "")
+        unclean = [key for key, folder in self._places.items() if not folder.clean]
+        if unclean:
+            logger.info("recovering %d logs", len(unclean))
+            with ThreadPoolExecutor(self._recovery_threads, "recovery") as pool:
+                for _ in pool.map(self._load_quietly, unclean):
+                    pass
+
+    def _found(self, folder: DataFolder, name: str, now_ms: int) -> None:
+        if name.endswith(DELETE_SUFFIX):
+            # The topic was deleted, and the broker stopped before its files were gone.
+            self._schedule(now_ms, RemovalJob(self.files, folders=[f"{folder.path}/{name}"]))
+            return
+        key = parse_folder_name(name)
+        if key is None:
+            return
+        other = self._places.get(key)
+        if other is not None:
+            raise DuplicateLog(name, (other.path, folder.path))
+        self._places[key] = folder
+        folder.partitions += 1
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether all folders were shut down cleanly before this start."""
+        return all(folder.clean for folder in self.folders)
+
+    @property
+    def previous_broker_epoch(self) -> int:
+        """The broker epoch of the last clean shutdown; -1 if it was none."""
+        epochs = {folder.broker_epoch for folder in self.folders}
+        return epochs.pop() if len(epochs) == 1 and self.was_clean else -1
+
+    def close(self, broker_epoch: int = -1, threads: int = 8) -> None:
+        """Flushes everything (blocking, in threads), stores the checkpoints and marks the folders as
+        cleanly shut down. Whatever fails leaves its folder unmarked, for recovery to look at."""
+        now_ms = self._clock()
+        jobs = []
+        for log in list(self._loaded.values()):
+            if log.flushing is not None:
+                log.flushing.run()
+                log.flush_end(log.flushing)
+            if (
+                log in self._dirty
+                or log.appended_bytes - log.snapshot_bytes >= CLOSING_SNAPSHOT_BYTES
+            ):
+                job = log.flush_begin(now_ms, closing=True)
+                if job is not None:
+                    jobs.append(job)
+        if len(jobs) >= SYNC_ALL_FROM:
+            self.files.sync_all()
+        with ThreadPoolExecutor(threads, "flush") as pool:
+            for _ in pool.map(FlushJob.run, jobs):
+                pass
+        for job in jobs:
+            job.log.flush_end(job)
+        for log in self._loaded.values():
+            log.close()
+        for folder in self.folders:
+            if folder.offline is not None:
+                continue
+            try:
+                folder.store_now(self._offsets(folder))
+                if not folder.needs_recovery:
+                    folder.mark_clean(broker_epoch)
+            except OSError as error:
+                logger.error("data folder %s is not marked as clean: %s", folder.path, error)
+        self._unlock()
+        self._loaded.clear()
+        self._places.clear()
+        self._dirty.clear()
+
+    def _unlock(self) -> None:
+        for folder in self.folders:
+            folder.unlock()
+
+    # Logs
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._places
+
+    def keys(self) -> list[Key]:
+        """Topic and partition of every log that is here, loaded or not."""
+        return list(self._places)
+
+    def loaded(self) -> list[Log]:
+        return list(self._loaded.values())
+
+    def folder_of(self, topic: str, partition: int) -> DataFolder:
+        folder = self._places.get((topic, partition))
+        if folder is None:
+            raise UnknownLog(topic, partition)
+        return folder
+
+    def get(self, topic: str, partition: int) -> Log:
+        """The log; loads it if need be. UnknownLog, LogOffline."""
+        log = self._loaded.get((topic, partition))
+        if log is not None:
+            return log
+        return self._load((topic, partition))
+
+    def _load(self, key: Key) -> Log:
+        folder = self._places.get(key)
+        if folder is None:
+            raise UnknownLog(*key)
+        name = f"{key[0]}-{key[1]}"
+        reason = folder.offline or self._broken.get(key)
+        if reason is not None:
+            raise LogOffline(name, reason)
+        stored = folder.stored
+        try:
+            log = load_log(
+                folder.log_path(key),
+                *key,
+                self._config_of(key[0]),
+                self.files,
+                self.open_files,
+                self,
+                clean=folder.clean,
+                recovery_point=stored.recovery_points.get(key, 0),
+                log_start_offset=stored.start_offsets.get(key, 0),
+                high_watermark=stored.high_watermarks.get(key, 0),
+                now_ms=self._clock(),
+                producer_expiration_ms=self.producer_expiration_ms,
+            )
+        except (OSError, CorruptFile) as error:
+            self._broken[key] = str(error)
+            folder.needs_recovery = True
+            logger.error("%s is offline: %s", name, error)
+            raise LogOffline(name, str(error)) from error
+        self._loaded[key] = log
+        return log
+
+    def _load_quietly(self, key: Key) -> None:
+        try:
+            self._load(key)
+        except LogOffline:
+            pass  # said, and kept in _broken
+
+    def create(self, topic: str, partition: int, topic_id: bytes | None = None) -> Log:
+        """A new log, in the folder with the fewest. FolderOffline if no folder takes it."""
+        key = (topic, partition)
+        if key in self._places:
+            raise ValueError(f"{topic}-{partition} is here already")
+        while True:
+            folder = min(
+                (folder for folder in self.folders if folder.offline is None),
+                key=lambda folder: folder.partitions,
+                default=None,
+            )
+            if folder is None:
+                raise FolderOffline(self.folders[0].path, "no data folder is left")
+            try:
+                if any(key in offsets for offsets in folder.stored):
+                    # A log of that name was here; its offsets must not be taken for the new one's.
+                    folder.store_now(self._offsets(folder))
+                log = create_log(
+                    folder.log_path(key),
+                    topic,
+                    partition,
+                    topic_id,
+                    self._config_of(topic),
+                    self.files,
+                    self.open_files,
+                    self,
+                    self.producer_expiration_ms,
+                )
+            except OSError as error:
+                if is_full_disk(error):
+                    raise LogOffline(f"{topic}-{partition}", str(error)) from error
+                self.take_folder_offline(folder, str(error))
+                continue
+            self._places[key] = folder
+            self._loaded[key] = log
+            folder.partitions += 1
+            return log
+
+    def get_or_create(
+        self, topic: str, partition: int, topic_id: bytes, is_new: bool = False
+    ) -> Log:
+        """The topic's log. Unless the topic `is_new`, its log may lie in a folder that is offline, and
+        none is made in another: LogOffline.
+
+        TopicIdMismatch if there is one of another topic of that name: one that was deleted while
+        this broker was down. `delete` it then.
+        """
+        if (topic, partition) not in self._places:
+            for folder in self.folders:
+                if folder.offline is not None and not is_new:
+                    reason = f"it may be in data folder {folder.path}: {folder.offline}"
+                    raise LogOffline(f"{topic}-{partition}", reason)
+            return self.create(topic, partition, topic_id)
+        log = self.get(topic, partition)
+        if log.topic_id is None:
+            # Made by an old broker, or the file was lost in a crash.
+            path = f"{log.folder}/{PARTITION_METADATA}"
+            try:
+                write_partition_metadata(path, topic_id, self.files)
+            except OSError as error:
+                raise log.go_offline(f"write to {path} failed: {error}") from error
+            log.topic_id = topic_id
+        elif log.topic_id != topic_id:
+            raise TopicIdMismatch(log.name, log.topic_id, topic_id)
+        return log
+
+    def delete(self, topic: str, partition: int) -> None:
+        """The log is gone at once, its name is free; its files go after file.delete.delay.ms. (Also
+        one that is broken or of an unknown topic.)"""
+        key = (topic, partition)
+        folder = self.folder_of(topic, partition)
+        log = self._loaded.get(key)
+        if log is not None:
+            log.close()
+            self._dirty.pop(log, None)
+        path = folder.log_path(key)
+        renamed = f"{folder.path}/{deleted_folder_name(f'{topic}-{partition}')}"
+        try:
+            self.files.rename(path, renamed)
+        except FileNotFoundError:
+            renamed = path  # removed by hand
+        except OSError as error:
+            self.take_folder_offline(folder, str(error))
+            raise LogOffline(f"{topic}-{partition}", str(error)) from error
+        if log is not None:
+            log.offline = "the topic was deleted"
+            del self._loaded[key]
+        self._broken.pop(key, None)
+        del self._places[key]
+        folder.partitions -= 1
+        folder.changed = True
+        now_ms = self._clock()
+        delay_ms = self._config_of(topic).file_delete_delay_ms
+        self._schedule(now_ms, RemovalJob(self.files, sync_folders=[folder.path]))
+        self._schedule(now_ms + delay_ms, RemovalJob(self.files, folders=[renamed]))
+
+    def set_aside(self, topic: str, partition: int) -> str:
+        """The log's name is free, its files stay under another one, for their owner to look at."""
+        key = (topic, partition)
+        folder = self.folder_of(topic, partition)
+        log = self._loaded.pop(key, None)
+        if log is not None:
+            log.close()
+            log.offline = "set aside"
+            self._dirty.pop(log, None)
+        renamed = f"{folder.path}/{stray_folder_name(f'{topic}-{partition}')}"
+        try:
+            self.files.rename(folder.log_path(key), renamed)
+        except OSError as error:
+            self.take_folder_offline(folder, str(error))
+            raise LogOffline(f"{topic}-{partition}", str(error)) from error
+        self._broken.pop(key, None)
+        del self._places[key]
+        folder.partitions -= 1
+        folder.changed = True
+        return renamed
+
+    def reconfigure(self, topic: str) -> None:
+        """The topic's configuration changed: its loaded logs ask for it again."""
+        config = self._config_of(topic)
+        for (name, _), log in self._loaded.items():
+            if name == topic:
+                log.config = config
+
+    # What logs tell (LogOwner)
+
+    def became_dirty(self, log: ReadableLog) -> None:
+        assert isinstance(log, Log)
+        self._dirty[log] = None
+
+    def wants_flush(self, log: ReadableLog) -> None:
+        assert isinstance(log, Log)
+        self._dirty.setdefault(log)
+        if self.on_flush_wanted is not None:
+            self.on_flush_wanted(log)
+
+    def went_offline(self, log: ReadableLog) -> None:
+        assert isinstance(log, Log)
+        folder = self._places.get((log.topic, log.partition))
+        if folder is not None:
+            folder.needs_recovery = True
+        if self.on_offline is not None:
+            self.on_offline(log)
+
+    def lower_recovery_point(self, log: ReadableLog, offset: int) -> None:
+        key = (log.topic, log.partition)
+        folder = self._places[key]
+        offsets = self._offsets(folder)
+        recovery_points = dict(offsets.recovery_points)
+        recovery_points[key] = min(offset, recovery_points.get(key, 0))
+        folder.store_now(offsets._replace(recovery_points=recovery_points))
+
+    def take_folder_offline(self, folder: DataFolder, reason: str) -> None:
+        """The folder failed: all its logs with it."""
+        if folder.offline is None:
+            folder.offline = reason
+            logger.error("data folder %s is offline: %s", folder.path, reason)
+            for key, place in self._places.items():
+                log = self._loaded.get(key)
+                if place is folder and log is not None:
+                    log.go_offline(f"data folder {folder.path} is offline: {reason}")
+
+    # Work
+
+    def due(self, now_ms: int) -> list[Job]:
+        """What should be done now: flushes, checkpoints, removals. See the module's docstring."""
+        jobs: list[Job] = []
+        jobs += self._due_flushes(now_ms)
+        for folder in self.folders:
+            if (
+                folder.offline is None
+                and folder.changed
+                and folder not in self._checkpointing
+                and now_ms - self._checkpointed_ms.get(folder, 0) >= CHECKPOINT_INTERVAL_MS
+            ):
+                jobs.append(self._checkpoint(folder, now_ms))
+        while self._removals and self._removals[0][0] <= now_ms:
+            jobs.append(heapq.heappop(self._removals)[2])
+        return jobs
+
+    def flush_jobs(self, now_ms: int) -> list[FlushJob]:
+        """The flushes alone."""
+        return self._due_flushes(now_ms)
+
+    def _due_flushes(self, now_ms: int) -> list[FlushJob]:
+        jobs: list[FlushJob] = []
+        crowded = self.open_files.crowded
+        for log in list(self._dirty):
+            if len(jobs) >= FLUSHES_AT_ONCE:
+                break
+            if log.offline is not None:
+                del self._dirty[log]
+            elif log.flushing is None and (crowded or log.due_for_flush(now_ms)):
+                job = self.flush_now(log, now_ms)
+                if job is not None:
+                    jobs.append(job)
+        return jobs
+
+    def flush_now(self, log: Log, now_ms: int) -> FlushJob | None:
+        """A job that flushes one log, whether it is due or not; None if there is nothing to do."""
+        self._dirty.pop(log, None)
+        job = log.flush_begin(now_ms)
+        if job is None and log.flushing is not None:
+            self._dirty[log] = None
+        return job
+
+    def checkpoint(self, now_ms: int) -> list[CheckpointJob]:
+        """Jobs that store all checkpoints."""
+        return [
+            self._checkpoint(folder, now_ms)
+            for folder in self.folders
+            if folder.offline is None and folder not in self._checkpointing
+        ]
+
+    def _checkpoint(self, folder: DataFolder, now_ms: int) -> CheckpointJob:
+        self._checkpointing.add(folder)
+        self._checkpointed_ms[folder] = now_ms
+        return folder.checkpoint(self._offsets(folder))
+
+    def _offsets(self, folder: DataFolder) -> Offsets:
+        """What a folder's checkpoints should say; logs at offset 0 need no line."""
+        stored = folder.stored
+        recovery_points: dict[Key, int] = {}
+        start_offsets: dict[Key, int] = {}
+        high_watermarks: dict[Key, int] = {}
+        for key, place in self._places.items():
+            if place is not folder:
+                continue
+            log = self._loaded.get(key)
+            if log is None:
+                recovery_point = stored.recovery_points.get(key, 0)
+                start = stored.start_offsets.get(key, 0)
+                high_watermark = stored.high_watermarks.get(key, 0)
+            else:
+                recovery_point = log.recovery_point
+                start = log.log_start_offset
+                high_watermark = log.high_watermark
+            if recovery_point:
+                recovery_points[key] = recovery_point
+            if start:
+                start_offsets[key] = start
+            if high_watermark:
+                high_watermarks[key] = high_watermark
+        return Offsets(recovery_points, start_offsets, high_watermarks)
+
+    def finish(self, job: Job) -> None:
+        """Takes a job back that ran."""
+        if isinstance(job, FlushJob):
+            log = job.log
+            log.flush_end(job)
+            folder = self._places.get((log.topic, log.partition))
+            if folder is not None:
+                folder.changed = True
+            if log.unflushed_since or log.pending_snapshots:
+                self._dirty.setdefault(log)
+        elif isinstance(job, CheckpointJob):
+            self._checkpointing.discard(job.folder)
+            if job.error is not None:
+                job.folder.changed = True
+                self._folder_failed(job.folder, job.error)
+        elif isinstance(job, RetireJob):
+            if job.error is not None:
+                self._folder_failed(job.folder, job.error)
+            for retired in job.retired:
+                removal = RemovalJob(self.files, retired=[retired])
+                self._schedule(self._clock() + retired.delay_ms, removal)
+        elif job.error is not None:
+            # Files that could not be removed are removed at the next start.
+            logger.warning("removal failed: %s", job.error)
+
+    def _folder_failed(self, folder: DataFolder, error: OSError) -> None:
+        if is_full_disk(error):
+            logger.warning("data folder %s is full: %s", folder.path, error)
+        else:
+            self.take_folder_offline(folder, str(error))
+
+    def _schedule(self, at_ms: int, job: RemovalJob) -> None:
+        self._removal_count += 1
+        heapq.heappush(self._removals, (at_ms, self._removal_count, job))
+
+    # Retention
+
+    def retention(self, now_ms: int) -> Iterator[RetireJob | None]:
+        """Goes through all logs, one a step, so that the caller can do other things between; gives a
+        job for those of which segments go."""
+        for key, folder in list(self._places.items()):
+            if self._places.get(key) is not folder or folder.offline is not None:
+                continue
+            yield self._retire(key, folder, now_ms)
+
+    def _retire(self, key: Key, folder: DataFolder, now_ms: int) -> RetireJob | None:
+        log = self._loaded.get(key)
+        try:
+            if log is None:
+                if key in self._broken or not self._has_segments(folder.log_path(key)):
+                    return None
+                log = self._load(key)
+            retired = log.delete_old_segments(now_ms)
+        except LogOffline:
+            return None
+        except OSError as error:
+            logger.warning("retention of %s-%d: %s", *key, error)
+            return None
+        if retired is None:
+            return None
+        folder.changed = True
+        return RetireJob(folder, folder.checkpoint(self._offsets(folder)), [retired])
+
+    def _has_segments(self, path: str) -> bool:
+        return any(name.endswith(LOG_SUFFIX) for name in self.files.names(path))
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forgets producers that have been silent for long; their number."""
+        return sum(
+            log.producers.expire(now_ms) for log in self._loaded.values() if log.producers.producers
+        )

@@ -1,0 +1,647 @@
+"""What a log knows of the producers that write to it: enough to drop duplicates, refuse gaps, fence
+zombies and tell which transactions are open.
+
+The rules are Kafka's:
+
+- a producer that the log does not know may begin with any sequence (its state may have expired, or
+  its records may have been deleted), a known one goes on at its last sequence + 1; sequences wrap
+  from 2^31 - 1 to 0;
+- a batch equal in epoch and in first and last sequence to one of the last five is a duplicate: it
+  is not written again, and answered with the offset and timestamp of the original;
+- an older epoch is refused, a newer one begins with sequence 0 and makes the log forget the batches
+  of the old one;
+- the first transactional batch opens a transaction, a marker ends it. A marker may carry a newer
+  epoch and thereby fence; one from an older coordinator is refused;
+- what comes by replication (or from the log itself when it is read again) was checked by the leader
+  and is taken as it is; a coordinator's own batches carry no sequence, only their epoch is checked.
+
+Nothing here does I/O but the snapshot part at the end, and nothing reads a clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from ottla.record.batch import TRANSACTIONAL_BIT
+from ottla.storage.errors import (
+    CoordinatorFenced,
+    CorruptSnapshot,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+)
+from ottla.storage.files import OS_FILES, READ_WRITE_CREATE, Files
+
+if TYPE_CHECKING:
+    from ottla.record.batch import HeaderFields
+
+logger = logging.getLogger(__name__)
+
+# How many of a producer's batches are remembered: as many as a client may have in flight.
+REMEMBERED_BATCHES = 5
+MAX_SEQUENCE = 2**31 - 1
+NO_SEQUENCE = -1
+DEFAULT_EXPIRATION_MS = 86_400_000
+
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = Struct(">hI")
+_COUNT = Struct(">i")
+_ENTRY = Struct(">qhiqiqiq")
+
+_MARKER_KEY = Struct(">hh")
+_MARKER_VALUE = Struct(">hi")
+_ABORT, _COMMIT = 0, 1
+
+
+class Origin(Enum):
+    """Where a batch comes from; it says how much is checked."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    REPLICATION = "replication"
+
+
+_CLIENT = Origin.CLIENT
+_REPLICATION = Origin.REPLICATION
+
+
+class Duplicate(NamedTuple):
+    """The batch that a repeated one was written as."""
+
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class EndMarker(NamedTuple):
+    """The content of a control record that ends a transaction.
+
+    Key: int16 version, int16 type (0 abort, 1 commit). Value: int16 version, int32 coordinator
+    epoch. Later versions may be longer, these fields stay.
+    """
+
+    committed: bool
+    coordinator_epoch: int
+
+    @classmethod
+    def parse(cls, key: bytes | memoryview | None, value: bytes | memoryview | None) -> EndMarker:
+        """ValueError if the record is something else."""
+        if key is None or len(key) < _MARKER_KEY.size:
+            raise ValueError("the key of a control record has at least 4 bytes")
+        version, kind = _MARKER_KEY.unpack_from(key)
+        if version < 0 or kind not in (_ABORT, _COMMIT):
+            raise ValueError(
+                f"a control record of version {version}, type {kind} ends no transaction"
+            )
+        if value is None or len(value) < _MARKER_VALUE.size:
+            raise ValueError("the value of an end marker has at least 6 bytes")
+        version, coordinator_epoch = _MARKER_VALUE.unpack_from(value)
+        if version < 0:
+            raise ValueError(f"an end marker of version {version}")
+        return cls(kind == _COMMIT, coordinator_epoch)
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker ended. If it was aborted, the transaction index wants all of
+    this."""
+
+    producer_id: int
+    first_offset: int
+    # The marker's.
+    last_offset: int
+    aborted: bool
+    # Where the first transaction that is still open begins, or behind the marker.
+    last_stable_offset: int
+
+
+# (first sequence, last sequence, first offset, last offset, largest timestamp)
+RememberedBatch: TypeAlias = tuple[int, int, int, int, int]
+
+
+class ProducerState:
+    """What is known of one producer id."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "next_sequence",
+        "producer_id",
+        "seen",
+        "timestamp",
+        "transaction_first_offset",
+    )
+
+    def __init__(self, producer_id: int, epoch: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        # Of the coordinator that wrote the last marker, -1 if there was none.
+        self.coordinator_epoch = -1
+        # Largest timestamp of the last batch, or that of the last marker.
+        self.timestamp = -1
+        # The clock at the last append; -1 if the state comes from a snapshot or a replay.
+        self.seen = -1
+        # -1: no transaction is open.
+        self.transaction_first_offset = -1
+        # The last REMEMBERED_BATCHES data batches of this epoch, oldest first.
+        self.batches: list[RememberedBatch] = []
+        # Last sequence of the last batch + 1, wrapped; 0 as long as there is no batch of this
+        # epoch.
+        self.next_sequence = 0
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1][1] if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        """Of the last data batch, -1 if none is remembered."""
+        return self.batches[-1][3] if self.batches else -1
+
+    def __repr__(self) -> str:
+        return (
+            f"ProducerState(producer_id={self.producer_id}, epoch={self.epoch}, "
+            f"coordinator_epoch={self.coordinator_epoch}, timestamp={self.timestamp}, "
+            f"transaction_first_offset={self.transaction_first_offset}, batches={self.batches})"
+        )
+
+
+class Snapshot(NamedTuple):
+    """The state as bytes, taken on the log's thread, to be written on any."""
+
+    offset: int
+    path: str
+    data: bytes
+
+    def write(self, files: Files = OS_FILES, sync: bool = True) -> None:
+        """Without `sync` the file may be torn by a power loss; its checksum tells, and an older
+        snapshot serves."""
+        if sync:
+            files.replace_file(self.path, self.data)
+            return
+        fd = files.open(self.path, READ_WRITE_CREATE)
+        try:
+            files.truncate(fd, 0)
+            files.write_all(fd, self.data, 0)
+        finally:
+            files.close(fd)
+
+
+class ProducerStates:
+    """The producers of one log, and its snapshots of them.
+
+    File `<offset>.snapshot`: the state when the log ended at `offset`, big-endian,
+
+        int16   version, 1
+        uint32  CRC32C over all that follows
+        int32   number of producers, then for each:
+                int64 producer id        int16 epoch          int32 last sequence (-1)
+                int64 last offset (-1)   int32 last offset - first offset of the last batch
+                int64 timestamp          int32 coordinator epoch (-1)
+                int64 first offset of the open transaction (-1)
+
+    A snapshot is taken when a segment is rolled and when the log is closed. In a crash the newest
+    readable snapshot within the log is loaded (`truncate_and_reload`) and the log is read again
+    from there; a damaged one is removed and the one before it serves. Of the batches, a snapshot
+    keeps the last of each producer only.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        files: Files = OS_FILES,
+        *,
+        expiration_ms: int = DEFAULT_EXPIRATION_MS,
+        snapshots: Iterable[int] = (),
+        start_offset: int = 0,
+    ) -> None:
+        """Touches no file. `snapshots`: the offsets of the snapshot files in the folder, for
+        which see `snapshot_offset`; nothing is loaded from them before `truncate_and_reload`."""
+        self.folder = folder
+        self.files = files
+        # producer.id.expiration.ms; may be changed while running.
+        self.expiration_ms = expiration_ms
+        # By producer id, in the order of their first batch.
+        self.producers: dict[int, ProducerState] = {}
+        # The smallest first offset of the transactions that are open, or ended by a marker that
+        # is not below the high watermark yet; None if there are none. Always current.
+        self.first_unstable_offset: int | None = None
+        # The state is that of a log which ends here. The log moves it for batches without a
+        # producer.
+        self.map_end_offset = start_offset
+        # First offset → producer id of the open transactions; first offsets increase, as
+        # transactions are added in the order of the log.
+        self._open: dict[int, int] = {}
+        # First offset → marker's offset of the ended ones above the high watermark; markers
+        # increase.
+        self._unreplicated: dict[int, int] = {}
+        # Offsets of the snapshot files, increasing.
+        self._snapshots = sorted(snapshots)
+        # A snapshot at map_end_offset is worth taking if this is less.
+        self._last_snapshot = start_offset
+
+    # The hot path: data batches with a producer id
+
+    def check(self, header: HeaderFields, origin: Origin = _CLIENT) -> Duplicate | None:
+        """Whether a data batch may be written: the original if it is a duplicate, None if it is
+        new.
+
+        Raises InvalidProducerEpoch, OutOfOrderSequence, InvalidTransactionState. Changes nothing.
+        The batch has passed `check_produced`, so a client's has a sequence. (When transactions
+        verify their partitions before the first write, that check belongs here too.)
+        """
+        _, _, _, _, _, attributes, last_delta, _, _, producer_id, epoch, sequence, _ = header
+        state = self.producers.get(producer_id)
+        if state is None:
+            return None
+        if epoch == state.epoch:
+            if sequence != state.next_sequence and origin is _CLIENT:
+                last_sequence = sequence + last_delta & MAX_SEQUENCE
+                for first, last, base_offset, last_offset, timestamp in state.batches:
+                    if first == sequence and last == last_sequence:
+                        return Duplicate(base_offset, last_offset, timestamp)
+                raise OutOfOrderSequence(producer_id, sequence, state.last_sequence)
+        elif origin is not _REPLICATION:
+            if epoch < state.epoch:
+                raise InvalidProducerEpoch(producer_id, epoch, state.epoch)
+            if sequence != 0 and origin is _CLIENT:
+                raise OutOfOrderSequence(producer_id, sequence, NO_SEQUENCE)
+        if (
+            state.transaction_first_offset >= 0
+            and not attributes & TRANSACTIONAL_BIT
+            and origin is not _REPLICATION
+        ):
+            raise InvalidTransactionState(
+                f"producer {producer_id} has a transaction open since offset "
+                f"{state.transaction_first_offset} and sent a batch outside of it"
+            )
+        return None
+
+    def update(
+        self, header: HeaderFields, base_offset: int, last_offset: int, timestamp: int, now: int
+    ) -> None:
+        """Takes a data batch into account that was written (or is read again, or came by
+        replication); never refuses one.
+
+        `timestamp` is the batch's largest as it was stored, `now` the clock, or -1 in a replay.
+        """
+        _, _, _, _, _, attributes, last_delta, _, _, producer_id, epoch, sequence, _ = header
+        state = self.producers.get(producer_id)
+        if state is None:
+            state = self.producers[producer_id] = ProducerState(producer_id, epoch)
+        elif state.epoch != epoch:
+            state.epoch = epoch
+            state.batches.clear()
+        last_sequence = sequence + last_delta & MAX_SEQUENCE if sequence >= 0 else NO_SEQUENCE
+        batches = state.batches
+        if len(batches) == REMEMBERED_BATCHES:
+            del batches[0]
+        batches.append((sequence, last_sequence, base_offset, last_offset, timestamp))
+        state.next_sequence = last_sequence + 1 & MAX_SEQUENCE
+        state.timestamp = timestamp
+        state.seen = now
+        self.map_end_offset = last_offset + 1
+        if attributes & TRANSACTIONAL_BIT and state.transaction_first_offset < 0:
+            state.transaction_first_offset = base_offset
+            self._open[base_offset] = producer_id
+            # Whatever is unstable already lies before it.
+            if self.first_unstable_offset is None:
+                self.first_unstable_offset = base_offset
+
+    # Markers: control batches with a producer id
+
+    def check_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        origin: Origin = Origin.COORDINATOR,
+        transaction_version: int = 0,
+    ) -> None:
+        """Whether a marker may be written: InvalidProducerEpoch, CoordinatorFenced.
+
+        From transaction version 2 on every marker carries a new epoch, so one with the current
+        epoch is late and is refused, unless no transaction is open: then it repeats a marker that
+        was written, and may be written again.
+        """
+        state = self.producers.get(producer_id)
+        if state is None or origin is _REPLICATION:
+            return
+        if producer_epoch < state.epoch or (
+            transaction_version >= 2
+            and producer_epoch == state.epoch
+            and state.transaction_first_offset >= 0
+        ):
+            raise InvalidProducerEpoch(producer_id, producer_epoch, state.epoch)
+        if coordinator_epoch < state.coordinator_epoch:
+            raise CoordinatorFenced(producer_id, coordinator_epoch, state.coordinator_epoch)
+
+    def end_transaction(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndMarker,
+        offset: int,
+        timestamp: int,
+        now: int,
+    ) -> CompletedTransaction | None:
+        """Takes a marker into account that was written at `offset`; None if it ended nothing (no
+        batch of the transaction is in this log). Never refuses one."""
+        state = self.producers.get(producer_id)
+        if state is None:
+            state = self.producers[producer_id] = ProducerState(producer_id, producer_epoch)
+        elif state.epoch != producer_epoch:
+            state.epoch = producer_epoch
+            state.batches.clear()
+            state.next_sequence = 0
+        first_offset = state.transaction_first_offset
+        state.transaction_first_offset = -1
+        state.coordinator_epoch = marker.coordinator_epoch
+        state.timestamp = timestamp
+        state.seen = now
+        self.map_end_offset = offset + 1
+        if first_offset < 0:
+            return None
+        del self._open[first_offset]
+        self._unreplicated[first_offset] = offset
+        # first_unstable_offset stays: the transaction is still unstable, though no longer open.
+        stable = next(iter(self._open), offset + 1)
+        return CompletedTransaction(producer_id, first_offset, offset, not marker.committed, stable)
+
+    def high_watermark_moved(self, high_watermark: int) -> None:
+        """Transactions whose markers are below the high watermark become stable."""
+        if self._unreplicated:
+            self._settle(high_watermark)
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """Where the first open transaction begins, whatever the high watermark is."""
+        return next(iter(self._open), None)
+
+    @property
+    def oldest_transaction_timestamp(self) -> int:
+        """The last timestamp of the producer whose transaction is open the longest, -1 if none
+        is: an old one tells of a transaction that hangs."""
+        for producer_id in self._open.values():
+            return self.producers[producer_id].timestamp
+        return -1
+
+    def open_transactions(self) -> Iterator[tuple[int, int]]:
+        """(producer id, first offset), oldest first."""
+        for first_offset, producer_id in self._open.items():
+            yield producer_id, first_offset
+
+    # Forgetting
+
+    def expire(self, now: int) -> int:
+        """Forgets producers that have not written for `expiration_ms` and have no transaction
+        open; how many. Beyond Kafka, which goes by the records' timestamps alone, a producer that
+        wrote old timestamps a moment ago is kept."""
+        limit = now - self.expiration_ms
+        expired = [
+            state.producer_id
+            for state in self.producers.values()
+            if state.timestamp <= limit
+            and state.seen <= limit
+            and state.transaction_first_offset < 0
+        ]
+        for producer_id in expired:
+            del self.producers[producer_id]
+        return len(expired)
+
+    def truncate_head(self, log_start_offset: int) -> None:
+        """The log start moved up. Producers stay known, though their records are gone."""
+        self._settle(log_start_offset)
+        if self.map_end_offset < log_start_offset:
+            self.map_end_offset = log_start_offset
+        self._last_snapshot = self._snapshots[-1] if self._snapshots else log_start_offset
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Forgets everything and removes all snapshots: the log is empty and begins at `offset`."""
+        self._clear()
+        for snapshot in list(self._snapshots):
+            self._remove_snapshot(snapshot)
+        self._last_snapshot = 0
+        self.map_end_offset = offset
+
+    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now: int) -> int:
+        """Brings the state back to a log of that range; gives the offset from which on the log is
+        to be read again (with `update` and `end_transaction`) to reach its end.
+
+        Removes the snapshots out of range. If the state is not that of the log's end already, it is
+        replaced by the newest snapshot that can be read. The log end is not above the high
+        watermark when a log is truncated, so no transaction that is closed is unstable then.
+        """
+        for offset in list(self._snapshots):
+            if offset > log_end_offset or offset <= log_start_offset:
+                self._remove_snapshot(offset)
+        if log_end_offset == self.map_end_offset:
+            self.truncate_head(log_start_offset)
+            return self.map_end_offset
+        self._clear()
+        self.map_end_offset = self._last_snapshot = log_start_offset
+        while self._snapshots:
+            offset = self._snapshots[-1]
+            try:
+                self.load(self.files.read_file(self.snapshot_path(offset)), offset, now)
+            except CorruptSnapshot as error:
+                logger.warning("removed a damaged producer snapshot: %s", error)
+                self._remove_snapshot(offset)
+            except FileNotFoundError:
+                self._snapshots.pop()
+            else:
+                break
+        return self.map_end_offset
+
+    # Snapshots
+
+    @property
+    def snapshots(self) -> tuple[int, ...]:
+        """Offsets of the snapshots in the folder, increasing."""
+        return tuple(self._snapshots)
+
+    def snapshot_path(self, offset: int) -> str:
+        return os.path.join(self.folder, snapshot_name(offset))
+
+    def take_snapshot(self) -> Snapshot | None:
+        """The state at `map_end_offset`, for the caller to write; None if that one exists
+        already. It counts as written from now on."""
+        offset = self.map_end_offset
+        if offset <= self._last_snapshot:
+            return None
+        self._last_snapshot = offset
+        if not self._snapshots or self._snapshots[-1] < offset:
+            self._snapshots.append(offset)
+        return Snapshot(offset, self.snapshot_path(offset), self.encode())
+
+    def encode(self) -> bytes:
+        """The state in the snapshot format."""
+        parts = [_COUNT.pack(len(self.producers))]
+        for state in self.producers.values():
+            last_sequence, last_offset, offset_delta = NO_SEQUENCE, -1, 0
+            if state.batches:
+                _, last_sequence, base_offset, last_offset, _ = state.batches[-1]
+                offset_delta = last_offset - base_offset
+            parts.append(
+                _ENTRY.pack(
+                    state.producer_id,
+                    state.epoch,
+                    last_sequence,
+                    last_offset,
+                    offset_delta,
+                    state.timestamp,
+                    state.coordinator_epoch,
+                    state.transaction_first_offset,
+                )
+            )
+        body = b"".join(parts)
+        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
+
+    def load(self, data: bytes, offset: int, now: int) -> None:
+        """Replaces the state by that of a snapshot at `offset`, without the producers that have
+        expired by `now`. CorruptSnapshot leaves the state as it was."""
+        states = decode_snapshot(data, self.snapshot_path(offset))
+        self._clear()
+        limit = now - self.expiration_ms
+        for state in states:
+            if state.timestamp > limit or state.transaction_first_offset >= 0:
+                self.producers[state.producer_id] = state
+        self._open = {
+            first_offset: state.producer_id
+            for first_offset, state in sorted(
+                (state.transaction_first_offset, state)
+                for state in self.producers.values()
+                if state.transaction_first_offset >= 0
+            )
+        }
+        self.first_unstable_offset = self.first_undecided_offset
+        self.map_end_offset = self._last_snapshot = offset
+
+    def delete_snapshots_before(self, offset: int) -> None:
+        for snapshot in list(self._snapshots):
+            if snapshot < offset:
+                self._remove_snapshot(snapshot)
+
+    def mark_snapshot_deleted(self, offset: int) -> str | None:
+        """Renames a snapshot for its delayed deletion with the segment; its new path, None if
+        there is no such snapshot."""
+        if offset not in self._snapshots:
+            return None
+        self._snapshots.remove(offset)
+        path = self.snapshot_path(offset)
+        try:
+            self.files.rename(path, path + DELETED_SUFFIX)
+        except FileNotFoundError:
+            return None
+        return path + DELETED_SUFFIX
+
+    def remove_stray_snapshots(self, segment_base_offsets: Iterable[int]) -> None:
+        """Removes the snapshots that belong to no segment, but for the newest of them if it is
+        above all segments: that one was taken when the log was closed."""
+        bases = set(segment_base_offsets)
+        strays = [offset for offset in self._snapshots if offset not in bases]
+        if strays and (not bases or strays[-1] > max(bases)):
+            strays.pop()
+        for offset in strays:
+            self._remove_snapshot(offset)
+
+    # Inside
+
+    def _settle(self, below: int) -> None:
+        """Lets go of the ended transactions with markers below an offset."""
+        unreplicated = self._unreplicated
+        settled = []
+        for first_offset, marker_offset in unreplicated.items():
+            if marker_offset >= below:
+                break
+            settled.append(first_offset)
+        if settled:
+            for first_offset in settled:
+                del unreplicated[first_offset]
+            undecided = self.first_undecided_offset
+            undecided_too = () if undecided is None else (undecided,)
+            self.first_unstable_offset = min((*unreplicated, *undecided_too), default=None)
+
+    def _clear(self) -> None:
+        self.producers.clear()
+        self._open.clear()
+        self._unreplicated.clear()
+        self.first_unstable_offset = None
+
+    def _remove_snapshot(self, offset: int) -> None:
+        self._snapshots.remove(offset)
+        try:
+            self.files.unlink(self.snapshot_path(offset))
+        except FileNotFoundError:
+            pass
+
+
+def snapshot_name(offset: int) -> str:
+    return f"{offset:020d}{SNAPSHOT_SUFFIX}"
+
+
+def snapshot_offset(name: str) -> int | None:
+    """The offset in a snapshot file's name, None if the name is none of a snapshot."""
+    digits = name.removesuffix(SNAPSHOT_SUFFIX)
+    if len(digits) != 20 or digits == name or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits)
+
+
+def decode_snapshot(data: bytes, path: str) -> list[ProducerState]:
+    """The producers in a snapshot; CorruptSnapshot with `path` if it is damaged."""
+    body_at = _SNAPSHOT_HEAD.size
+    if len(data) < body_at + _COUNT.size:
+        raise CorruptSnapshot(path, f"{len(data)} bytes are no snapshot")
+    version, checksum = _SNAPSHOT_HEAD.unpack_from(data)
+    if version != _SNAPSHOT_VERSION:
+        raise CorruptSnapshot(path, f"unknown version {version}")
+    if crc32c(memoryview(data)[body_at:]) != checksum:
+        raise CorruptSnapshot(path, "the CRC32C does not match")
+    (count,) = _COUNT.unpack_from(data, body_at)
+    entries = memoryview(data)[body_at + _COUNT.size :]
+    if len(entries) != count * _ENTRY.size:
+        raise CorruptSnapshot(path, f"{len(entries)} bytes for {count} producers")
+    states: dict[int, ProducerState] = {}
+    opened: set[int] = set()
+    for (
+        producer_id,
+        epoch,
+        last_sequence,
+        last_offset,
+        offset_delta,
+        timestamp,
+        coordinator_epoch,
+        transaction_first_offset,
+    ) in _ENTRY.iter_unpack(entries):
+        state = ProducerState(producer_id, epoch)
+        state.coordinator_epoch = coordinator_epoch
+        state.timestamp = timestamp
+        if transaction_first_offset >= 0:
+            state.transaction_first_offset = transaction_first_offset
+            if transaction_first_offset in opened:
+                raise CorruptSnapshot(path, f"two transactions at {transaction_first_offset}")
+            opened.add(transaction_first_offset)
+        if last_offset >= 0:
+            if not 0 <= offset_delta <= last_offset:
+                raise CorruptSnapshot(path, f"offset delta {offset_delta} before {last_offset}")
+            first_sequence = NO_SEQUENCE
+            if last_sequence >= 0:
+                first_sequence = last_sequence - offset_delta & MAX_SEQUENCE
+            state.batches.append(
+                (first_sequence, last_sequence, last_offset - offset_delta, last_offset, timestamp)
+            )
+            state.next_sequence = last_sequence + 1 & MAX_SEQUENCE
+        if producer_id in states or producer_id < 0:
+            raise CorruptSnapshot(path, f"producer {producer_id} cannot be here")
+        states[producer_id] = state
+    return list(states.values())

@@ -1,0 +1,454 @@
+"""Making a log object: for a new partition, after a clean shutdown, after a crash.
+
+After a clean shutdown nothing is scanned: the last segment's end is read from its last index entry
+on, and the producers come from a snapshot.
+
+After a crash everything below the recovery point is known to be whole, because it was synced, data
+first, before the recovery point was stored. What lies behind it is checked batch by batch. The first
+that is not whole, or does not go on where the one before it ended, is where the log ends: it is cut
+there, and later segments go. Index entries, leader epochs and producer state behind the recovery
+point are made anew on the way. So the time is proportional to the unflushed tail.
+
+If what was synced is not there or damaged, the disk has lost acknowledged records. That is never
+mended silently: CorruptLog, and the log stays offline until somebody looks.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ottla.record.errors import InvalidBatch
+from ottla.storage.checkpoints import (
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    read_partition_metadata,
+    write_partition_metadata,
+)
+from ottla.storage.config import LogConfig
+from ottla.storage.errors import CorruptCheckpoint, CorruptIndex, CorruptLog
+from ottla.storage.files import Files
+from ottla.storage.leader_epochs import LeaderEpochs
+from ottla.storage.leftovers import base_offset_of, tidy
+from ottla.storage.log import Log
+from ottla.storage.producer_state import (
+    DEFAULT_EXPIRATION_MS,
+    ProducerStates,
+    Snapshot,
+    snapshot_offset,
+)
+from ottla.storage.readable_log import LogOwner
+from ottla.storage.replay import replay, replay_batch
+from ottla.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    NO_TIMESTAMP,
+    REBUILD_CHUNK,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    segment_name,
+)
+from ottla.storage.segment_file import OpenFiles
+from ottla.storage.segments import Segments
+from ottla.storage.truncation import remove_files
+from ottla.storage.walk import walk_checked
+
+logger = logging.getLogger(__name__)
+
+
+def create_log(
+    folder: str,
+    topic: str,
+    partition: int,
+    topic_id: bytes | None,
+    config: LogConfig,
+    files: Files,
+    open_files: OpenFiles,
+    owner: LogOwner,
+    producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
+) -> Log:
+    """A new partition: a folder and partition.metadata. Neither is synced before the first flush:
+    until then there is nothing to lose, and who created the topic can tell its id again."""
+    files.mkdir(folder)
+    if topic_id is not None:
+        write_partition_metadata(f"{folder}/{PARTITION_METADATA}", topic_id, files, sync=False)
+    segments = Segments()
+    segments.add(Segment(folder, 0, files, open_files, config.segment_index_bytes))
+    log = Log(
+        folder,
+        topic,
+        partition,
+        topic_id,
+        config,
+        files,
+        open_files,
+        owner,
+        ProducerStates(folder, files, expiration_ms=producer_expiration_ms),
+        LeaderEpochs(f"{folder}/{LEADER_EPOCH_CHECKPOINT}", files),
+        segments,
+        log_start_offset=0,
+        log_end_offset=0,
+        recovery_point=0,
+    )
+    log.metadata_unsynced = True
+    return log
+
+
+def load_log(
+    folder: str,
+    topic: str,
+    partition: int,
+    config: LogConfig,
+    files: Files,
+    open_files: OpenFiles,
+    owner: LogOwner,
+    *,
+    clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    high_watermark: int,
+    now_ms: int,
+    producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
+) -> Log:
+    """The log in a folder, with what the checkpoints say of it (0 where they say nothing).
+
+    `clean`: the broker was shut down cleanly, so the recovery point is the log's end. OSError and
+    CorruptLog if the log cannot be used.
+    """
+    loader = _Loader(folder, config, files, open_files, now_ms, producer_expiration_ms)
+    loader.find_segments(log_start_offset)
+    loader.load_epochs()
+    if not (clean and loader.open_clean(recovery_point)):
+        loader.recover(recovery_point)
+    try:
+        topic_id = read_partition_metadata(f"{folder}/{PARTITION_METADATA}", files)
+    except CorruptCheckpoint as error:
+        # Torn by a crash soon after the partition was made. Who knows the topic knows its id.
+        logger.warning("%s", error)
+        topic_id = None
+    log = Log(
+        folder,
+        topic,
+        partition,
+        topic_id,
+        config,
+        files,
+        open_files,
+        owner,
+        loader.producers,
+        loader.epochs,
+        loader.segments,
+        log_start_offset=loader.start,
+        log_end_offset=loader.end,
+        recovery_point=min(max(recovery_point, loader.start), loader.end),
+    )
+    log.pending_snapshots = loader.pending_snapshots
+    log.appended_bytes = loader.unsynced_bytes
+    log.snapshot_bytes = loader.unsynced_bytes - loader.replayed_bytes
+    if loader.unsynced_bytes:
+        log.folder_unsynced = log.metadata_unsynced = True
+        log.unflushed_since = now_ms
+        owner.became_dirty(log)
+    log.high_watermark = min(max(high_watermark, loader.start), loader.end)
+    log.producers.high_watermark_moved(log.high_watermark)
+    return log
+
+
+class _Loader:
+    """The steps of `load_log`, and what they find."""
+
+    def __init__(
+        self,
+        folder: str,
+        config: LogConfig,
+        files: Files,
+        open_files: OpenFiles,
+        now_ms: int,
+        producer_expiration_ms: int,
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.files = files
+        self.open_files = open_files
+        self.now_ms = now_ms
+        self.producer_expiration_ms = producer_expiration_ms
+        self.segments = Segments()
+        self.epochs = LeaderEpochs(f"{folder}/{LEADER_EPOCH_CHECKPOINT}", files)
+        self.epochs_lost = False
+        self.producers = ProducerStates(folder, files)
+        self.snapshots_found: set[int] = set()
+        self.pending_snapshots: list[Snapshot] = []
+        # The log's start and end offset.
+        self.start = 0
+        self.end = 0
+        # Bytes behind the recovery point, and bytes that were read for the producers' sake.
+        self.unsynced_bytes = 0
+        self.replayed_bytes = 0
+
+    def find_segments(self, log_start_offset: int) -> None:
+        """What is in the folder; ends what was interrupted."""
+        names = tidy(self.folder, self.files, self.open_files)
+        bases = sorted(
+            base
+            for name in names
+            if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None
+        )
+        self.snapshots_found = {
+            offset for name in names if (offset := snapshot_offset(name)) is not None
+        }
+        self.producers = ProducerStates(
+            self.folder,
+            self.files,
+            expiration_ms=self.producer_expiration_ms,
+            snapshots=[offset for name in names if (offset := snapshot_offset(name)) is not None],
+            start_offset=log_start_offset,
+        )
+        # Retention stored the log's new start before it took segments away: those that it did not
+        # come to are still there.
+        while len(bases) > 1 and bases[1] <= log_start_offset:
+            remove_files(self._segment(bases.pop(0), 0))
+        for base in bases:
+            size = self.files.size(f"{self.folder}/{segment_name(base)}{LOG_SUFFIX}")
+            segment = self._segment(base, size, sealed=base != bases[-1])
+            self.segments.add(segment)
+            if segment.sealed and not (
+                segment_name(base) + INDEX_SUFFIX in names
+                and segment_name(base) + TIME_INDEX_SUFFIX in names
+            ):
+                logger.warning("%s: an index is missing and is made anew", segment.path)
+                segment.rebuild_indexes()
+        if not bases:
+            self.segments.add(self._segment(log_start_offset, None))
+        self.start = max(log_start_offset, self.segments[0].base_offset)
+        self.producers.map_end_offset = -1  # not yet loaded
+
+    def _segment(self, base: int, size: int | None, sealed: bool = False) -> Segment:
+        return Segment(
+            self.folder,
+            base,
+            self.files,
+            self.open_files,
+            self.config.segment_index_bytes,
+            size=size,
+            sealed=sealed,
+            created_ms=self.now_ms,
+        )
+
+    def load_epochs(self) -> None:
+        try:
+            self.epochs.load()
+        except CorruptCheckpoint as error:
+            logger.warning("%s; made anew from the log", error)
+            self.epochs_lost = True
+
+    def open_clean(self, end: int) -> bool:
+        """Takes the log as it is if it ends where the checkpoint says; False if it does not."""
+        active = self.segments.active
+        try:
+            found = active.end_offset() if active.size else active.base_offset
+        except CorruptLog as error:
+            logger.warning("%s after a clean shutdown", error)
+            return False
+        if found != end:
+            if end:
+                logger.warning(
+                    "%s ends at %d after a clean shutdown at %d", self.folder, found, end
+                )
+            return False
+        self.end = end
+        if self.end < self.start:
+            return False
+        if active.on_disk:
+            active.load_tail(end)
+        self._finish_epochs()
+        replay_from = self.producers.truncate_and_reload(self.start, end, self.now_ms)
+        self.replayed_bytes = replay(
+            self.segments, self.producers, max(replay_from, self.start), end
+        )
+        return True
+
+    def recover(self, recovery_point: int) -> None:
+        """Checks what lies behind the recovery point, and ends the log where it stops making
+        sense."""
+        start = max(recovery_point, self.start)
+        slot = self.segments.slot_of(start)
+        first = self.segments[slot]
+        for segment in self.segments.from_offset(start):
+            segment.unseal()
+        if first.on_disk and not self._cut_indexes(first, start):
+            start = max(first.base_offset, self.start)
+        self.epochs.truncate_from_end(start)
+        replay_from = self.producers.truncate_and_reload(self.start, start, self.now_ms)
+        self.replayed_bytes = replay(
+            self.segments, self.producers, max(replay_from, self.start), start
+        )
+        self.end = first.base_offset
+        position = self._walk_synced(first, start, recovery_point)
+        first.synced_size = position
+        whole = self._check(first, position)
+        slot += 1
+        while slot < len(self.segments):
+            segment = self.segments[slot]
+            if not whole or not self._goes_on(segment):
+                self._drop_from(slot)
+                break
+            for index in segment.indexes:
+                index.reset()
+            segment.remember_max_timestamp(NO_TIMESTAMP, segment.base_offset)
+            segment.synced_size = 0
+            self.producers.map_end_offset = self.end
+            self._take_snapshot()
+            whole = self._check(segment, 0)
+            slot += 1
+        if self.end < recovery_point and recovery_point > self.start:
+            raise CorruptLog(
+                self.folder,
+                f"it ends at {self.end}, but was synced up to {recovery_point}: records are lost. "
+                "Restore the folder from a copy, or remove it to begin anew",
+            )
+        if self.end < self.start:
+            self._start_anew()
+        for segment in self.segments.from_offset(start):
+            if segment is not self.segments.active:
+                segment.seal()
+        if self.segments.active.on_disk:
+            self.segments.active.load_tail(self.end)
+        self.producers.map_end_offset = self.end
+        self.producers.remove_stray_snapshots(segment.base_offset for segment in self.segments)
+        self._finish_epochs()
+
+    def _goes_on(self, segment: Segment) -> bool:
+        """Whether a segment follows on the one before it. That one may have lost its last batches
+        without a trace, if its new size was not synced; but the producer snapshot at its end was
+        written after its data was synced, so where there is one, a gap is compaction's."""
+        if segment.base_offset in self.snapshots_found and segment.base_offset > self.end:
+            self.end = segment.base_offset
+        return segment.base_offset == self.end
+
+    def _cut_indexes(self, segment: Segment, offset: int) -> bool:
+        """Keeps the index entries below the recovery point, which were synced with the data. False
+        (and empty indexes) if they cannot be trusted."""
+        try:
+            for index in segment.indexes:
+                index.truncate_to(offset)
+            entry_offset, position = segment.offset_index.last_entry
+            if segment.offset_index.entry_count:
+                for _, _, fields in segment.walk(position):
+                    if fields[0] + fields[6] == entry_offset:
+                        break
+                    raise CorruptIndex(segment.path, f"entry for {entry_offset} is wrong")
+                else:
+                    raise CorruptIndex(segment.path, f"entry for {entry_offset} is too far")
+        except (CorruptIndex, CorruptLog) as error:
+            logger.warning("%s; made anew", error)
+            for index in segment.indexes:
+                index.reset()
+            return False
+        return True
+
+    def _walk_synced(self, segment: Segment, start: int, recovery_point: int) -> int:
+        """Steps over the batches of a segment that lie before `start`, from the last index entry on;
+        the position of the first that does not. CorruptLog if they are not what was synced."""
+        position = segment.offset_index.last_entry[1] if segment.on_disk else 0
+        timestamp, offset = (
+            segment.time_index.last_entry if segment.on_disk else (-1, segment.base_offset)
+        )
+        segment.remember_max_timestamp(timestamp, offset)
+        segment.bytes_since_index = 0
+        try:
+            for at, size, fields in segment.walk(position, REBUILD_CHUNK):
+                if fields[0] >= start:
+                    break
+                self._note(segment, at, size, fields[0] + fields[6], fields[8])
+                position = at + size
+        except CorruptLog:
+            # Where the synced part ends early, the caller finds the log too short. What is not yet
+            # synced is checked in full, from here on.
+            if self.end < recovery_point:
+                raise
+        return position
+
+    def _check(self, segment: Segment, position: int) -> bool:
+        """Checks every batch from `position` on; cuts the segment where they end. Whether it was
+        whole."""
+        reason = ""
+        if segment.size > position:
+            try:
+                for at, size, fields, batch in walk_checked(segment.file(), position, segment.size):
+                    last_offset = fields[0] + fields[6]
+                    if fields[0] < self.end or last_offset > segment.offset_limit:
+                        reason = f"offset {fields[0]} after {self.end - 1}"
+                        break
+                    self._note(segment, at, size, last_offset, fields[8])
+                    self.unsynced_bytes += size
+                    position = at + size
+                    if fields[2] > self.epochs.latest_epoch:
+                        self.epochs.assign(fields[2], fields[0])
+                    if fields[9] >= 0:
+                        ended = replay_batch(self.producers, fields, batch)
+                        if ended is not None and ended.aborted:
+                            segment.transaction_index.append(
+                                ended.producer_id,
+                                ended.first_offset,
+                                ended.last_offset,
+                                ended.last_stable_offset,
+                            )
+            except InvalidBatch as error:
+                reason = error.reason
+        if not reason:
+            return True
+        logger.warning(
+            "%s: cut at offset %d, %d of %d bytes: %s",
+            segment.path,
+            self.end,
+            position,
+            segment.size,
+            reason,
+        )
+        file = segment.file()
+        self.files.truncate(file.fd, position)
+        self.files.fsync(file.fd)
+        segment.size = position
+        return False
+
+    def _note(
+        self, segment: Segment, position: int, size: int, last_offset: int, timestamp: int
+    ) -> None:
+        segment.note(position, size, last_offset, timestamp, self.config.index_interval_bytes)
+        self.end = last_offset + 1
+
+    def _drop_from(self, slot: int) -> None:
+        """The log ends before these segments."""
+        for segment in reversed(self.segments.take_from(slot)):
+            logger.warning("%s: removed, the log ends at %d", segment.path, self.end)
+            remove_files(segment)
+        self.files.fsync_folder(self.folder)
+
+    def _start_anew(self) -> None:
+        """All records lie below the log start: they were deleted, and their loss is none."""
+        logger.warning("%s: ends at %d and starts at %d", self.folder, self.end, self.start)
+        for segment in reversed(self.segments.take_from(0)):
+            remove_files(segment)
+        self.files.fsync_folder(self.folder)
+        segment = self._segment(self.start, None)
+        segment.create()
+        segment.on_disk = True
+        self.segments.add(segment)
+        self.files.fsync_folder(self.folder)
+        self.end = self.start
+        self.producers.truncate_fully_and_start_at(self.start)
+        self.pending_snapshots = []
+        self.unsynced_bytes = 0
+
+    def _take_snapshot(self) -> None:
+        snapshot = self.producers.take_snapshot()
+        if snapshot is not None:
+            self.pending_snapshots.append(snapshot)
+
+    def _finish_epochs(self) -> None:
+        if self.epochs_lost:
+            for segment in self.segments:
+                for _, _, fields in segment.walk(0, REBUILD_CHUNK):
+                    if fields[2] > self.epochs.latest_epoch:
+                        self.epochs.assign(fields[2], fields[0])
+        self.epochs.truncate_from_end(self.end)
+        self.epochs.truncate_from_start(self.start)

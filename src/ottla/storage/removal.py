@@ -1,0 +1,73 @@
+"""Removing files off the loop: segments that retention let go of, and the folders of deleted topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ottla.storage.files import Files
+from ottla.storage.folders import CheckpointJob, DataFolder
+from ottla.storage.retention import Retired
+
+
+class RetireJob:
+    """Renames retired segments, once the new start of their log was stored: a crash in between must
+    not bring back some of them and not others. `run` on any thread."""
+
+    __slots__ = ("checkpoint", "error", "folder", "retired")
+
+    def __init__(
+        self, folder: DataFolder, checkpoint: CheckpointJob, retired: Sequence[Retired]
+    ) -> None:
+        self.folder = folder
+        self.checkpoint = checkpoint
+        self.retired = retired
+        self.error: OSError | None = None
+
+    def run(self) -> None:
+        """Never raises; `error` tells."""
+        self.checkpoint.run()
+        # On a full disk nothing can be stored, and nothing helps but to remove: then the renames
+        # themselves keep the order, at the price of a sync for each.
+        self.error = self.checkpoint.error
+        for retired in self.retired:
+            try:
+                retired.rename(one_by_one=self.error is not None)
+            except FileNotFoundError:
+                pass  # the topic was deleted meanwhile, and its folder renamed
+            except OSError as error:
+                self.error = error
+
+
+class RemovalJob:
+    """Removes for good, and syncs folders in which something was renamed. `run` on any thread."""
+
+    __slots__ = ("error", "files", "folders", "retired", "sync_folders")
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        retired: Sequence[Retired] = (),
+        folders: Sequence[str] = (),
+        sync_folders: Sequence[str] = (),
+    ) -> None:
+        self.files = files
+        self.retired = retired
+        self.folders = folders
+        self.sync_folders = sync_folders
+        self.error: OSError | None = None
+
+    def run(self) -> None:
+        """Never raises; `error` tells."""
+        try:
+            for retired in self.retired:
+                retired.remove()
+            for folder in self.folders:
+                try:
+                    self.files.remove_tree(folder)
+                except FileNotFoundError:
+                    pass
+            for folder in self.sync_folders:
+                self.files.fsync_folder(folder)
+        except OSError as error:
+            self.error = error

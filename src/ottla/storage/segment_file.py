@@ -1,0 +1,136 @@
+"""Open segment files: few descriptors for many partitions, and none closed under a reader.
+
+A broker with 9,000 partitions cannot keep a descriptor for every segment. `OpenFiles` keeps those
+in use and closes cold ones; a segment opens its file again when it is next touched. A reader (a
+fetch response that waits for its socket) holds the `SegmentFile` itself, so the descriptor lives as
+long as the last of its readers, whatever happens to the segment meanwhile: evicted, renamed,
+removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.storage.files import Files
+
+if TYPE_CHECKING:
+    from ottla.storage.segment import Segment
+
+DEFAULT_OPEN_FILES = 1024
+
+
+class SegmentFile:
+    """One open descriptor, closed when the last reference to this object goes."""
+
+    __slots__ = ("_close", "_pread", "fd")
+
+    def __init__(self, files: Files, fd: int) -> None:
+        self.fd = fd
+        self._pread = files.pread
+        self._close = files.close
+
+    def read(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes at `position`; less only at the end of the file."""
+        data = self._pread(self.fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        have = len(data)
+        while have < size:
+            data = self._pread(self.fd, size - have, position + have)
+            if not data:
+                break
+            parts.append(data)
+            have += len(data)
+        return b"".join(parts)
+
+    def __del__(self) -> None:
+        try:
+            self._close(self.fd)
+        except OSError:
+            # Nothing is lost: what had to last was synced before the last reference went.
+            pass
+
+
+class Slice(NamedTuple):
+    """A range of a segment file that starts at a batch. It may end inside one, but the first batch
+    is whole when the reader asked for at least one."""
+
+    file: SegmentFile
+    position: int
+    length: int
+    first_size: int  # bytes of the first batch; more than the length if that one is cut
+    segment: Segment
+
+    @property
+    def base_offset(self) -> int:
+        """Base offset of the first batch, as stored."""
+        return int.from_bytes(self.file.read(8, self.position), "big", signed=True)
+
+    def read(self) -> bytes:
+        return self.file.read(self.length, self.position)
+
+
+class OpenFiles:
+    """The segments whose files are open, at most `limit` of them if that can be had.
+
+    Second chance: a segment that was used since it was last looked at goes to the end of the queue.
+    A segment with unsynced data is never closed: the kernel tells of a failed write-back only to
+    descriptors that were open when it failed. `crowded` asks the logs' owner to flush some then.
+    """
+
+    def __init__(self, files: Files, limit: int = DEFAULT_OPEN_FILES) -> None:
+        self.files = files
+        self.limit = limit
+        # Exactly those with an open file; next to be looked at first.
+        self._queue: OrderedDict[Segment, None] = OrderedDict()
+        # A write that was handed to a thread opens files there.
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def crowded(self) -> bool:
+        return len(self._queue) > self.limit
+
+    def open(self, segment: Segment, flags: int) -> SegmentFile:
+        """Opens the segment's file and remembers it as the segment's."""
+        with self._lock:
+            if len(self._queue) >= self.limit:
+                self._evict(1)
+            try:
+                fd = self.files.open(segment.path, flags)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._evict(64):
+                    raise
+                fd = self.files.open(segment.path, flags)
+            file = SegmentFile(self.files, fd)
+            segment.opened = file
+            self._queue[segment] = None
+            return file
+
+    def close(self, segment: Segment) -> None:
+        """Lets go of the segment's file; readers that hold it go on."""
+        with self._lock:
+            segment.opened = None
+            self._queue.pop(segment, None)
+
+    def _evict(self, wanted: int) -> int:
+        """Closes up to `wanted` cold files; returns how many."""
+        queue = self._queue
+        closed = 0
+        for _ in range(2 * len(queue)):
+            if closed >= wanted:
+                break
+            segment, _none = queue.popitem(last=False)
+            if segment.used or segment.unsynced:
+                segment.used = False
+                queue[segment] = None
+            else:
+                segment.opened = None
+                closed += 1
+        return closed

@@ -1,0 +1,191 @@
+"""The segments of a log in order, and the searches that go over them.
+
+Finding a record takes two bisections and a short scan: the segment by its base offset, the index
+entry by offset or time, then a few KiB of batch headers. None of it grows with what is stored.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ottla.record.batch import Record, records
+from ottla.record.errors import InvalidBatch
+from ottla.storage.segment import Segment
+from ottla.storage.segment_file import Slice
+from ottla.storage.transaction_index import AbortedTransaction
+
+
+class TimedOffset(NamedTuple):
+    """A record by its time, as ListOffsets answers it."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int  # of its batch; -1 in the old formats
+
+
+class Segments:
+    """Never empty but while a log is loaded; the last one is active, all others are sealed.
+
+    Base offsets increase strictly. A segment's records end before the next one's base offset, with a
+    gap where compaction removed the last of them.
+    """
+
+    __slots__ = ("_bases", "_segments")
+
+    def __init__(self) -> None:
+        self._segments: list[Segment] = []
+        # Base offsets of _segments, slot by slot.
+        self._bases: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __getitem__(self, slot: int) -> Segment:
+        return self._segments[slot]
+
+    @property
+    def active(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    def add(self, segment: Segment) -> None:
+        """Behind all others."""
+        assert not self._bases or segment.base_offset > self._bases[-1]
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def take_first(self, count: int) -> list[Segment]:
+        """Detaches the `count` oldest."""
+        taken = self._segments[:count]
+        del self._segments[:count]
+        del self._bases[:count]
+        return taken
+
+    def take_from(self, slot: int) -> list[Segment]:
+        """Detaches those from `slot` on."""
+        taken = self._segments[slot:]
+        del self._segments[slot:]
+        del self._bases[slot:]
+        return taken
+
+    def slot_of(self, offset: int) -> int:
+        """The slot of the segment in whose range the offset is (the first one's, if it is before)."""
+        return max(0, bisect_right(self._bases, offset) - 1)
+
+    def from_offset(self, offset: int) -> list[Segment]:
+        """The segments that may hold records at or behind `offset`."""
+        return self._segments[self.slot_of(offset) :]
+
+    def end_of(self, slot: int, log_end_offset: int) -> int:
+        """The offset behind the range of a segment."""
+        return self._bases[slot + 1] if slot + 1 < len(self._bases) else log_end_offset
+
+    def read(
+        self, offset: int, max_bytes: int, upper: int, log_end_offset: int, at_least_one: bool
+    ) -> Slice | None:
+        """See Log.read; the offset is in range."""
+        segments = self._segments
+        slot = len(segments) - 1
+        segment = segments[slot]
+        if offset < segment.base_offset:
+            slot = self.slot_of(offset)
+            segment = segments[slot]
+        found = segment.locate(offset)
+        while found is None:
+            # Behind the last record of this segment: the rest of its range was compacted away.
+            slot += 1
+            if slot == len(segments):
+                return None
+            segment = segments[slot]
+            found = segment.locate(offset)
+        position, first_size = found
+        if upper >= self.end_of(slot, log_end_offset):
+            length = segment.size - position
+        else:
+            bound = segment.locate(upper)
+            length = (segment.size if bound is None else bound[0]) - position
+        if length <= 0:
+            return None
+        if length > max_bytes:
+            length = max_bytes
+            if length < first_size and at_least_one:
+                length = first_size
+            if length <= 0:
+                return None
+        return Slice(segment.file(), position, length, first_size, segment)
+
+    def end_bound(self, part: Slice, log_end_offset: int) -> int:
+        """An offset that no record in the slice reaches beyond; nearer than the log's end where the
+        index knows a nearer one."""
+        entry = part.segment.offset_index.first_at_or_after_position(part.position + part.length)
+        if entry is not None:
+            return entry[0]
+        base = part.segment.base_offset
+        slot = self.slot_of(base)
+        if slot < len(self._bases) and self._bases[slot] == base:
+            return self.end_of(slot, log_end_offset)
+        return log_end_offset
+
+    def aborted_transactions(self, from_offset: int, upper: int) -> list[AbortedTransaction]:
+        """Those with records in [from_offset, upper)."""
+        found: list[AbortedTransaction] = []
+        for segment in self.from_offset(from_offset):
+            # Not only up to `upper`: a marker behind it may end a transaction that began before it.
+            some, complete = segment.transaction_index.aborted_between(from_offset, upper)
+            found += some
+            if complete:
+                break
+        return found
+
+    def offset_for_time(self, timestamp: int, start_offset: int) -> TimedOffset | None:
+        """The first record at or behind start_offset that is not older than the timestamp."""
+        for segment in self.from_offset(start_offset):
+            if segment.size and segment.max_timestamp >= timestamp:
+                found = find_time(segment, timestamp, start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def offset_of_max_timestamp(self, start_offset: int) -> TimedOffset | None:
+        """The first record that has the largest timestamp of the log."""
+        best: Segment | None = None
+        for segment in self.from_offset(start_offset):
+            if segment.size and (best is None or segment.max_timestamp > best.max_timestamp):
+                best = segment
+        if best is None or best.max_timestamp < 0:
+            return None
+        return find_time(best, best.max_timestamp, start_offset)
+
+
+def find_time(segment: Segment, timestamp: int, start_offset: int) -> TimedOffset | None:
+    """The first record of the segment at or behind start_offset that is not older."""
+    offset = max(segment.time_index.lookup(timestamp)[1], start_offset)
+    for position, size, fields in segment.walk(segment.position_before(offset)):
+        last_offset = fields[0] + fields[6]
+        if fields[8] < timestamp or last_offset < start_offset:
+            continue
+        batch = segment.file().read(size, position)
+        try:
+            for record in records(batch) if fields[3] == 2 else _old_records(batch):
+                if record.timestamp >= timestamp and record.offset >= start_offset:
+                    return TimedOffset(record.timestamp, record.offset, fields[2])
+        except InvalidBatch:
+            # Its checksum was right when it was stored, so a client sent it like this. The header
+            # is all that can be said of it.
+            first = fields[0] if fields[3] == 2 else last_offset
+            return TimedOffset(fields[8], max(first, start_offset), fields[2])
+    return None
+
+
+def _old_records(entry: bytes) -> Iterator[Record]:
+    from ottla.record.legacy import messages  # rarely needed
+
+    return messages(entry)

@@ -1,0 +1,112 @@
+"""Cutting the end off a log: a follower that took another way than its leader.
+
+The order makes every crash harmless. First the recovery point is lowered on disk, so that recovery
+will look at all that may be half cut; then the producer snapshots and the later segments go, newest
+first, and their names are synced; then the segment with the new end is cut and synced, before
+anything is appended: otherwise a record that was cut could come back behind new ones of equal length.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.storage import flush
+from ottla.storage.errors import CorruptFile
+from ottla.storage.replay import replay
+from ottla.storage.segment import SEGMENT_SUFFIXES, Segment
+
+if TYPE_CHECKING:
+    from ottla.storage.log import Log
+
+
+def truncate_to(log: Log, offset: int, now_ms: int) -> bool:
+    """See Log.truncate_to."""
+    log.check_idle()
+    if offset >= log.log_end_offset:
+        return False
+    if offset < log.log_start_offset:
+        start_anew_at(log, offset, now_ms)
+        return True
+    flush.stop(log)
+    log.check_online()
+    try:
+        _truncate(log, offset, now_ms)
+    except (OSError, CorruptFile) as error:
+        raise log.go_offline(f"truncation to {offset} failed: {error}") from error
+    return True
+
+
+def _truncate(log: Log, offset: int, now_ms: int) -> None:
+    if offset < log.recovery_point:
+        log.owner.lower_recovery_point(log, offset)
+        log.recovery_point = offset
+    # Snapshots before segments: recovery takes them as proof that the segment before was synced.
+    log.producers.truncate_and_reload(log.log_start_offset, offset, now_ms)
+    log.files.fsync_folder(log.folder)
+    segments = log.segments
+    slot = segments.slot_of(offset)
+    for segment in reversed(segments.take_from(slot + 1)):
+        remove_files(segment)
+    log.files.fsync_folder(log.folder)
+    active = segments.active
+    end = offset
+    if active.size:
+        found = active.locate(offset)
+        if found is not None:
+            # A batch that reaches over the offset goes as a whole, and is fetched again.
+            base = int.from_bytes(active.file().read(8, found[0]), "big", signed=True)
+            end = min(offset, base)
+            active.unseal()
+            active.cut(found[0], end)
+    active.unseal()
+    log.active = active
+    active.load_tail(end)
+    log.log_end_offset = end
+    log.high_watermark = min(log.high_watermark, end)
+    log.recovery_point = min(log.recovery_point, end)
+    log.pending_snapshots = []
+    log.epochs.truncate_from_end(end)
+    log.epochs.write()
+    start = log.producers.truncate_and_reload(log.log_start_offset, end, now_ms)
+    replay(segments, log.producers, start, end)
+    log.producers.high_watermark_moved(log.high_watermark)
+    log.files.fsync_folder(log.folder)
+    log.config = log.config  # what it knows of the active segment and the recovery point
+
+
+def start_anew_at(log: Log, offset: int, now_ms: int) -> None:
+    """See Log.truncate_fully_and_start_at."""
+    log.check_idle()
+    flush.stop(log)
+    log.check_online()
+    try:
+        log.owner.lower_recovery_point(log, 0)
+        log.producers.truncate_fully_and_start_at(offset)
+        log.files.fsync_folder(log.folder)
+        for segment in reversed(log.segments.take_from(0)):
+            remove_files(segment)
+        log.epochs.clear()
+        log.epochs.write()
+        log.files.fsync_folder(log.folder)
+        log.log_start_offset = log.log_end_offset = offset
+        log.high_watermark = log.recovery_point = offset
+        log.pending_snapshots = []
+        segment = log.next_segment(now_ms)
+        segment.create()
+        segment.on_disk = True
+        log.segments.add(segment)
+        log.active = segment
+        log.files.fsync_folder(log.folder)
+    except OSError as error:
+        raise log.go_offline(f"start at {offset} failed: {error}") from error
+    log.config = log.config
+
+
+def remove_files(segment: Segment) -> None:
+    """Removes a segment's files at once. (Readers that hold the log file go on.)"""
+    segment.close()
+    for suffix in SEGMENT_SUFFIXES:
+        try:
+            segment.files.unlink(segment.stem + suffix)
+        except FileNotFoundError:
+            pass

@@ -1,0 +1,65 @@
+"""A broker for the commands that need one, and the commands run in this process.
+
+The broker is `ottla serve`, one for each worker of the test run; every test has topics of its own.
+OTTLA_TEST_BOOTSTRAP=HOST:PORT takes a broker that runs already, a Kafka for instance.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ottla.cli.app import app
+from ottla.testing import BrokerProcess
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    running = os.environ.get("OTTLA_TEST_BOOTSTRAP")
+    if running:
+        yield running
+        return
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker.bootstrap
+
+
+def invoke(*words: Any, stdin: str | bytes = b"", server: str | None = None) -> Result:
+    env = {"OTTLA_SERVER": server, "TERM": "dumb", "COLUMNS": "200"}
+    return CliRunner(env=env).invoke(
+        app, [str(word) for word in words], input=stdin, prog_name="ottla", catch_exceptions=False
+    )
+
+
+@pytest.fixture
+def offline() -> Run:
+    """Run a command that needs no broker; none is there for it."""
+
+    def run(*words: Any, stdin: str | bytes = b"") -> Result:
+        return invoke(*words, stdin=stdin, server="127.0.0.1:1")
+
+    return run
+
+
+@pytest.fixture
+def ottla(bootstrap: str) -> Run:
+    """Run a command against the broker; it must succeed unless `fails` says how it ends."""
+
+    def run(*words: Any, stdin: str | bytes = b"", fails: int = 0) -> Result:
+        result = invoke(*words, stdin=stdin, server=bootstrap)
+        assert result.exit_code == fails, (words, result.exit_code, result.output)
+        return result
+
+    return run
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test has."""
+    return f"cli-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,88 @@
+"""Placement: even over brokers, over racks first of all, and the same for the same start."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from ottla.cluster.metadata import Broker
+from ottla.cluster.placement import leader_order, place
+from ottla.protocol.errors import ErrorCode, ProtocolError
+
+BrokerOf = Callable[..., Broker]
+
+
+def spread(counts: Counter[int], brokers: int) -> int:
+    """How far the busiest and the idlest broker are apart."""
+    values = [counts[broker_id] for broker_id in range(brokers)]
+    return max(values) - min(values)
+
+
+@pytest.mark.parametrize("brokers", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("factor", [1, 2, 3])
+@pytest.mark.parametrize("start", [0, 1, 4])
+def test_leaders_and_replicas_are_even_without_racks(
+    broker: BrokerOf, brokers: int, factor: int, start: int
+) -> None:
+    if factor > brokers:
+        pytest.skip("too few brokers")
+    registered = [broker(broker_id) for broker_id in range(brokers)]
+    for partitions in (1, brokers, 3 * brokers, 3 * brokers + 2, 100):
+        placed = place(registered, partitions, factor, start)
+        assert len(placed) == partitions
+        assert all(len(set(replicas)) == factor for replicas in placed)
+        assert spread(Counter(replicas[0] for replicas in placed), brokers) <= 1
+        assert spread(Counter(one for replicas in placed for one in replicas), brokers) <= 2
+
+
+def test_followers_of_one_leader_differ(broker: BrokerOf) -> None:
+    """If a broker fails, what it led falls to all the others, not to one."""
+    placed = place([broker(broker_id) for broker_id in range(4)], 24, 2, 0)
+    for leader in range(4):
+        followers = Counter(replicas[1] for replicas in placed if replicas[0] == leader)
+        assert set(followers) == {0, 1, 2, 3} - {leader}
+        assert max(followers.values()) <= 3
+
+
+@pytest.mark.parametrize("factor", [2, 3, 4, 6])
+def test_each_partition_is_in_as_many_racks_as_can_be(broker: BrokerOf, factor: int) -> None:
+    racks = {broker_id: f"rack {broker_id % 3}" for broker_id in range(6)}
+    registered = [broker(broker_id, rack) for broker_id, rack in racks.items()]
+    placed = place(registered, 60, factor, 2)
+    for replicas in placed:
+        used = Counter(racks[one] for one in replicas)
+        assert len(used) == min(factor, 3)
+        assert max(used.values()) - min(used[rack] for rack in set(racks.values())) <= 1
+    assert spread(Counter(replicas[0] for replicas in placed), 6) == 0
+    assert spread(Counter(one for replicas in placed for one in replicas), 6) <= 2
+
+
+def test_racks_come_before_evenness_of_followers(broker: BrokerOf) -> None:
+    """Three brokers in one rack and one in the other: each partition has a replica on that one."""
+    registered = [broker(0, "a"), broker(1, "a"), broker(2, "a"), broker(3, "b")]
+    placed = place(registered, 40, 2, 0)
+    assert all(3 in replicas for replicas in placed)
+    assert spread(Counter(replicas[0] for replicas in placed), 4) == 0
+
+
+def test_leaders_alternate_between_racks(broker: BrokerOf) -> None:
+    registered = [broker(1, "b"), broker(2, "a"), broker(3, "b"), broker(4, "a"), broker(5, "b")]
+    assert leader_order(registered) == [2, 1, 4, 3, 5]
+
+
+def test_the_same_start_gives_the_same_places(broker: BrokerOf) -> None:
+    registered = [broker(broker_id) for broker_id in (3, 1, 2)]
+    once = place(registered, 10, 2, 1)
+    assert once == place(list(reversed(registered)), 10, 2, 1)
+    assert [replicas[0] for replicas in once[:4]] == [2, 3, 1, 2]
+    assert once == place(registered, 10, 2, 4)
+
+
+def test_too_few_brokers(broker: BrokerOf) -> None:
+    with pytest.raises(ProtocolError, match="1 are registered") as raised:
+        place([broker(1)], 1, 2, 0)
+    assert raised.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+    with pytest.raises(ProtocolError):
+        place([], 1, 1, 0)

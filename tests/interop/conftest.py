@@ -1,0 +1,130 @@
+"""Fixtures of the interop tests: a broker, and the clients that talk to it.
+
+OTTLA_TEST_BOOTSTRAP=HOST:PORT names a running broker to be used in place of one of our own (say
+Apache Kafka, to see that a test asks for what Kafka does). OTTLA_TEST_DATA may name its data folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+# The kit is a package beside the tests; with pytest's importlib mode nothing else puts it on the path.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from interop_kit import toolchain
+from interop_kit.client import Client
+from interop_kit.registry import CLIENTS, OLD_CLIENTS
+from interop_kit.wire import RawConnection
+from interop_kit.wire_client import WireClient
+
+from ottla.testing import BrokerProcess
+
+JOIN_GROUP = 11
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here is interop; a cold machine installs toolchains within a test's time."""
+    here = Path(__file__).resolve().parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.interop)
+            item.add_marker(pytest.mark.timeout(toolchain.BUILD_TIMEOUT + 120))
+
+
+@dataclass(frozen=True)
+class RunningBroker:
+    bootstrap: str
+    data: Path | None  # None where the broker's files are out of sight
+
+    def log_folder(self, topic: str, partition: int = 0) -> Path:
+        if self.data is None:
+            pytest.skip("the data folder of the broker is not known (OTTLA_TEST_DATA)")
+        found = [path for path in self.data.rglob(f"{topic}-{partition}") if path.is_dir()]
+        assert len(found) == 1, f"{topic}-{partition} under {self.data}: {found}"
+        return found[0]
+
+
+def running_elsewhere() -> RunningBroker | None:
+    bootstrap = os.environ.get("OTTLA_TEST_BOOTSTRAP")
+    if not bootstrap:
+        return None
+    data = os.environ.get("OTTLA_TEST_DATA")
+    return RunningBroker(bootstrap, Path(data) if data else None)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """One broker for all tests of a worker; topics have names of their own."""
+    elsewhere = running_elsewhere()
+    if elsewhere is not None:
+        yield elsewhere
+        return
+    data = tmp_path_factory.mktemp("broker") / "data"
+    with BrokerProcess(data) as process:
+        yield RunningBroker(process.bootstrap, data)
+
+
+@pytest.fixture
+def fresh_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Starts brokers for one test: fresh_broker(**settings of BrokerProcess)."""
+    if running_elsewhere() is not None:
+        pytest.skip("this test starts brokers of its own; OTTLA_TEST_BOOTSTRAP is set")
+    started: list[BrokerProcess] = []
+
+    def start(**settings: object) -> BrokerProcess:
+        data = tmp_path / f"broker-{len(started)}" / "data"
+        process = BrokerProcess(data, **settings)  # type: ignore[arg-type]
+        started.append(process)
+        return process.start()
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def make_client(
+    broker: RunningBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Client]]:
+    """The client of a name, kept for the session: a JVM that runs is quicker than one that starts."""
+    logs = tmp_path_factory.mktemp("clients")
+    known: dict[str, Client] = {}
+
+    def make(name: str) -> Client:
+        if name not in known:
+            known[name] = (CLIENTS | OLD_CLIENTS)[name](broker.bootstrap, logs)
+        return known[name]
+
+    yield make
+    for client in known.values():
+        client.close()
+
+
+@pytest.fixture(scope="session")
+def reference(broker: RunningBroker) -> WireClient:
+    """The client with which the tests look at what another one did."""
+    return WireClient(broker.bootstrap)
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses, in this run or in another one against the same broker."""
+    kind = request.node.originalname.removeprefix("test_").replace("_", "-")[:60]
+    return f"{kind}.{os.getpid()}-{next(_numbers)}-{os.urandom(3).hex()}"
+
+
+@pytest.fixture(scope="session")
+def has_groups(broker: RunningBroker) -> bool:
+    """Whether the broker has consumer groups: it says so in ApiVersions."""
+    with RawConnection(broker.bootstrap) as connection:
+        return JOIN_GROUP in connection.api_versions()

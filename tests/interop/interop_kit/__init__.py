@@ -1,0 +1,1 @@
+"""What the interop tests share: records, the face every client shows, toolchains, raw sockets."""

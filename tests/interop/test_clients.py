@@ -1,0 +1,217 @@
+"""What every client does, one scenario at a time, the same for all of them.
+
+Each test writes or reads with the client it is about; the other side is a socket and the bytes of
+the log (`reference`), so that a client which misunderstands its own bytes is not believed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from interop_kit.client import Ability, Client, Start, carried
+from interop_kit.records import (
+    Record,
+    assert_same,
+    binary_records,
+    now_ms,
+    numbered,
+    odd_records,
+    plain_records,
+)
+from interop_kit.registry import CLIENTS
+from interop_kit.wire import RawConnection, stored_batches
+
+MakeClient = Callable[[str], Client]
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest, make_client: MakeClient) -> Client:
+    return make_client(request.param)
+
+
+@pytest.fixture
+def reader(client: Client, has_groups: bool) -> Client:
+    """The client, where it reads."""
+    if not client.can(Ability.READ) and not has_groups:
+        pytest.skip(f"{client.name} reads through consumer groups only, which come later")
+    return client
+
+
+def needs(client: Client, ability: Ability) -> None:
+    if not client.can(ability):
+        pytest.skip(f"{client.name} is not a client that {ability.value}")
+
+
+def create(client: Client, reference: Client, topic: str, partitions: int = 1) -> None:
+    (client if client.can(Ability.CREATE) else reference).create_topic(topic, partitions)
+
+
+def test_create_and_delete_topic(client, reference, broker, topic) -> None:
+    needs(client, Ability.CREATE)
+    config = {"retention.ms": "86400000", "max.message.bytes": "2000000"}
+    client.create_topic(topic, 3, config)
+    with RawConnection(broker.bootstrap) as connection:
+        brokers, topics = connection.metadata(topic)
+        error, partitions = topics[topic]
+        assert error == 0
+        assert sorted(one.partition for one in partitions) == [0, 1, 2]
+        assert all(one.error == 0 and one.leader in brokers for one in partitions)
+    assert reference.topic_config(topic).items() >= config.items()
+    client.delete_topic(topic)
+    # Kafka's answer may come a little before the topic is gone from its metadata.
+    deadline = time.monotonic() + 10
+    while topic in reference.topic_names():
+        assert time.monotonic() < deadline, "the topic is still there"
+        time.sleep(0.01)
+
+
+def test_topic_is_created_by_writing_to_it(client, reference, topic) -> None:
+    records = carried(plain_records(3), client)
+    client.produce(topic, records)
+    assert_same(reference.consume(topic, 0, 3), numbered(records))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_write_every_kind_of_record(client, reference, broker, topic, codec) -> None:
+    assert codec in client.codecs
+    create(client, reference, topic)
+    records = carried(odd_records() + binary_records(), client)
+    offsets = client.produce(topic, records, codec)
+    assert offsets in (list(range(len(records))), [-1] * len(records))
+    assert_same(reference.consume(topic, 0, len(records)), numbered(records))
+    stored = stored_batches(broker.bootstrap, topic)
+    assert sum(batch.count for batch in stored) == len(records)
+    # A client may leave a batch as it is when compression does not make it smaller.
+    used = {batch.codec for batch in stored}
+    assert codec in used
+    assert used <= {codec, "none"}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_read_every_kind_of_record(reader, reference, topic, codec) -> None:
+    reference.create_topic(topic)
+    records = odd_records()
+    if not reader.can(Ability.REPEATED_HEADERS):
+        records = [record for record in records if record.key != b"one name twice"]
+    if Ability.BINARY not in reader.unreadable:
+        records += binary_records()
+    reference.produce(topic, records, codec)
+    assert_same(reader.consume(topic, 0, len(records)), numbered(records))
+
+
+def test_read_from_an_offset(reader, reference, broker, topic) -> None:
+    records = numbered(plain_records(60))
+    reference.create_topic(topic)
+    for first in range(0, 60, 20):
+        reference.produce(topic, records[first : first + 20], "lz4")
+    starts = {batch.base_offset for batch in stored_batches(broker.bootstrap, topic)}
+    assert 20 in starts
+    assert_same(reader.consume(topic, 0, 25, Start(offset=20)), records[20:45])
+    assert_same(reader.consume(topic, 0, 1, Start(offset=59)), records[59:])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_read_from_the_middle_of_a_batch(reader, reference, broker, topic, codec) -> None:
+    """The broker sends the whole batch; the reader must not show what is before the offset."""
+    records = numbered(plain_records(40))
+    reference.create_topic(topic)
+    reference.produce(topic, records, codec)
+    largest = max(stored_batches(broker.bootstrap, topic), key=lambda batch: batch.count)
+    assert largest.count > 10
+    middle = largest.base_offset + largest.count // 2
+    assert_same(reader.consume(topic, 0, 40 - middle, Start(offset=middle)), records[middle:])
+
+
+def test_read_from_a_time(reader, reference, topic) -> None:
+    needs(reader, Ability.TIME)
+    records = numbered(plain_records(50, step=1000))
+    reference.create_topic(topic)
+    for first in range(0, 50, 10):
+        reference.produce(topic, records[first : first + 10], "gzip")
+    between = records[23].timestamp - 500
+    assert_same(reader.consume(topic, 0, 27, Start(time=between)), records[23:])
+    exactly = records[30].timestamp
+    assert_same(reader.consume(topic, 0, 20, Start(time=exactly)), records[30:])
+
+
+def test_offsets_and_times(client, reference, topic) -> None:
+    needs(client, Ability.TIME)
+    records = numbered(plain_records(30, step=1000))
+    reference.create_topic(topic)
+    assert client.offsets(topic, 0) == (0, 0)
+    reference.produce(topic, records[:15])
+    reference.produce(topic, records[15:], "snappy")
+    assert client.offsets(topic, 0) == (0, 30)
+    assert client.offset_for_time(topic, 0, records[0].timestamp - 60_000) == 0
+    assert client.offset_for_time(topic, 0, records[7].timestamp) == 7
+    assert client.offset_for_time(topic, 0, records[21].timestamp - 1) == 21
+    assert client.offset_for_time(topic, 0, now_ms() + 3_600_000) is None
+
+
+def test_partitions_keep_their_order(client, reference, broker, topic) -> None:
+    """Records of four partitions in one call; each partition has its own, in order."""
+    create(client, reference, topic, 4)
+    rows = zip(*(plain_records(25, partition=number) for number in range(4)), strict=True)
+    woven = [record for row in rows for record in row]
+    records = carried(woven, client)
+    client.produce(topic, records, "gzip")
+    written = numbered(records)
+    for partition in range(4):
+        expected = [record for record in written if record.partition == partition]
+        assert_same(reference.consume(topic, partition, 25), expected)
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_acknowledgements(client, reference, topic, acks) -> None:
+    create(client, reference, topic)
+    records = carried(plain_records(20), client)
+    client.produce(topic, records, acks=acks)
+    # With acks=0 the call may return first; the reader waits until the records are there.
+    assert_same(reference.consume(topic, 0, 20), numbered(records))
+
+
+def test_idempotent_producer(client, reference, broker, topic) -> None:
+    needs(client, Ability.IDEMPOTENCE)
+    create(client, reference, topic)
+    records = carried(plain_records(30), client)
+    client.produce(topic, records[:10], idempotent=True)
+    client.produce(topic, records[10:], "zstd", idempotent=True)
+    assert_same(reference.consume(topic, 0, 30), numbered(records))
+    stored = stored_batches(broker.bootstrap, topic)
+    assert len({batch.producer_id for batch in stored}) == 2  # one for each producer
+    for batch in stored:
+        assert batch.producer_id >= 0
+        assert batch.producer_epoch == 0
+        assert batch.base_sequence in (0, batch.base_offset, batch.base_offset - 10)
+
+
+def test_many_records_over_many_fetches(client, reader, reference, topic) -> None:
+    """More than one fetch, one batch and one index entry hold: 6,000 records, some 3 MB."""
+    create(client, reference, topic)
+    records = carried(plain_records(6_000, size=500, step=1), client)
+    for first in range(0, 6_000, 1_500):  # the Node clients make one batch of each call
+        client.produce(topic, records[first : first + 1_500])
+    assert_same(reader.consume(topic, 0, 6_000), numbered(records))
+    tail = numbered(records)[5_321:]
+    assert_same(reader.consume(topic, 0, len(tail), Start(offset=5_321)), tail)
+
+
+def test_waiting_reader_gets_what_is_written(reader, reference, topic) -> None:
+    """A reader at the end of the log waits in the broker, and is woken by each record."""
+    reference.create_topic(topic)
+    records = numbered(plain_records(12))
+    found: list[Record] = []
+
+    def read() -> None:
+        found.extend(reader.consume(topic, 0, 12))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    for record in records:
+        reference.produce(topic, [record])
+    reading.join(40)
+    assert_same(found, records)

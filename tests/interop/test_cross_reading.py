@@ -1,0 +1,62 @@
+"""What one client writes, every other one reads: all pairs, every codec, every kind of record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from interop_kit.client import Ability, Client, as_seen_by, carried
+from interop_kit.records import Record, assert_same, binary_records, numbered, odd_records
+from interop_kit.registry import CLIENTS
+from interop_kit.wire import stored_batches
+from interop_kit.wire_client import WireClient
+
+TEXT, BINARY = 0, 1  # partitions: not every reader shows bytes that are no text
+
+PAIRS = [
+    # One worker does all readers of a writer: what was written is there already.
+    pytest.param(writer, reader, marks=pytest.mark.xdist_group(f"written-by-{writer}"))
+    for writer in CLIENTS
+    for reader in CLIENTS
+    if writer != reader
+]
+
+
+@pytest.fixture(scope="session")
+def written(broker, reference: WireClient) -> Callable[[Client], tuple[str, list[Record]]]:
+    """Has a writer write its records, once for all readers: the topic, and what is in it."""
+    done: dict[str, tuple[str, list[Record]]] = {}
+
+    def write(writer: Client) -> tuple[str, list[Record]]:
+        if writer.name not in done:
+            topic = f"cross-{writer.name.replace(' ', '-')}-{id(done)}"
+            reference.create_topic(topic, 2)
+            records = []
+            for codec in sorted(writer.codecs):
+                odd = carried(odd_records(TEXT), writer)
+                # kafkajs would fold headers of one name into one place when it reads them.
+                odd = [record for record in odd if record.key != b"one name twice"]
+                binary = carried(binary_records(BINARY), writer)
+                writer.produce(topic, odd + binary, codec)
+                records += odd + binary
+            used = {batch.codec for batch in stored_batches(broker.bootstrap, topic, TEXT)}
+            assert used == writer.codecs
+            done[writer.name] = topic, numbered(records)
+        return done[writer.name]
+
+    return write
+
+
+@pytest.mark.parametrize(("writer", "reader"), PAIRS)
+def test_one_writes_the_other_reads(writer, reader, make_client, written, has_groups) -> None:
+    reading = make_client(reader)
+    if not reading.can(Ability.READ) and not has_groups:
+        pytest.skip(f"{reader} reads through consumer groups only, which come later")
+    topic, records = written(make_client(writer))
+    for partition in (TEXT, BINARY):
+        if partition == BINARY and Ability.BINARY in reading.unreadable:
+            continue
+        expected = [record for record in records if record.partition == partition]
+        if expected:
+            found = reading.consume(topic, partition, len(expected))
+            assert_same(found, as_seen_by(expected, reading))

@@ -1,0 +1,128 @@
+"""Clients from before Kafka 0.11, which speak the message formats v0 and v1.
+
+Kafka 4 turns them away; here they work. The old ones are real where they can be had (the Java clients
+of 0.8.2, 0.9 and 0.10), and newer clients told that the broker is old (kafka-python, kcat, sarama).
+Their records have no headers; those of before 0.10 have no timestamps either.
+"""
+
+from __future__ import annotations
+
+import pytest
+from interop_kit.client import Ability, Client, Start, as_seen_by, carried
+from interop_kit.records import assert_same, binary_records, numbered, odd_records, plain_records
+from interop_kit.registry import OLD_CLIENTS
+from interop_kit.wire import RawConnection, stored_batches
+
+PRODUCE, FETCH = 0, 1
+NO_TIMESTAMP = -1
+UNSUPPORTED_COMPRESSION_TYPE = 76
+
+
+@pytest.fixture(scope="session", autouse=True)
+def broker_with_old_versions(broker) -> None:
+    with RawConnection(broker.bootstrap) as connection:
+        lowest = connection.api_versions()[FETCH][0]
+    if lowest > 0:
+        pytest.skip("the broker does not serve clients as old as these (Kafka 4 does not)")
+
+
+@pytest.fixture(params=OLD_CLIENTS)
+def client(request: pytest.FixtureRequest, make_client) -> Client:
+    return make_client(request.param)
+
+
+@pytest.fixture
+def reader(client: Client) -> Client:
+    if not client.can(Ability.READ):
+        pytest.skip(f"{client.name} has no consumer")
+    return client
+
+
+def readable_kinds(client: Client) -> list:
+    binary = [] if Ability.BINARY in client.unreadable else binary_records()
+    return odd_records() + binary
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
+def test_written_by_an_old_client(client, reference, broker, topic, codec) -> None:
+    """Converted on the way in: a reader of today finds record batches v2."""
+    assert codec in client.codecs
+    reference.create_topic(topic)
+    records = carried(odd_records() + binary_records(), client)
+    offsets = client.produce(topic, records, codec)
+    assert offsets in (list(range(len(records))), [-1] * len(records))
+    assert_same(reference.consume(topic, 0, len(records)), numbered(records))
+    stored = stored_batches(broker.bootstrap, topic)
+    assert {batch.magic for batch in stored} == {2}
+    assert codec in {batch.codec for batch in stored}
+    if Ability.TIMESTAMPS in client.unreadable:
+        # The sign of format v0: it has nowhere to put a timestamp.
+        assert {batch.max_timestamp for batch in stored} == {NO_TIMESTAMP}
+    else:
+        assert all(batch.max_timestamp > 0 for batch in stored)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
+def test_read_by_an_old_client(reader, reference, topic, codec) -> None:
+    """Converted on the way out: batches with headers reach a reader that knows none of it."""
+    reference.create_topic(topic)
+    records = readable_kinds(reader)
+    reference.produce(topic, records, codec)
+    found = reader.consume(topic, 0, len(records))
+    assert_same(found, numbered(as_seen_by(records, reader)))
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
+def test_written_and_read_by_the_same_old_client(client, reader, reference, topic, codec) -> None:
+    reference.create_topic(topic)
+    records = carried(odd_records(), client)
+    client.produce(topic, records, codec)
+    assert_same(reader.consume(topic, 0, len(records)), numbered(as_seen_by(records, reader)))
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4"])
+def test_read_from_the_middle_of_a_batch(reader, reference, topic, codec) -> None:
+    reference.create_topic(topic)
+    records = numbered(plain_records(50))
+    reference.produce(topic, records[:30], codec)
+    reference.produce(topic, records[30:], codec)
+    seen = as_seen_by(records, reader)
+    assert_same(reader.consume(topic, 0, 33, Start(offset=17)), seen[17:])
+    assert_same(reader.consume(topic, 0, 5, Start(offset=31)), seen[31:36])
+
+
+def test_formats_of_all_ages_in_one_log(client, reader, reference, topic) -> None:
+    """Old and new writers take turns; the old reader and the new one see the same."""
+    reference.create_topic(topic)
+    records = carried(plain_records(60), client)
+    for first in range(0, 60, 20):
+        client.produce(topic, records[first : first + 10], "gzip")
+        reference.produce(topic, records[first + 10 : first + 20], "snappy")
+    assert_same(reference.consume(topic, 0, 60), numbered(records))
+    assert_same(reader.consume(topic, 0, 60), numbered(as_seen_by(records, reader)))
+
+
+def test_read_from_a_time(reader, reference, topic) -> None:
+    if not reader.can(Ability.TIME):
+        pytest.skip(f"{reader.name} has no lookup by time")
+    records = numbered(plain_records(30, step=1000))
+    reference.create_topic(topic)
+    reference.produce(topic, records[:15])
+    reference.produce(topic, records[15:], "lz4")
+    found = reader.consume(topic, 0, 10, Start(time=records[20].timestamp - 300))
+    assert_same(found, as_seen_by(records[20:], reader))
+
+
+def test_many_records(client, reader, reference, topic) -> None:
+    reference.create_topic(topic)
+    records = carried(plain_records(3_000, size=300, step=1), client)
+    client.produce(topic, records, "snappy")
+    assert_same(reader.consume(topic, 0, 3_000), numbered(as_seen_by(records, reader)))
+
+
+@pytest.mark.parametrize("acks", ["0", "1"])
+def test_acknowledgements(client, reference, topic, acks) -> None:
+    reference.create_topic(topic)
+    records = carried(plain_records(10), client)
+    client.produce(topic, records, acks=acks)
+    assert_same(reference.consume(topic, 0, 10), numbered(records))
