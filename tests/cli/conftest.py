@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +22,26 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="session")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    running = os.environ.get("OTTLA_TEST_BOOTSTRAP")
-    if running:
-        yield running
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | None]:
+    """None where the tests are pointed at somebody else's."""
+    if "OTTLA_TEST_BOOTSTRAP" in os.environ:
+        yield None
         return
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker.bootstrap
+        yield broker
+
+
+@pytest.fixture
+def bootstrap(own_broker: BrokerProcess | None) -> str:
+    return os.environ["OTTLA_TEST_BOOTSTRAP"] if own_broker is None else own_broker.bootstrap
+
+
+@pytest.fixture
+def broker_data(own_broker: BrokerProcess | None) -> Path:
+    """The data folder of the broker."""
+    if own_broker is None:
+        pytest.skip("the broker's files are out of reach")
+    return own_broker.data
 
 
 def invoke(*words: Any, stdin: str | bytes = b"", server: str | None = None) -> Result:

@@ -20,7 +20,7 @@ from ottla.server.config import BrokerConfig, load
 Run = Callable[..., Result]
 
 # What a start of the broker must not wait for.
-HEAVY = ("typer", "rich", "click", "confluent_kafka", "pydantic", "pygments", "argparse", "cramjam")
+HEAVY = ("typer", "rich", "click", "confluent_kafka", "pydantic", "pygments", "cramjam")
 
 _VALUES = st.text(min_size=1, max_size=12).filter(lambda text: "\0" not in text)
 

@@ -99,7 +99,7 @@ def make_client(
 
     def make(name: str) -> Client:
         if name not in known:
-            known[name] = (CLIENTS | OLD_CLIENTS)[name](broker.bootstrap, logs)
+            known[name] = (CLIENTS | OLD_CLIENTS)[name].client(broker.bootstrap, logs)
         return known[name]
 
     yield make

@@ -8,9 +8,9 @@ Their records have no headers; those of before 0.10 have no timestamps either.
 from __future__ import annotations
 
 import pytest
-from interop_kit.client import Ability, Client, Start, as_seen_by, carried
+from interop_kit.client import A, Ability, Client, Start, as_seen_by, carried
 from interop_kit.records import assert_same, binary_records, numbered, odd_records, plain_records
-from interop_kit.registry import OLD_CLIENTS
+from interop_kit.registry import OLD_CLIENTS, named
 from interop_kit.wire import RawConnection, stored_batches
 
 PRODUCE, FETCH = 0, 1
@@ -31,22 +31,29 @@ def client(request: pytest.FixtureRequest, make_client) -> Client:
     return make_client(request.param)
 
 
-@pytest.fixture
-def reader(client: Client) -> Client:
-    if not client.can(Ability.READ):
-        pytest.skip(f"{client.name} has no consumer")
-    return client
+def those_that(*abilities: Ability) -> pytest.MarkDecorator:
+    """Limits a test to the clients that can do this."""
+    return pytest.mark.parametrize("client", named(OLD_CLIENTS, *abilities), indirect=True)
+
+
+def with_codecs(*abilities: Ability) -> pytest.MarkDecorator:
+    """The same, with each codec that the client has."""
+    pairs = [
+        (name, codec)
+        for name in named(OLD_CLIENTS, *abilities)
+        for codec in sorted(OLD_CLIENTS[name].codecs)
+    ]
+    return pytest.mark.parametrize(("client", "codec"), pairs, indirect=["client"])
 
 
 def readable_kinds(client: Client) -> list:
-    binary = [] if Ability.BINARY in client.unreadable else binary_records()
+    binary = [] if A.BINARY in client.unreadable else binary_records()
     return odd_records() + binary
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
+@with_codecs()
 def test_written_by_an_old_client(client, reference, broker, topic, codec) -> None:
     """Converted on the way in: a reader of today finds record batches v2."""
-    assert codec in client.codecs
     reference.create_topic(topic)
     records = carried(odd_records() + binary_records(), client)
     offsets = client.produce(topic, records, codec)
@@ -55,43 +62,44 @@ def test_written_by_an_old_client(client, reference, broker, topic, codec) -> No
     stored = stored_batches(broker.bootstrap, topic)
     assert {batch.magic for batch in stored} == {2}
     assert codec in {batch.codec for batch in stored}
-    if Ability.TIMESTAMPS in client.unreadable:
+    if A.TIMESTAMPS in client.unreadable:
         # The sign of format v0: it has nowhere to put a timestamp.
         assert {batch.max_timestamp for batch in stored} == {NO_TIMESTAMP}
     else:
         assert all(batch.max_timestamp > 0 for batch in stored)
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
-def test_read_by_an_old_client(reader, reference, topic, codec) -> None:
+@with_codecs(A.READ)
+def test_read_by_an_old_client(client, reference, topic, codec) -> None:
     """Converted on the way out: batches with headers reach a reader that knows none of it."""
     reference.create_topic(topic)
-    records = readable_kinds(reader)
+    records = readable_kinds(client)
     reference.produce(topic, records, codec)
-    found = reader.consume(topic, 0, len(records))
-    assert_same(found, numbered(as_seen_by(records, reader)))
+    found = client.consume(topic, 0, len(records))
+    assert_same(found, numbered(as_seen_by(records, client)))
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
-def test_written_and_read_by_the_same_old_client(client, reader, reference, topic, codec) -> None:
+@with_codecs(A.READ)
+def test_written_and_read_by_the_same_old_client(client, reference, topic, codec) -> None:
     reference.create_topic(topic)
     records = carried(odd_records(), client)
     client.produce(topic, records, codec)
-    assert_same(reader.consume(topic, 0, len(records)), numbered(as_seen_by(records, reader)))
+    assert_same(client.consume(topic, 0, len(records)), numbered(as_seen_by(records, client)))
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "lz4"])
-def test_read_from_the_middle_of_a_batch(reader, reference, topic, codec) -> None:
+@with_codecs(A.READ)
+def test_read_from_the_middle_of_a_batch(client, reference, topic, codec) -> None:
     reference.create_topic(topic)
     records = numbered(plain_records(50))
     reference.produce(topic, records[:30], codec)
     reference.produce(topic, records[30:], codec)
-    seen = as_seen_by(records, reader)
-    assert_same(reader.consume(topic, 0, 33, Start(offset=17)), seen[17:])
-    assert_same(reader.consume(topic, 0, 5, Start(offset=31)), seen[31:36])
+    seen = as_seen_by(records, client)
+    assert_same(client.consume(topic, 0, 33, Start(offset=17)), seen[17:])
+    assert_same(client.consume(topic, 0, 5, Start(offset=31)), seen[31:36])
 
 
-def test_formats_of_all_ages_in_one_log(client, reader, reference, topic) -> None:
+@those_that(A.READ)
+def test_formats_of_all_ages_in_one_log(client, reference, topic) -> None:
     """Old and new writers take turns; the old reader and the new one see the same."""
     reference.create_topic(topic)
     records = carried(plain_records(60), client)
@@ -99,25 +107,25 @@ def test_formats_of_all_ages_in_one_log(client, reader, reference, topic) -> Non
         client.produce(topic, records[first : first + 10], "gzip")
         reference.produce(topic, records[first + 10 : first + 20], "snappy")
     assert_same(reference.consume(topic, 0, 60), numbered(records))
-    assert_same(reader.consume(topic, 0, 60), numbered(as_seen_by(records, reader)))
+    assert_same(client.consume(topic, 0, 60), numbered(as_seen_by(records, client)))
 
 
-def test_read_from_a_time(reader, reference, topic) -> None:
-    if not reader.can(Ability.TIME):
-        pytest.skip(f"{reader.name} has no lookup by time")
+@those_that(A.READ, A.TIME)
+def test_read_from_a_time(client, reference, topic) -> None:
     records = numbered(plain_records(30, step=1000))
     reference.create_topic(topic)
     reference.produce(topic, records[:15])
     reference.produce(topic, records[15:], "lz4")
-    found = reader.consume(topic, 0, 10, Start(time=records[20].timestamp - 300))
-    assert_same(found, as_seen_by(records[20:], reader))
+    found = client.consume(topic, 0, 10, Start(time=records[20].timestamp - 300))
+    assert_same(found, as_seen_by(records[20:], client))
 
 
-def test_many_records(client, reader, reference, topic) -> None:
+@those_that(A.READ)
+def test_many_records(client, reference, topic) -> None:
     reference.create_topic(topic)
     records = carried(plain_records(3_000, size=300, step=1), client)
     client.produce(topic, records, "snappy")
-    assert_same(reader.consume(topic, 0, 3_000), numbered(as_seen_by(records, reader)))
+    assert_same(client.consume(topic, 0, 3_000), numbered(as_seen_by(records, client)))
 
 
 @pytest.mark.parametrize("acks", ["0", "1"])

@@ -160,6 +160,15 @@ def test_lengths_below_a_header(length: int) -> None:
         list(headers(batch))
 
 
+@pytest.mark.parametrize("length", [9, 20, 48])
+def test_lengths_below_a_header_with_a_checksum_that_fits(length: int) -> None:
+    batch = bytearray(BATCH)
+    batch[8:12] = length.to_bytes(4, "big")
+    batch[17:21] = crc32c(batch[21 : 12 + length]).to_bytes(4, "big")
+    with pytest.raises(CorruptBatch):
+        check_batch(batch)
+
+
 def test_a_wrong_checksum() -> None:
     batch = bytearray(BATCH)
     batch[-1] ^= 1

@@ -17,7 +17,7 @@ import pytest
 from ottla.record.batch import InvalidBatch, assemble, read_header, records
 from ottla.record.codecs import Codec, decompress
 from ottla.record.errors import CorruptBatch, TooLarge
-from ottla.record.framing import with_right_lz4_checksum
+from ottla.record.framing import with_right_lz4_checksum, zstd_bound
 
 MIB = 1024 * 1024
 LIMIT = 8 * MIB
@@ -111,6 +111,9 @@ def test_a_snappy_block_that_lies_about_its_size_is_refused() -> None:
 def test_a_zstd_frame_that_lies_about_its_size_is_refused() -> None:
     single_segment_of_4_gib = b"\x28\xb5\x2f\xfd\xa0" + b"\xff\xff\xff\xff"
     frame = single_segment_of_4_gib + zstd_block(0, 3, last=True) + b"abc"
+    # Before the decoder sees it, which would believe the claim and set the memory aside.
+    with pytest.raises(CorruptBatch):
+        zstd_bound(memoryview(frame))
     with pytest.raises(CorruptBatch):
         decompress(Codec.ZSTD, frame, 1 << 40)
 
@@ -118,6 +121,8 @@ def test_a_zstd_frame_that_lies_about_its_size_is_refused() -> None:
 def test_a_zstd_frame_with_a_huge_window_is_refused() -> None:
     window_of_256_mib = b"\x28\xb5\x2f\xfd\x00" + bytes((18 << 3,))
     frame = window_of_256_mib + zstd_block(0, 3, last=True) + b"abc"
+    with pytest.raises(CorruptBatch):
+        zstd_bound(memoryview(frame))
     with pytest.raises(CorruptBatch):
         decompress(Codec.ZSTD, frame, 1 << 40)
 

@@ -113,6 +113,30 @@ def test_lz4_is_written_as_independent_blocks_of_64_kib() -> None:
     assert size == 65_536 | 0x80000000  # noise does not shrink, so the block is stored
 
 
+def test_lz4_blocks_are_independent_at_every_level_because_java_reads_no_others() -> None:
+    for level in LEVELS[Codec.LZ4]:
+        packed = compress(Codec.LZ4, SAMPLES["many blocks"], level)
+        assert packed[4] & 0x20, level
+        assert packed[5] == 0x40, level
+
+
+def test_the_default_level_of_lz4_is_the_fast_method() -> None:
+    text = SAMPLES["many blocks"]
+    assert compress(Codec.LZ4, text, 9) == compress(Codec.LZ4, text)
+
+
+def test_an_lz4_frame_that_needs_a_dictionary_is_refused() -> None:
+    with pytest.raises(CorruptBatch, match="dictionary"):
+        lz4_bound(memoryview(b"\x04\x22\x4d\x18\x61\x40" + bytes(4) + b"\x00" + bytes(4)))
+
+
+def test_zstd_frames_to_be_skipped_are_skipped() -> None:
+    skipped = b"\x53\x2a\x4d\x18" + struct.pack("<I", 5) + b"notes"
+    packed = skipped + compress(Codec.ZSTD, b"abc") + skipped
+    assert zstd_bound(memoryview(skipped)) == 0
+    assert decompress(Codec.ZSTD, packed, 3) == b"abc"
+
+
 def test_the_lz4_header_checksum_of_message_format_v0() -> None:
     frame = compress(Codec.LZ4, b"abc" * 100)
     broken = with_kafka_v0_lz4_checksum(memoryview(frame))

@@ -422,3 +422,26 @@ def test_downgrade_of_timestamps_beyond_64_bits() -> None:
     )
     with pytest.raises(InvalidRecord):
         downgrade(batch, 1)
+
+
+@pytest.mark.parametrize("codec", OLD_CODECS)
+def test_downgrade_among_older_messages(codec: Codec) -> None:
+    """A log taken over from an older broker may hold all three formats."""
+    v0 = build_message_set(SAMPLE, 0, codec)
+    v1 = build_message_set(
+        [record._replace(offset=record.offset + 10) for record in SAMPLE], 1, codec
+    )
+    v2 = build_batch([Record(60, NOW, None, b"new")], base_offset=60)
+    assert downgrade(v0 + v1 + v2, 1) == v0 + v1 + downgrade(v2, 1)
+    down = downgrade(v0 + v1 + v2, 0)
+    assert down.startswith(v0)
+    assert {body[4] for _, body in _shallow(down)} == {0}
+    assert [record.offset for record in messages(down)] == [40, 41, 45, 50, 51, 55, 60]
+    assert {body[5] & 7 for _, body in _shallow(down)} == {codec, Codec.NONE}
+    for cut in (5, 14, 20, len(v1) - 1):
+        torn = v0 + v1[:cut]
+        assert list(messages(downgrade(torn, 1))) == list(messages(torn, partial=True))
+    damaged = bytearray(v1)
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptBatch):
+        downgrade(damaged, 1)

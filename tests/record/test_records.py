@@ -211,6 +211,9 @@ LIES = {
     "header count too large": framed(body(headers=b"\x04" + b"\x02h\x00")),
     "header count too small": framed(body(headers=b"\x02" + b"\x02h\x00" * 2)),
     "header key null": framed(body(headers=b"\x02" + b"\x01\x00")),
+    # These two step back and would read a byte twice, ending exactly where the record does.
+    "header key null, hidden": framed(body(headers=b"\x04" + b"\x01" + b"\x02h\x00")),
+    "header value below -1, hidden": framed(body(headers=b"\x04" + b"\x02\x02\x03\x01")),
     "header key too long": framed(body(headers=b"\x02" + b"\x08h\x00")),
     "header value too long": framed(body(headers=b"\x02" + b"\x02h\x08")),
     "header value below -1": framed(body(headers=b"\x02" + b"\x02h\x03")),
@@ -253,6 +256,12 @@ def test_another_count_than_there_are_records(count: int) -> None:
     )
     with pytest.raises(InvalidRecord):
         list(records(assemble(header, framed(GOOD))))
+
+
+def test_a_negative_count_of_nothing() -> None:
+    header = read_header(crafted(b""))._replace(record_count=-1)
+    with pytest.raises(InvalidRecord):
+        list(records(assemble(header, b"")))
 
 
 def test_a_buffer_that_is_not_exactly_one_batch() -> None:

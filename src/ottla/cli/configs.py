@@ -133,7 +133,7 @@ def assign(
     """Set settings, while the broker runs.
 
     \b
-    ottla config set topic orders retention.ms=86400000 cleanup.policy=compact
+    ottla config set topic orders retention.ms=86400000
     ottla config set broker 1 log.retention.ms=86400000
     """
     assigned = parse_assignments(settings, "config set")

@@ -81,7 +81,7 @@ def consume(
     ottla consume orders
     ottla consume orders --from latest --follow
     ottla consume orders --from -10 --json
-    ottla consume orders --from 2026-11-15T08:30 --until 2026-11-15T09:00 | wc -l
+    ottla consume orders --from 2026-11-15T08:30 --until -1h | wc -l
     """
     begin = parse_position(start, "--from")
     end = None if until is None else parse_position(until, "--until")

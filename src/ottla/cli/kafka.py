@@ -180,11 +180,6 @@ class Connection:
                 return Failure(
                     f"topic '{topic}' exists already; change it with `ottla topic alter {topic}`"
                 )
-            if code == KafkaError.TOPIC_EXCEPTION:
-                return Failure(
-                    f"'{topic}' cannot be a topic's name ({_text(error)}); "
-                    "take letters, digits, '.', '_' and '-'"
-                )
             if code == KafkaError.INVALID_CONFIG:
                 return Failure(
                     f"{_text(error)}; settings and their values are listed by "
@@ -509,7 +504,9 @@ class RecordReader(Connection):
                 partition: int = message.partition()
                 error = message.error()
                 if error is not None:
-                    self._handle(error, partition, ends)
+                    # Those of no partition are about the group, which is none of our business.
+                    if message.topic() is not None:
+                        self._handle(error, partition, ends)
                     continue
                 self._lost_at = None
                 if partition not in ends:

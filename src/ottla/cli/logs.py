@@ -271,8 +271,8 @@ def verify(
 ) -> None:
     """Check a log's files: checksums, offsets, indexes, snapshots. Exit status 1 if any is wrong.
 
-    Nothing is changed; a broker repairs what it can when it starts. Of a broker that runs, the
-    last batch may look torn because it is just being written.
+    Nothing is changed; a broker repairs what it can when it starts. While a broker runs, its \
+last batch may look torn because it is just being written.
 
     \b
     ottla log verify ./data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from ottla.cli.failures import Failure, Misuse
 
 DEFAULT_SERVER = "127.0.0.1:9092"
 SERVER_VARIABLE = "OTTLA_SERVER"
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _COMPLETION_PATIENCE = 2.0  # seconds; a shell waits for the answer
 
 
@@ -57,6 +59,14 @@ Topics = Annotated[
         show_default=False,
     ),
 ]
+
+
+def check_new_name(topic: str) -> None:
+    """Said here because brokers and clients say it in many ways, and not always."""
+    if _TOPIC_NAME.fullmatch(topic) is None or topic in (".", ".."):
+        raise Misuse(
+            f"'{topic}' cannot be a topic's name; take up to 249 letters, digits, '.', '_' and '-'"
+        )
 
 
 def parse_assignments(pairs: Iterable[str], option: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.failures import INTERRUPTED, Failure, Misuse
-from ottla.cli.options import DEFAULT_SERVER, Server, Topic
+from ottla.cli.options import DEFAULT_SERVER, Server, Topic, check_new_name
 from ottla.cli.output import note, plural, write_line
 from ottla.cli.progress import Progress
 
@@ -135,11 +135,12 @@ def produce(
     echo hello | ottla produce greetings
     printf 'a:1\\nb:2\\n' | ottla produce orders --key-separator :
     ottla produce orders --json < orders.jsonl
-    ottla consume orders --json | ottla produce copy --json --codec zstd
+    ottla consume orders --json | ottla produce copy --json --repartition
     """
     from ottla.cli.kafka import RecordWriter
     from ottla.cli.record_text import OutgoingRecord, parse_header, record_from_json, unescape
 
+    check_new_name(topic)
     if key is not None and key_separator is not None:
         raise Misuse("--key and --key-separator exclude each other")
     if json_lines and (key is not None or key_separator is not None or null_marker is not None):

@@ -21,7 +21,7 @@ HELP = """Start a broker and serve until SIGTERM or Ctrl-C.
 
 \b
 ottla serve
-ottla serve --listen 0.0.0.0:9092 --advertise broker.example:9092 --data /var/lib/ottla
+ottla serve --listen 0.0.0.0:9092 --advertise broker.example:9092
 ottla serve --config server.properties --set log.retention.hours=24
 
 Settings have Kafka's names. --set wins over the other options, these over the environment \

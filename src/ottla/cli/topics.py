@@ -14,6 +14,7 @@ from ottla.cli.options import (
     Server,
     Topic,
     Topics,
+    check_new_name,
     help_group,
     parse_assignments,
 )
@@ -69,8 +70,10 @@ def create(
 
     \b
     ottla topic create orders
-    ottla topic create orders payments --partitions 6 --config retention.ms=3600000
+    ottla topic create orders payments -p 6 -c retention.ms=3600000
     """
+    for name in topics:
+        check_new_name(name)
     overrides = parse_assignments(settings or (), "--config")
     cluster = _connect(server)
     existing = {topic.name for topic in cluster.topics()} if if_not_exists else set()
@@ -202,7 +205,7 @@ def alter(
 
     \b
     ottla topic alter orders --partitions 12
-    ottla topic alter orders --config retention.ms=86400000 --unset max.message.bytes
+    ottla topic alter orders -c retention.ms=86400000 --unset segment.bytes
     """
     assigned = parse_assignments(settings or (), "--config")
     if partitions is None and not assigned and not unset:

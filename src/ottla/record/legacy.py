@@ -31,6 +31,8 @@ from ottla.record.batch import (
     CODEC_MASK,
     CREATE_TIME,
     LOG_APPEND_TIME,
+    MAGIC,
+    MAGIC_AT,
     TIMESTAMP_TYPE_BIT,
     Buffer,
     Record,
@@ -232,12 +234,22 @@ def downgrade(
     Offsets stay what they are, and headers get lost; to v0 timestamps, too. Control batches are
     left out: such a client would take them for data. So are plain records below `first_offset`,
     the one that was asked for; a compressed batch is kept whole. These formats have no zstd: gzip
-    takes its place. A partial batch at the end is left out, as a client would do.
+    takes its place. A partial batch at the end is left out, as a client would do. Messages that
+    are in an older format already, in a log taken over from an older broker, stay as they are if
+    the client knows them.
     """
     view = memoryview(batches)
     parts: list[bytes] = []
     at = 0
     while at < len(view):
+        if len(view) - at > MAGIC_AT and view[at + MAGIC_AT] < MAGIC:
+            message = next(_shallow(view[at:], partial=True), None)
+            if message is None:
+                break
+            size = _ENTRY.size + _ENTRY.unpack_from(view, at)[1]
+            parts.append(_downgrade_message(view[at : at + size], message, magic, limit))
+            at += size
+            continue
         try:
             header = check_batch(view, at)
         except Truncated:
@@ -258,6 +270,13 @@ def downgrade(
             except struct.error:
                 raise InvalidRecord("an offset or a timestamp does not fit into 64 bits") from None
     return b"".join(parts)
+
+
+def _downgrade_message(entry: memoryview, message: _Message, magic: int, limit: int) -> bytes:
+    """A message that the log took over from an older broker; as it is, if the client knows it."""
+    if message.magic <= magic:
+        return bytes(entry)
+    return build_message_set(list(messages(entry, limit)), magic, message.codec)
 
 
 def build_message_set(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.storage.errors import LogOffline
+from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
     from ottla.cluster.metadata import Partition as PartitionState
@@ -102,10 +103,12 @@ class Partition:
         """The log, if somebody has used it since the start."""
         return self._log
 
-    def append(self, buffer: bytearray | memoryview, now_ms: int) -> Append:
-        """Append a producer's batches; they are committed when every in-sync replica has them."""
+    def append(
+        self, buffer: bytearray | memoryview, now_ms: int, origin: Origin = Origin.CLIENT
+    ) -> Append:
+        """Append batches; they are committed when every in-sync replica has them."""
         log = self._log or self.log
-        appended = log.append(buffer, self.leader_epoch, now_ms)
+        appended = log.append(buffer, self.leader_epoch, now_ms, origin)
         if self._alone:
             log.advance_high_watermark(log.log_end_offset)
             if self.waiters:

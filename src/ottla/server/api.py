@@ -25,6 +25,9 @@ log = logging.getLogger("ottla.api")
 
 R = TypeVar("R", bound=Message)
 
+# What a handler returns: the response, or something that will give it.
+Outcome = Message | Coroutine[Any, Any, Message] | asyncio.Future[Message]
+
 # (connection, frame, where the body begins, where it ends, api version, correlation id)
 Serve = Callable[[Connection, memoryview, int, int, int, int], None]
 
@@ -102,14 +105,14 @@ def _declare(declaration: Declaration) -> None:
 def handles(
     request: type[R], *, versions: tuple[int, int]
 ) -> Callable[
-    [Callable[[Request[R]], Message | Coroutine[Any, Any, Message]]],
-    Callable[[Request[R]], Message | Coroutine[Any, Any, Message]],
+    [Callable[[Request[R]], Outcome]],
+    Callable[[Request[R]], Outcome],
 ]:
     """Declare a handler of decoded requests."""
 
     def decorate(
-        function: Callable[[Request[R]], Message | Coroutine[Any, Any, Message]],
-    ) -> Callable[[Request[R]], Message | Coroutine[Any, Any, Message]]:
+        function: Callable[[Request[R]], Outcome],
+    ) -> Callable[[Request[R]], Outcome]:
         key = ApiKey(request.api_key)
 
         def bind(broker: Broker, api: Api) -> Serve:
@@ -148,7 +151,7 @@ def _serve_decoded(
     broker: Broker,
     api: Api,
     request_class: type[R],
-    function: Callable[[Request[R]], Message | Coroutine[Any, Any, Message]],
+    function: Callable[[Request[R]], Outcome],
 ) -> Serve:
     def serve(
         connection: Connection,
@@ -169,9 +172,12 @@ def _serve_decoded(
             _failed(connection, api, version)
             return
         slot = connection.reserve(exclusive=True)
-        task = broker.spawn(result, f"{api.name} of {connection.address}")
+        if isinstance(result, asyncio.Future):
+            later = result
+        else:
+            later = broker.spawn(result, f"{api.name} of {connection.address}")
 
-        def done(finished: asyncio.Task[Message]) -> None:
+        def done(finished: asyncio.Future[Message]) -> None:
             if finished.cancelled():
                 connection.close("the broker stops")
                 return
@@ -180,7 +186,7 @@ def _serve_decoded(
             except Exception:  # noqa: BLE001 - see _failed
                 _failed(connection, api, version)
 
-        task.add_done_callback(done)
+        later.add_done_callback(done)
 
     return serve
 

@@ -33,7 +33,9 @@ from ottla.server.clockwork import Clockwork
 from ottla.server.config_rules import Rules
 from ottla.server.connection import Connection
 from ottla.server.delayed import Wakeups
+from ottla.server.internal_topics import ensure_internal_topic
 from ottla.server.lanes import Lanes
+from ottla.server.metadata_view import ImageView
 from ottla.server.partitions import Partitions
 from ottla.server.producer_ids import ProducerIds
 from ottla.server.reactor import Limits, Reactor
@@ -105,6 +107,7 @@ class Broker:
             SUPPORTED_FEATURES,
             defaults=self._topic_defaults(),
         )
+        self.metadata = ImageView(lambda: self.image)
         self.producer_ids = ProducerIds(self._producer_id_block)
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
         # Addresses that were bound, once it has started.
@@ -176,6 +179,10 @@ class Broker:
             and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS
         }
 
+    async def internal_topic(self, name: str) -> None:
+        """Have a coordinator's topic made if it is not there. ProtocolError if it cannot be."""
+        await ensure_internal_topic(self, name)
+
     def topic_config(self, name: str) -> LogConfig:
         """The settings of a topic: its own over the broker's."""
 
@@ -229,7 +236,7 @@ class Broker:
 
     def _name_strays(self) -> None:
         """Logs of topics that nobody knows: left alone, for their owner to look at."""
-        for topic, index in self.logs.keys():
+        for topic, index in self.logs.keys():  # noqa: SIM118 - not a mapping
             if self.partitions.get(topic, index) is None:
                 log.warning(
                     "log of an unknown topic, left as it is: topic=%s partition=%d", topic, index

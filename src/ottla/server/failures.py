@@ -10,6 +10,7 @@ from ottla.storage import errors as storage
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (record.UnsupportedMagic, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (record.TooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (record.WrongTimestampType, ErrorCode.INVALID_TIMESTAMP),
     (record.InvalidRecord, ErrorCode.INVALID_RECORD),
     (record.InvalidBatch, ErrorCode.CORRUPT_MESSAGE),
     (storage.RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),

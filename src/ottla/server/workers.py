@@ -12,8 +12,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,6 +19,8 @@ from ottla.record.codecs import Codec
 from ottla.record.errors import TooLarge
 
 if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
     from ottla.server.lanes import Transform
     from ottla.storage.config import LogConfig
 
@@ -41,6 +41,9 @@ class Workers:
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run a job (module-level functions only: it travels by pickle) in a worker process."""
+        # Imported on first use: few brokers ever need it, and it is not cheap.
+        from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+
         if self._pool is None:
             import multiprocessing
 

@@ -119,7 +119,10 @@ class FlushJob:
         if self.epochs is not None:
             files.replace_file(*self.epochs)
         for path in self.sync_paths:
-            fd = files.open(path, READ_ONLY)
+            try:
+                fd = files.open(path, READ_ONLY)
+            except FileNotFoundError:
+                continue  # lost in a crash before; whoever knows the topic writes it again
             try:
                 files.fsync(fd)
             finally:

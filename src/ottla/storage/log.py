@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from ottla.record.batch import (
     CONTROL_BIT,
-    TIMESTAMP_TYPE_BIT,
     check_batch,
     check_produced,
     set_log_append_time,
@@ -96,7 +95,6 @@ class Log(ReadableLog):
             if (
                 max_timestamp - now_ms > self._after_max_ms
                 or now_ms - fields[7] > self._before_max_ms
-                or fields[5] & TIMESTAMP_TYPE_BIT
             ):
                 self._check_timestamps(fields, now_ms)
         marker = None
@@ -165,8 +163,6 @@ class Log(ReadableLog):
 
     def _check_timestamps(self, fields: HeaderFields, now_ms: int) -> None:
         """The slow half of the check: something looks wrong, or there is no timestamp at all."""
-        if fields[5] & TIMESTAMP_TYPE_BIT:
-            raise InvalidTimestamp(fields[8], now_ms)
         if fields[8] != NO_TIMESTAMP and fields[8] - now_ms > self._after_max_ms:
             raise InvalidTimestamp(fields[8], now_ms)
         if fields[7] != NO_TIMESTAMP and now_ms - fields[7] > self._before_max_ms:
@@ -296,12 +292,12 @@ class Log(ReadableLog):
             self._first_batch(segment)
         if append.leader_epoch != self.epochs.latest_epoch and append.leader_epoch >= 0:
             self.epochs.assign(append.leader_epoch, append.base_offset)
-        self.log_end_offset = last_offset + 1
+        end = self.log_end_offset = last_offset + 1
         self.appended_bytes += append.size
         if not self.unflushed_since:
             self.unflushed_since = append.now_ms
             self.owner.became_dirty(self)
-        if last_offset >= self.flush_at_offset:
+        if end >= self.flush_at_offset:
             self.owner.wants_flush(self)
         self._writing = None
 

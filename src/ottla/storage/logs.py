@@ -526,6 +526,8 @@ class Logs(LogOwner):
         if isinstance(job, FlushJob):
             log = job.log
             log.flush_end(job)
+            if self.open_files.crowded:
+                self.open_files.trim()
             folder = self._places.get((log.topic, log.partition))
             if folder is not None:
                 folder.changed = True

@@ -139,13 +139,15 @@ def load_log(
         loader.segments,
         log_start_offset=loader.start,
         log_end_offset=loader.end,
-        recovery_point=min(max(recovery_point, loader.start), loader.end),
+        recovery_point=min(max(recovery_point, loader.segments[0].base_offset), loader.end),
     )
     log.pending_snapshots = loader.pending_snapshots
     log.appended_bytes = loader.unsynced_bytes
     log.snapshot_bytes = loader.unsynced_bytes - loader.replayed_bytes
+    # Nothing of a log that was never flushed was synced, its metadata neither.
+    log.metadata_unsynced = recovery_point == 0
     if loader.unsynced_bytes:
-        log.folder_unsynced = log.metadata_unsynced = True
+        log.folder_unsynced = True
         log.unflushed_since = now_ms
         owner.became_dirty(log)
     log.high_watermark = min(max(high_watermark, loader.start), loader.end)
@@ -171,6 +173,7 @@ class _Loader:
         self.open_files = open_files
         self.now_ms = now_ms
         self.producer_expiration_ms = producer_expiration_ms
+        self.names: set[str] = set()
         self.segments = Segments()
         self.epochs = LeaderEpochs(f"{folder}/{LEADER_EPOCH_CHECKPOINT}", files)
         self.epochs_lost = False
@@ -208,16 +211,10 @@ class _Loader:
             remove_files(self._segment(bases.pop(0), 0))
         for base in bases:
             size = self.files.size(f"{self.folder}/{segment_name(base)}{LOG_SUFFIX}")
-            segment = self._segment(base, size, sealed=base != bases[-1])
-            self.segments.add(segment)
-            if segment.sealed and not (
-                segment_name(base) + INDEX_SUFFIX in names
-                and segment_name(base) + TIME_INDEX_SUFFIX in names
-            ):
-                logger.warning("%s: an index is missing and is made anew", segment.path)
-                segment.rebuild_indexes()
+            self.segments.add(self._segment(base, size, sealed=base != bases[-1]))
         if not bases:
             self.segments.add(self._segment(log_start_offset, None))
+        self.names = names
         self.start = max(log_start_offset, self.segments[0].base_offset)
         self.producers.map_end_offset = -1  # not yet loaded
 
@@ -232,6 +229,16 @@ class _Loader:
             sealed=sealed,
             created_ms=self.now_ms,
         )
+
+    def _rebuild_missing(self, count: int) -> None:
+        """Makes index files anew that the first `count` segments, which are whole, should have."""
+        for slot in range(count):
+            segment = self.segments[slot]
+            name = segment_name(segment.base_offset)
+            if name + INDEX_SUFFIX in self.names and name + TIME_INDEX_SUFFIX in self.names:
+                continue
+            logger.warning("%s: an index is missing and is made anew", segment.path)
+            segment.rebuild_indexes()
 
     def load_epochs(self) -> None:
         try:
@@ -259,6 +266,7 @@ class _Loader:
             return False
         if active.on_disk:
             active.load_tail(end)
+        self._rebuild_missing(len(self.segments) - 1)
         self._finish_epochs()
         replay_from = self.producers.truncate_and_reload(self.start, end, self.now_ms)
         self.replayed_bytes = replay(
@@ -269,13 +277,15 @@ class _Loader:
     def recover(self, recovery_point: int) -> None:
         """Checks what lies behind the recovery point, and ends the log where it stops making
         sense."""
-        start = max(recovery_point, self.start)
+        # Not from the log start, if that is behind: what it lies in may be torn before it.
+        start = max(recovery_point, self.segments[0].base_offset)
         slot = self.segments.slot_of(start)
         first = self.segments[slot]
+        self._rebuild_missing(slot)
         for segment in self.segments.from_offset(start):
             segment.unseal()
         if first.on_disk and not self._cut_indexes(first, start):
-            start = max(first.base_offset, self.start)
+            start = first.base_offset
         self.epochs.truncate_from_end(start)
         replay_from = self.producers.truncate_and_reload(self.start, start, self.now_ms)
         self.replayed_bytes = replay(
@@ -360,6 +370,8 @@ class _Loader:
                     break
                 self._note(segment, at, size, fields[0] + fields[6], fields[8])
                 position = at + size
+                if self.end >= start:
+                    break
         except CorruptLog:
             # Where the synced part ends early, the caller finds the log too short. What is not yet
             # synced is checked in full, from here on.

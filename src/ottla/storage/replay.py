@@ -14,6 +14,9 @@ def replay(segments: Segments, producers: ProducerStates, start: int, end: int) 
     """Takes the batches in [start, end) into account; the bytes that were walked over. Only headers
     are read, and the few batches that end transactions."""
     walked = 0
+    if start >= end:
+        producers.map_end_offset = end
+        return walked
     for segment in segments.from_offset(start):
         if segment.base_offset >= end:
             break
@@ -23,12 +26,11 @@ def replay(segments: Segments, producers: ProducerStates, start: int, end: int) 
         walked += segment.size - position
         for at, size, fields in segment.walk(position, REBUILD_CHUNK):
             last_offset = fields[0] + fields[6]
-            if last_offset < start or fields[9] < 0:
-                continue
-            if last_offset >= end:
-                break
-            batch = segment.file().read(size, at) if fields[5] & CONTROL_BIT else b""
-            replay_batch(producers, fields, batch)
+            if fields[9] >= 0 and start <= last_offset < end:
+                batch = segment.file().read(size, at) if fields[5] & CONTROL_BIT else b""
+                replay_batch(producers, fields, batch)
+            if last_offset + 1 >= end:
+                break  # what lies behind it may be torn
     producers.map_end_offset = end
     return walked
 

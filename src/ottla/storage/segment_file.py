@@ -101,7 +101,7 @@ class OpenFiles:
         """Opens the segment's file and remembers it as the segment's."""
         with self._lock:
             if len(self._queue) >= self.limit:
-                self._evict(1)
+                self._evict(len(self._queue) - self.limit + 1)
             try:
                 fd = self.files.open(segment.path, flags)
             except OSError as error:
@@ -118,6 +118,11 @@ class OpenFiles:
         with self._lock:
             segment.opened = None
             self._queue.pop(segment, None)
+
+    def trim(self) -> None:
+        """Back to the limit, as far as there are files that may be closed."""
+        with self._lock:
+            self._evict(len(self._queue) - self.limit)
 
     def _evict(self, wanted: int) -> int:
         """Closes up to `wanted` cold files; returns how many."""

@@ -37,31 +37,33 @@ def truncate_to(log: Log, offset: int, now_ms: int) -> bool:
 
 
 def _truncate(log: Log, offset: int, now_ms: int) -> None:
-    if offset < log.recovery_point:
-        log.owner.lower_recovery_point(log, offset)
-        log.recovery_point = offset
-    # Snapshots before segments: recovery takes them as proof that the segment before was synced.
-    log.producers.truncate_and_reload(log.log_start_offset, offset, now_ms)
-    log.files.fsync_folder(log.folder)
     segments = log.segments
     slot = segments.slot_of(offset)
+    active = segments[slot]
+    found = active.locate(offset)
+    end = offset
+    if found is not None:
+        # A batch that reaches over the offset goes as a whole, and is fetched again.
+        base = int.from_bytes(active.file().read(8, found[0]), "big", signed=True)
+        end = min(offset, base)
+    if end < log.recovery_point:
+        log.owner.lower_recovery_point(log, end)
+        log.recovery_point = end
+    # Snapshots before segments: recovery takes them as proof that the segment before was synced.
+    log.producers.truncate_and_reload(log.log_start_offset, end, now_ms)
+    log.files.fsync_folder(log.folder)
     for segment in reversed(segments.take_from(slot + 1)):
         remove_files(segment)
     log.files.fsync_folder(log.folder)
-    active = segments.active
-    end = offset
-    if active.size:
-        found = active.locate(offset)
-        if found is not None:
-            # A batch that reaches over the offset goes as a whole, and is fetched again.
-            base = int.from_bytes(active.file().read(8, found[0]), "big", signed=True)
-            end = min(offset, base)
-            active.unseal()
-            active.cut(found[0], end)
+    if found is not None:
+        active.unseal()
+        active.cut(found[0], end)
     active.unseal()
     log.active = active
     active.load_tail(end)
     log.log_end_offset = end
+    # It may have been inside of a batch that went.
+    log.log_start_offset = min(log.log_start_offset, end)
     log.high_watermark = min(log.high_watermark, end)
     log.recovery_point = min(log.recovery_point, end)
     log.pending_snapshots = []

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from interop_kit.records import Record
+from interop_kit.records import Headers, Record
 
 ALL_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 READ_TIMEOUT = 30.0
@@ -57,11 +57,11 @@ EARLIEST = Start()
 
 
 class Client(abc.ABC):
+    # Set from the table in registry.py.
     name: str
-    codecs: frozenset[str] = frozenset(ALL_CODECS)
-    abilities: frozenset[Ability] = EVERYTHING
-    # What it can write but loses on reading, or cannot read at all.
-    unreadable: frozenset[Ability] = frozenset()
+    codecs: frozenset[str]
+    abilities: frozenset[Ability]
+    unreadable: frozenset[Ability]
 
     @abc.abstractmethod
     def create_topic(
@@ -135,9 +135,17 @@ def as_seen_by(records: list[Record], reader: Client) -> list[Record]:
     """The records without what this client does not show of them."""
     if A.HEADERS in reader.unreadable:
         records = [replace(record, headers=()) for record in records]
+    if A.REPEATED_HEADERS in reader.unreadable:
+        records = [replace(record, headers=gathered(record.headers)) for record in records]
     if A.TIMESTAMPS in reader.unreadable:
         records = [replace(record, timestamp=None) for record in records]
     return records
+
+
+def gathered(headers: Headers) -> Headers:
+    """Headers of one name side by side, where the first of them was."""
+    names = dict.fromkeys(name for name, _ in headers)
+    return tuple(header for name in names for header in headers if header[0] == name)
 
 
 def is_text(record: Record) -> bool:

@@ -28,15 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from interop_kit.client import (
-    ALL_CODECS,
-    EARLIEST,
-    EVERYTHING,
-    READ_TIMEOUT,
-    Ability,
-    Client,
-    Start,
-)
+from interop_kit.client import EARLIEST, READ_TIMEOUT, Client, Start
 from interop_kit.records import Record
 
 ANSWER_TIMEOUT = 60.0
@@ -114,20 +106,7 @@ class DriverProcess:
 class DriverClient(Client):
     """A client behind a program that speaks JSON lines."""
 
-    def __init__(
-        self,
-        name: str,
-        command: list[str],
-        log_path: Path,
-        *,
-        codecs: frozenset[str] = frozenset(ALL_CODECS),
-        abilities: frozenset[Ability] = EVERYTHING,
-        unreadable: frozenset[Ability] = frozenset(),
-    ) -> None:
-        self.name = name
-        self.codecs = codecs
-        self.abilities = abilities
-        self.unreadable = unreadable
+    def __init__(self, command: list[str], log_path: Path) -> None:
         self._command = command
         self._log_path = log_path
         self._driver: DriverProcess | None = None

@@ -8,15 +8,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from tempfile import TemporaryFile
 
-from interop_kit.client import (
-    ALL_CODECS,
-    EARLIEST,
-    EVERYTHING,
-    READ_TIMEOUT,
-    Ability,
-    Client,
-    Start,
-)
+from interop_kit.client import EARLIEST, READ_TIMEOUT, Client, Start
 from interop_kit.records import Record
 
 # What stands between key and value on kcat's input. The records that kcat is given are printable.
@@ -24,27 +16,16 @@ KEY_END = "\x1f"
 
 
 class KcatClient(Client):
-    name = "kcat"
-    # Its JSON output carries text only; it has no admin commands, and stamps records itself.
-    abilities = EVERYTHING - {Ability.CREATE, Ability.BINARY, Ability.TIMESTAMPS}
-    unreadable = frozenset({Ability.BINARY})
-
     def __init__(self, program: str, bootstrap: str, broker_version: str | None = None) -> None:
         """With `broker_version` it takes the broker for one of that age, and does not ask."""
         self.program = program
         self.bootstrap = bootstrap
         self.settings: dict[str, str] = {}
         if broker_version is not None:
-            self.name = f"kcat as of {broker_version}"
             self.settings = {
                 "api.version.request": "false",
                 "broker.version.fallback": broker_version,
             }
-            self.abilities -= {Ability.HEADERS, Ability.TIME, Ability.IDEMPOTENCE}
-            self.unreadable |= {Ability.HEADERS}
-            if not broker_version.startswith("0.10"):
-                self.unreadable |= {Ability.TIMESTAMPS}
-            self.codecs = frozenset(ALL_CODECS) - {"zstd"}
 
     def _command(self, *arguments: str, **settings: str) -> list[str]:
         command = [self.program, "-b", self.bootstrap, *arguments]

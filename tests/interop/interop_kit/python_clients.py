@@ -7,15 +7,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
-from interop_kit.client import (
-    ALL_CODECS,
-    EARLIEST,
-    EVERYTHING,
-    READ_TIMEOUT,
-    Ability,
-    Client,
-    Start,
-)
+from interop_kit.client import EARLIEST, READ_TIMEOUT, Client, Start
 from interop_kit.records import Record
 
 # Long enough that everything handed over in one call leaves in one batch for each partition.
@@ -25,8 +17,6 @@ T = TypeVar("T")
 
 
 class ConfluentClient(Client):
-    name = "confluent-kafka"
-
     def __init__(self, bootstrap: str, overrides: Mapping[str, Any] | None = None) -> None:
         self.bootstrap = bootstrap
         self.overrides = dict(overrides or {})
@@ -175,25 +165,10 @@ class ConfluentClient(Client):
 class KafkaPythonClient(Client):
     """kafka-python; with `api_version` it speaks as it would to a broker of that age."""
 
-    name = "kafka-python"
-    abilities = EVERYTHING - {Ability.EMPTY_RECORDS, Ability.NULL_HEADERS}
-
     def __init__(self, bootstrap: str, api_version: tuple[int, ...] | None = None) -> None:
         self.common: dict[str, Any] = {"bootstrap_servers": bootstrap}
         if api_version is not None:
             self.common["api_version"] = api_version
-            self.name = "kafka-python as of " + ".".join(map(str, api_version))
-            lost = {Ability.HEADERS, Ability.IDEMPOTENCE}
-            self.unreadable = frozenset({Ability.HEADERS})
-            self.codecs = frozenset(ALL_CODECS) - {"zstd"}
-            if api_version < (0, 10, 1):
-                lost |= {Ability.TIME, Ability.CREATE}
-            if api_version < (0, 10):
-                lost |= {Ability.TIMESTAMPS}
-                self.unreadable |= {Ability.TIMESTAMPS}
-            if api_version < (0, 8, 2):
-                self.codecs -= {"lz4"}
-            self.abilities -= lost
 
     def _consumer(self) -> Any:
         from kafka import KafkaConsumer
@@ -329,9 +304,6 @@ def python_record(message: Any) -> Record:
 
 
 class AiokafkaClient(Client):
-    name = "aiokafka"
-    abilities = EVERYTHING - {Ability.EMPTY_RECORDS}
-
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 

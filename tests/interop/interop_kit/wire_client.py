@@ -12,19 +12,31 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from interop_kit.client import EARLIEST, EVERYTHING, READ_TIMEOUT, Ability, Client, Start
+from interop_kit.client import (
+    ALL_CODECS,
+    EARLIEST,
+    EVERYTHING,
+    READ_TIMEOUT,
+    Ability,
+    Client,
+    Start,
+)
 from interop_kit.message_sets import CODEC_NUMBERS
 from interop_kit.records import Record
 from interop_kit.wire import EARLIEST as EARLIEST_TIME
 from interop_kit.wire import LATEST as LATEST_TIME
 from interop_kit.wire import RawConnection
 
+# Unknown topic, no leader, not the leader: what Kafka may say of a topic made a moment ago.
+NOT_YET = (3, 5, 6)
 ACKS = {"0": 0, "1": 1, "all": -1}
 
 
 class WireClient(Client):
     name = "wire"
+    codecs = frozenset(ALL_CODECS)
     abilities = EVERYTHING - {Ability.IDEMPOTENCE}
+    unreadable = frozenset[Ability]()
 
     def __init__(self, bootstrap: str) -> None:
         from confluent_kafka.admin import AdminClient
@@ -83,6 +95,9 @@ class WireClient(Client):
                 run = list(pairs)
                 batch = record_batch([record for _, record in run], codec)
                 answer = connection.produce(7, topic, partition, batch, acks=ACKS[acks])
+                while answer is not None and answer.error in NOT_YET:
+                    time.sleep(0.01)
+                    answer = connection.produce(7, topic, partition, batch, acks=ACKS[acks])
                 assert answer is None or answer.error == 0, answer
                 for at, (number, _) in enumerate(run):
                     offsets[number] = -1 if answer is None else answer.base_offset + at

@@ -1,0 +1,1 @@
+"""What the benchmark programs have in common: the client, the brokers, the rounds, the report."""

@@ -1,0 +1,182 @@
+"""The brokers that are measured: processes that a benchmark starts, or one that runs already."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.harness import process, wire
+from bench.harness.client import Client
+from bench.harness.errors import BenchError
+
+HOST = "127.0.0.1"
+START_TIMEOUT = 90.0
+STOP_TIMEOUT = 90.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Broker:
+    """Somewhere to connect to. One that we did not start has no process and no folder for us."""
+
+    def __init__(self, name: str, host: str, port: int) -> None:
+        self.name = name
+        self.address = (host, port)
+
+    def client(self) -> Client:
+        return Client(self.address)
+
+    def cpu_seconds(self) -> float:
+        return 0.0
+
+    def answers(self, timeout: float = START_TIMEOUT) -> bool:
+        try:
+            with Client(self.address, timeout) as client:
+                return len(client.ask(wire.api_versions_request())) > 8
+        except (OSError, BenchError):
+            return False
+
+    def forget(self, topic: str) -> None:
+        """Delete a topic. Where its files are ours to see, wait until they are gone."""
+        with self.client() as client:
+            client.delete_topic(topic)
+
+
+class ManagedBroker(Broker, ABC):
+    """A broker in a process of its own. Its data folder lives until `discard`."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name, HOST, free_port())
+        self.folder = folder
+        self.data = folder / "data"
+        self.log = folder / "broker.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @abstractmethod
+    def command(self) -> Sequence[str]:
+        """What to run; the data folder is ready for it."""
+
+    def environment(self) -> Mapping[str, str]:
+        return os.environ
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise BenchError(f"{self.name} was never started")
+        return self._process.pid
+
+    def start(self) -> float:
+        """Start the process; the seconds until it answered its first request."""
+        with self.log.open("ab") as log:
+            began = time.perf_counter()
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment(),
+                start_new_session=True,
+                preexec_fn=_lift_file_limit,
+            )
+        while not self.answers():
+            if not self.running:
+                raise BenchError(f"{self.name} ended before it answered; {self.last_words()}")
+            if time.perf_counter() - began > START_TIMEOUT:
+                self.kill()
+                raise BenchError(f"{self.name} did not answer; {self.last_words()}")
+            time.sleep(0.002)
+        return time.perf_counter() - began
+
+    def stop(self) -> float:
+        """Ask it to stop; the seconds it took."""
+        if self._process is None or not self.running:
+            return 0.0
+        began = time.perf_counter()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BenchError(f"{self.name} did not stop in {STOP_TIMEOUT:.0f} s") from None
+        return time.perf_counter() - began
+
+    def kill(self) -> None:
+        if self._process is not None and self.running:
+            for pid in process.family(self.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.wait()
+
+    def discard(self) -> None:
+        """End it at once and remove its folder."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def last_words(self) -> str:
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()[-15:]
+        except FileNotFoundError:
+            lines = []
+        return "it wrote:\n    " + "\n    ".join(lines or ["nothing"])
+
+    def cpu_seconds(self) -> float:
+        return process.cpu_seconds(self.pid) if self.running else 0.0
+
+    def resident_bytes(self) -> int:
+        return process.resident_bytes(self.pid)
+
+    def segments(self, topic: str) -> list[Path]:
+        """The log files of all partitions of a topic."""
+        return sorted(self.data.glob(f"{topic}-*/*.log"))
+
+    def forget(self, topic: str) -> None:
+        super().forget(topic)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and any(self.data.glob(f"{topic}-*")):
+            time.sleep(0.05)
+
+
+def _lift_file_limit() -> None:
+    """Thousands of partitions need thousands of files; both brokers get all that the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+# Data of a row that is over must go soon, or the rounds after it find the disk or the memory full.
+HOUSEKEEPING = {"log.segment.delete.delay.ms": "500"}
+
+
+class OttlaBroker(ManagedBroker):
+    """`ottla serve`, started as a user starts it."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        super().__init__("Ottla", folder)
+        self._settings = {**HOUSEKEEPING, **settings}
+
+    def command(self) -> Sequence[str]:
+        host, port = self.address
+        words = [sys.executable, "-m", "ottla.cli.main", "serve"]
+        words += ["--listen", f"{host}:{port}", "--data", str(self.data)]
+        for name, value in self._settings.items():
+            words += ["--set", f"{name}={value}"]
+        return words

@@ -1,0 +1,158 @@
+"""Produce at full speed: the shapes and depths of the table in docs/benchmarks.md, two settings each."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from typing import NamedTuple
+
+from bench.harness import process
+from bench.harness.batch import Shape
+from bench.harness.bench import Bench, Place, Row, RollingTopic, alternate
+from bench.harness.broker import Broker
+from bench.harness.produce_load import SETTINGS, Load, Setting, produce_load, requests_for
+from bench.harness.results import Measurement, Target
+
+# Most that one round may write; a round ends earlier rather than fill the memory.
+MOST_IN_A_ROUND = 2 << 30
+
+
+class Case(NamedTuple):
+    """A shape of load."""
+
+    name: str
+    claim: str
+    shape: Shape
+    connections: int
+    depth: int
+    place: Place
+    in_requests: bool  # requests/s are what counts, not MB/s
+    target: Target | None
+
+
+CASES = (
+    Case(
+        "produce-64x1kB-tmpfs",
+        "batches of 64 × 1 kB, 4 connections × 5 in flight, data on tmpfs",
+        Shape(64, 1000),
+        4,
+        5,
+        "tmpfs",
+        False,
+        Target(1.5, 3.0),
+    ),
+    Case(
+        "produce-100x100B",
+        "batches of 100 × 100 B, 8 connections × 5 in flight, data on tmpfs",
+        Shape(100, 100),
+        8,
+        5,
+        "tmpfs",
+        False,
+        None,
+    ),
+    Case(
+        "produce-single-8x5",
+        "one 100 B record per request, 8 connections × 5 in flight",
+        Shape(1, 100),
+        8,
+        5,
+        "tmpfs",
+        True,
+        Target(1.5, 3.0),
+    ),
+    Case(
+        "produce-single-1x1",
+        "one 100 B record per request, one connection, one in flight",
+        Shape(1, 100),
+        1,
+        1,
+        "tmpfs",
+        True,
+        Target(1.0, 1.5),
+    ),
+    Case(
+        "produce-single-64x1",
+        "one 100 B record per request, 64 connections, one in flight on each",
+        Shape(1, 100),
+        64,
+        1,
+        "tmpfs",
+        True,
+        None,
+    ),
+    Case(
+        "produce-64x1kB-disk",
+        "batches of 64 × 1 kB, 4 connections × 5 in flight, data on disk",
+        Shape(64, 1000),
+        4,
+        5,
+        "disk",
+        False,
+        Target(1.0, 1.3),
+    ),
+)
+
+
+def _one_setting(bench: Bench, case: Case, setting: Setting) -> Measurement:
+    on_disk = case.place == "disk"
+    seconds = bench.seconds(full=4.0, quick=1.0) if on_disk else bench.seconds(2.0, 0.6)
+    brokers = bench.pair(case.place)
+    topics = {
+        broker.name: RollingTopic(bench, broker, setting.partitions) for broker in brokers
+    }
+    fastest = dict.fromkeys(topics, 0.0)  # bytes/s, to know when a topic is going to overflow
+
+    def measure(broker: Broker) -> Load:
+        topic = topics[broker.name]
+        name = topic.name(int(min(fastest[broker.name] * seconds, MOST_IN_A_ROUND)))
+        supplies = requests_for(broker.address, name, case.shape, setting, case.connections)
+        if on_disk:
+            process.settle_disk()
+        load = produce_load(
+            broker.address,
+            supplies,
+            case.depth,
+            seconds=seconds,
+            max_bytes=MOST_IN_A_ROUND,
+            broker_cpu=broker.cpu_seconds,
+        )
+        topic.wrote(load)
+        fastest[broker.name] = max(fastest[broker.name], load.bytes / load.seconds)
+        return load
+
+    loads = alternate(brokers, bench.rounds, measure)
+    for topic in topics.values():
+        topic.drop()
+    return Measurement(
+        row=case.name,
+        setting=setting.name,
+        what=case.claim,
+        unit="requests/s" if case.in_requests else "MB/s",
+        higher_is_better=True,
+        values={name: [_value(case, load) for load in rounds] for name, rounds in loads.items()},
+        target=case.target,
+        notes=[busy(name, rounds) for name, rounds in loads.items()],
+    )
+
+
+def _value(case: Case, load: Load) -> float:
+    return load.requests_per_second if case.in_requests else load.megabytes_per_second
+
+
+def busy(name: str, rounds: list[Load]) -> str:
+    """Who was the limit: cores that the broker and the client kept busy, as medians."""
+    broker = statistics.median(load.broker_cpu for load in rounds)
+    client = statistics.median(load.client_cpu for load in rounds)
+    cost = statistics.median(load.broker_cpu * load.seconds / load.requests for load in rounds)
+    return (
+        f"{name}: broker {broker:.2f} cores, client {client:.2f},"
+        f" {cost * 1e6:.1f} µs of the broker's processor time for a request"
+    )
+
+
+def _run(case: Case, bench: Bench) -> list[Measurement]:
+    return [_one_setting(bench, case, setting) for setting in SETTINGS]
+
+
+ROWS = tuple(Row(case.name, case.claim, functools.partial(_run, case)) for case in CASES)

@@ -1,0 +1,329 @@
+"""The runtime of the coordinators: what their state machines ask for is done here.
+
+A coordinator's state lives in the partitions of an internal topic, one shard (a state machine without
+I/O, see `ottla.coordinator.shard`) for each. A shard is loaded when it is first asked for: its
+partition is read from start to end and every record replayed. From then on each request runs on the
+loop: the shard answers with effects, the records are appended and replayed, the answers sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ottla.coordinator.shard import Effects, Instant, Replayed, Shard, Ticket
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.record.batch import BatchHeader, Record, build_batch, headers, records
+from ottla.record.errors import InvalidBatch, Truncated
+from ottla.storage.append import read_marker
+from ottla.storage.errors import RecordTooLarge, StorageError
+from ottla.storage.producer_state import Origin
+
+if TYPE_CHECKING:
+    from ottla.protocol.message import Message
+    from ottla.replication.partition import Partition
+    from ottla.server.broker import Broker
+
+log = logging.getLogger("ottla.coordinators")
+
+S = TypeVar("S", bound=Shard)
+T = TypeVar("T")
+
+# Bytes of an internal partition that are read and replayed before the loop gets its turn.
+LOAD_BYTES = 1 << 20
+
+Refusal = Callable[[ErrorCode], "Message"]
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode, by which Kafka finds the partition of a group or a transactional id."""
+    value = 0
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(encoded), 2):
+        value = (31 * value + (encoded[at] << 8) + encoded[at + 1]) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def partition_for(key: str, partitions: int) -> int:
+    value = java_hash(key)
+    # The one number that has no positive twin counts as 0.
+    return (0 if value == -(1 << 31) else abs(value)) % partitions
+
+
+class _Phase(Enum):
+    LOADING = auto()
+    SERVING = auto()
+    FAILED = auto()
+
+
+class _Held(Generic[S]):
+    """A shard with its partition and its alarm."""
+
+    __slots__ = ("alarm", "alarm_at", "partition", "phase", "shard")
+
+    def __init__(self, shard: S, partition: Partition) -> None:
+        self.shard = shard
+        self.partition = partition
+        self.phase = _Phase.LOADING
+        self.alarm: asyncio.TimerHandle | None = None
+        self.alarm_at = 0
+
+
+class Coordinators(Generic[S]):
+    """The shards of one internal topic that this broker leads."""
+
+    def __init__(self, broker: Broker, topic: str, make: Callable[[int], S]) -> None:
+        self._broker = broker
+        self._loop = broker.loop
+        self._make = make
+        self.topic = topic
+        self._held: dict[int, _Held[S]] = {}
+        self._waiting: dict[Ticket, tuple[asyncio.Future[Message], Refusal]] = {}
+        self._last_ticket = 0
+
+    # Asking -------------------------------------------------------------------------------------
+
+    def partition_for(self, key: str) -> int | None:
+        """The partition that a group or transactional id belongs to; None without the topic."""
+        partitions = self._broker.partitions.by_name.get(self.topic)
+        return partition_for(key, len(partitions)) if partitions else None
+
+    def submit(
+        self, key: str, call: Callable[[S, Ticket, Instant], Effects], refusal: Refusal
+    ) -> Message | asyncio.Future[Message]:
+        """Let the shard of a key handle a request. The answer itself when it is there at once."""
+        index = self.partition_for(key)
+        if index is None:
+            return refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return self.submit_to(index, call, refusal)
+
+    def submit_to(
+        self, index: int, call: Callable[[S, Ticket, Instant], Effects], refusal: Refusal
+    ) -> Message | asyncio.Future[Message]:
+        try:
+            held = self._serving(index)
+        except ProtocolError as error:
+            return refusal(error.code)
+        self._last_ticket += 1
+        ticket = self._last_ticket
+        future: asyncio.Future[Message] = self._loop.create_future()
+        self._waiting[ticket] = future, refusal
+        self._run(held, call(held.shard, ticket, instant()))
+        return future.result() if future.done() else future
+
+    def ask_all(self, question: Callable[[S, Instant], T]) -> list[T]:
+        """A question that changes nothing, to every shard here. ProtocolError while one is loading."""
+        partitions = self._broker.partitions.by_name.get(self.topic, ())
+        now = instant()
+        return [
+            question(self._serving(partition.index).shard, now)
+            for partition in partitions
+            if partition.leader == self._broker.id
+        ]
+
+    def tell_all(self, event: Callable[[S, Instant], Effects]) -> None:
+        """Something happened that concerns every shard (topics changed)."""
+        for held in list(self._held.values()):
+            if held.phase is _Phase.SERVING:
+                self._run(held, event(held.shard, instant()))
+
+    def act(self, index: int, event: Callable[[S, Instant], Effects]) -> None:
+        """Something happened that concerns one shard (a marker was written, an answer came in)."""
+        held = self._held.get(index)
+        if held is not None and held.phase is _Phase.SERVING:
+            self._run(held, event(held.shard, instant()))
+
+    def marker_written(
+        self, index: int, producer_id: int, producer_epoch: int, committed: bool
+    ) -> None:
+        """A transaction's end was appended to a partition of this topic."""
+        held = self._held.get(index)
+        if held is not None and held.phase is _Phase.SERVING:
+            held.shard.replay_marker(producer_id, producer_epoch, committed)
+
+    # Loading ------------------------------------------------------------------------------------
+
+    def load_all(self) -> None:
+        """Begin to load every shard that this broker leads (at the start, if the topic is there)."""
+        for partition in self._broker.partitions.by_name.get(self.topic, ()):
+            if partition.leader == self._broker.id and partition.index not in self._held:
+                self._begin(partition)
+
+    def _serving(self, index: int) -> _Held[S]:
+        held = self._held.get(index)
+        if held is None:
+            partition = self._broker.partitions.get(self.topic, index)
+            if partition is None:
+                raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if partition.leader != self._broker.id:
+                raise ProtocolError(ErrorCode.NOT_COORDINATOR)
+            held = self._begin(partition)
+        if held.phase is _Phase.LOADING:
+            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        if held.phase is _Phase.FAILED:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return held
+
+    def _begin(self, partition: Partition) -> _Held[S]:
+        held = self._held[partition.index] = _Held(self._make(partition.index), partition)
+        try:
+            empty = partition.log.log_start_offset == partition.log.log_end_offset
+        except StorageError as error:
+            self._fail(held, error)
+            return held
+        if empty:
+            # A new topic: nothing to wait for.
+            self._serve(held)
+        else:
+            self._broker.spawn(self._load(held), f"load of {self.topic}-{partition.index}")
+        return held
+
+    async def _load(self, held: _Held[S]) -> None:
+        partition = held.partition
+        try:
+            store = partition.log
+            offset = store.log_start_offset
+            while offset < store.log_end_offset:
+                piece = store.read(offset, LOAD_BYTES, store.log_end_offset)
+                if piece is None:
+                    break
+                data = await self._broker.reads.read(piece)
+                offset = self._replay(held.shard, data, offset)
+        except (StorageError, InvalidBatch, OSError) as error:
+            self._fail(held, error)
+            return
+        self._serve(held)
+
+    def _replay(self, shard: S, data: bytes, offset: int) -> int:
+        """Replay the whole batches in the data; the offset behind the last of them."""
+        view = memoryview(data)
+        try:
+            for at, header in headers(data):
+                self._replay_batch(shard, view[at : at + header.size], header)
+                offset = header.last_offset + 1
+        except Truncated:
+            # The last batch goes on behind what was read: it comes whole with the next piece.
+            pass
+        return offset
+
+    def _replay_batch(self, shard: S, batch: memoryview, header: BatchHeader) -> None:
+        if header.is_control:
+            marker = read_marker(batch)
+            if marker is not None:
+                shard.replay_marker(header.producer_id, header.producer_epoch, marker.committed)
+            return
+        producer = (-1, -1)
+        if header.is_transactional:
+            producer = header.producer_id, header.producer_epoch
+        for record in records(batch):
+            if record.key is not None:
+                shard.replay(
+                    Replayed(record.key, record.value, record.offset, record.timestamp, *producer)
+                )
+
+    def _serve(self, held: _Held[S]) -> None:
+        held.phase = _Phase.SERVING
+        self._run(held, held.shard.loaded(instant()))
+
+    def _fail(self, held: _Held[S], error: Exception) -> None:
+        held.phase = _Phase.FAILED
+        log.error(
+            "coordinator not available: topic=%s partition=%d %s",
+            self.topic, held.partition.index, error,
+        )  # fmt: skip
+
+    def unload(self, index: int) -> None:
+        """The partition is led elsewhere, or its topic was deleted."""
+        held = self._held.pop(index, None)
+        if held is None:
+            return
+        if held.alarm is not None:
+            held.alarm.cancel()
+        if held.phase is _Phase.SERVING:
+            self._answer(held.shard.unloaded())
+
+    # Doing --------------------------------------------------------------------------------------
+
+    def _run(self, held: _Held[S], effects: Effects) -> None:
+        """Append, replay, answer; then whatever follows from it."""
+        following: Effects | None = effects
+        while following is not None:
+            current, following = following, None
+            if current.records:
+                code = self._append(held, current)
+                if code is not None:
+                    following = self._refuse(current, code)
+                    continue
+            self._answer(current)
+            if current.then is not None:
+                following = current.then()
+        self._arm(held)
+
+    def _append(self, held: _Held[S], effects: Effects) -> ErrorCode | None:
+        """The records as one batch, then into the shard; the error for clients if that failed."""
+        wall = time.time_ns() // 1_000_000
+        producer_id, producer_epoch = effects.producer or (-1, -1)
+        batch = build_batch(
+            [
+                Record(offset, wall, key, value, ())
+                for offset, (key, value) in enumerate(effects.records)
+            ],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=effects.producer is not None,
+        )
+        partition = held.partition
+        try:
+            appended = partition.append(bytearray(batch), wall, Origin.COORDINATOR)
+        except RecordTooLarge:
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        except (StorageError, InvalidBatch) as error:
+            log.error("coordinator's append failed: %s-%d %s", self.topic, partition.index, error)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        offset = appended.base_offset
+        for key, value in effects.records:
+            held.shard.replay(Replayed(key, value, offset, wall, producer_id, producer_epoch))
+            offset += 1
+        return None
+
+    def _refuse(self, effects: Effects, code: ErrorCode) -> Effects | None:
+        if effects.failed is not None:
+            return effects.failed(code)
+        for ticket, _ in effects.answers:
+            waiting = self._waiting.pop(ticket, None)
+            if waiting is not None and not waiting[0].done():
+                waiting[0].set_result(waiting[1](code))
+        return None
+
+    def _answer(self, effects: Effects) -> None:
+        for ticket, response in effects.answers:
+            waiting = self._waiting.pop(ticket, None)
+            # Gone if its connection was closed meanwhile.
+            if waiting is not None and not waiting[0].done():
+                waiting[0].set_result(response)
+
+    def _arm(self, held: _Held[S]) -> None:
+        """Have the shard called at its next deadline."""
+        deadline = held.shard.next_deadline()
+        if deadline is None:
+            return
+        if held.alarm is not None:
+            if held.alarm_at <= deadline:
+                return
+            held.alarm.cancel()
+        held.alarm_at = deadline
+        delay = max(0.0, deadline / 1000 - time.monotonic())
+        held.alarm = self._loop.call_later(delay, self._ring, held)
+
+    def _ring(self, held: _Held[S]) -> None:
+        held.alarm = None
+        if held.phase is _Phase.SERVING and self._held.get(held.partition.index) is held:
+            self._run(held, held.shard.tick(instant()))
+
+
+def instant() -> Instant:
+    return Instant(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)

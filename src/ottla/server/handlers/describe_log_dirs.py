@@ -1,0 +1,93 @@
+"""DescribeLogDirs: the data folders, the room on their disks, and the size of each log.
+
+- A folder that failed is listed with KAFKA_STORAGE_ERROR.
+- Logs that have not been used since the start are sized by their files, without being opened.
+
+Versions:
+  v1  throttle time
+  v2  flexible
+  v3  an error for the whole response
+  v4  total and usable bytes of the disk
+  v5  whether a folder takes no new logs (cordoned): none is
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from ottla.server.api import Request, handles
+
+if TYPE_CHECKING:
+    from ottla.storage.folders import DataFolder
+
+
+@handles(DescribeLogDirsRequest, versions=(0, 5))
+async def describe_log_dirs(request: Request[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
+    broker = request.broker
+    wanted: set[tuple[str, int]] | None = None
+    if request.message.topics is not None:
+        wanted = {
+            (topic.topic, index) for topic in request.message.topics for index in topic.partitions
+        }
+    placed: dict[DataFolder, list[tuple[str, int, int | None]]] = {
+        folder: [] for folder in broker.logs.folders
+    }
+    for topic, index in broker.logs.keys():  # noqa: SIM118 - not a mapping
+        if wanted is None or (topic, index) in wanted:
+            partition = broker.partitions.get(topic, index)
+            opened = partition.opened if partition is not None else None
+            folder = broker.logs.folder_of(topic, index)
+            placed[folder].append((topic, index, None if opened is None else opened.size))
+    return DescribeLogDirsResponse(
+        results=[
+            await broker.loop.run_in_executor(broker.threads, _describe, folder, logs)
+            for folder, logs in placed.items()
+        ]
+    )
+
+
+def _describe(folder: DataFolder, logs: list[tuple[str, int, int | None]]) -> DescribeLogDirsResult:
+    """In a thread: it asks the disk."""
+    answer = DescribeLogDirsResult(log_dir=os.path.abspath(folder.path), topics=[])
+    if folder.offline is not None:
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return answer
+    try:
+        disk = os.statvfs(folder.path)
+        answer.total_bytes = disk.f_blocks * disk.f_frsize
+        answer.usable_bytes = disk.f_bavail * disk.f_frsize
+        topics: dict[str, DescribeLogDirsTopic] = {}
+        for topic, index, size in logs:
+            if topic not in topics:
+                topics[topic] = DescribeLogDirsTopic(name=topic, partitions=[])
+            topics[topic].partitions.append(
+                DescribeLogDirsPartition(
+                    partition_index=index,
+                    partition_size=_size_of(folder.log_path((topic, index)))
+                    if size is None
+                    else size,
+                )
+            )
+        answer.topics = list(topics.values())
+    except OSError:
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        answer.topics = []
+    return answer
+
+
+def _size_of(path: str) -> int:
+    """Bytes of the segments in a log's folder; 0 if it was deleted meanwhile."""
+    try:
+        with os.scandir(path) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.name.endswith(".log"))
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,134 @@
+"""What tests of the storage room need again and again: batches, logs, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ottla.record.batch import Record, build_batch
+from ottla.record.control import build_end_of_transaction
+from ottla.storage.config import LogConfig
+from ottla.storage.files import OS_FILES, Files
+from ottla.storage.log import Log
+from ottla.storage.readable_log import LogOwner, ReadableLog
+from ottla.storage.recovery import create_log, load_log
+from ottla.storage.segment_file import OpenFiles
+from ottla.storage.walk import OVERHEAD, fields_at
+
+NOW = 1_700_000_000_000
+
+
+def a_batch(
+    value: bytes = b"value", *, count: int = 1, timestamp: int = NOW, **header: Any
+) -> bytearray:
+    """A batch as a client sends it: `count` records of the same value."""
+    records = [Record(number, timestamp, None, value) for number in range(count)]
+    return bytearray(build_batch(records, **header))
+
+
+def a_marker(
+    producer_id: int, *, committed: bool, epoch: int = 0, coordinator_epoch: int = 0, now: int = NOW
+) -> bytearray:
+    """The end of a transaction as a coordinator writes it."""
+    return bytearray(
+        build_end_of_transaction(
+            committed=committed,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=now,
+        )
+    )
+
+
+class LogMaker:
+    """Makes and opens the log of one partition, `topic-0`, in a folder."""
+
+    def __init__(
+        self,
+        folder: str,
+        config: LogConfig | None = None,
+        files: Files = OS_FILES,
+        owner: LogOwner | None = None,
+        open_files: OpenFiles | None = None,
+    ) -> None:
+        self.folder = f"{folder}/topic-0"
+        self.config = config or LogConfig()
+        self.files = files
+        self.owner = owner or LogOwner()
+        self.open_files = OpenFiles(files) if open_files is None else open_files
+
+    def create(self) -> Log:
+        return create_log(
+            self.folder,
+            "topic",
+            0,
+            b"0123456789abcdef",
+            self.config,
+            self.files,
+            self.open_files,
+            self.owner,
+        )
+
+    def load(
+        self,
+        *,
+        clean: bool = False,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        high_watermark: int = 0,
+        now_ms: int = NOW,
+    ) -> Log:
+        return load_log(
+            self.folder,
+            "topic",
+            0,
+            self.config,
+            self.files,
+            self.open_files,
+            self.owner,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
+            now_ms=now_ms,
+        )
+
+
+def close_cleanly(log: Log, now_ms: int = NOW) -> int:
+    """Flushes and closes; the recovery point, for `load(clean=True)`."""
+    job = log.flush_begin(now_ms, closing=True)
+    if job is not None:
+        job.run()
+        log.flush_end(job)
+    log.check_online()
+    log.close()
+    return log.recovery_point
+
+
+def stored_batches(
+    log: ReadableLog, offset: int | None = None, max_bytes: int = 1 << 20
+) -> Iterator[tuple[int, int, bytes]]:
+    """(first offset, last offset, bytes) of each batch, as a consumer with that fetch size gets
+    them one read after the other."""
+    offset = log.log_start_offset if offset is None else offset
+    while True:
+        part = log.read(offset, max_bytes, log.log_end_offset)
+        if part is None:
+            return
+        data = part.read()
+        assert len(data) == part.length
+        at = 0
+        while at < len(data):
+            if len(data) - at < 61:
+                break
+            fields = fields_at(data, at)
+            size = fields[1] + OVERHEAD
+            if at + size > len(data):
+                break
+            last_offset = fields[0] + fields[6]
+            if last_offset >= offset:
+                yield fields[0], last_offset, data[at : at + size]
+                offset = last_offset + 1
+            at += size
+        assert at, "a read gave no whole batch"

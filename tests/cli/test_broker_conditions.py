@@ -1,0 +1,70 @@
+"""Brokers in conditions of their own: no topics on first use, going away, a start that fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ottla.cli import kafka
+from ottla.cli.app import app
+from ottla.cli.failures import Failure
+from ottla.testing import BrokerProcess
+
+TIMEOUT = 60
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    settings = {"auto.create.topics.enable": "false"}
+    with BrokerProcess(tmp_path / "data", settings=settings) as process:
+        yield process
+
+
+def _ottla(broker: BrokerProcess, *words: str, stdin: str = "") -> Result:
+    return CliRunner(env={"OTTLA_SERVER": broker.bootstrap}).invoke(app, words, input=stdin)
+
+
+def test_producing_to_a_topic_that_nobody_made(broker: BrokerProcess) -> None:
+    result = _ottla(broker, "produce", "absent", stdin="x\n")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("ottla: there is no topic 'absent'; ")
+    assert result.stderr.count("\n") == 1
+    assert _ottla(broker, "topic", "list", "--quiet").stdout == ""
+
+
+def test_a_broker_that_goes_away_while_it_is_read(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "LOST_AFTER", 0.2)
+    assert _ottla(broker, "topic", "create", "t").exit_code == 0
+    assert _ottla(broker, "produce", "t", stdin="x\n").exit_code == 0
+    reader = kafka.RecordReader(broker.bootstrap, "t", waits=False)
+    try:
+        # One record more than there is: the reader has to wait for it.
+        batches = reader.read({0: (0, 2)})
+        assert [record.value for record in next(batches)] == [b"x"]
+        broker.kill()
+        with pytest.raises(Failure, match="went away while reading"):
+            list(batches)
+    finally:
+        reader.close()
+
+
+def test_two_brokers_on_one_port_or_one_folder(broker: BrokerProcess, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ottla.cli.main", "serve"]
+    for words in (
+        ["--listen", broker.bootstrap, "--data", str(tmp_path / "other")],
+        ["--listen", "127.0.0.1:0", "--data", str(broker.data)],
+    ):
+        second = subprocess.run(
+            [*command, *words], capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+        assert second.returncode == 1
+        told = [line for line in second.stderr.splitlines() if line.startswith("ottla: ")]
+        assert len(told) == 1
+        assert "Traceback" not in second.stderr

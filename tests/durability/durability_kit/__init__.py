@@ -1,0 +1,1 @@
+"""What the durability tests share: a client, producers that write through crashes, and the checks."""

@@ -1,0 +1,47 @@
+"""Kafka's own dump tool, as a judge of the files that Ottla writes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
+TIMEOUT = 120
+# What the tool prints when something is wrong; it ends with status 0 all the same.
+COMPLAINTS = ("Mismatches", "mismatch", "Non-consecutive", "Exception", "invalid", "isValid: false")
+
+
+def kafka_jars() -> Path:
+    """A folder with Kafka's jars: one that is there, or what the interop tests fetch. Skips."""
+    if shutil.which("java") is None:
+        pytest.skip("java is not installed")
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    peer = Path(os.environ.get("KAFKA_PEER_HOME") or caches / "kafka-peer")
+    for folder in [peer / "libs", *sorted((caches / "ottla-interop").glob("kafka-tools-*/libs"))]:
+        if any(folder.glob("kafka-tools-*.jar")):
+            return folder
+    interop = str(Path(__file__).resolve().parents[2] / "interop")
+    if interop not in sys.path:
+        sys.path.insert(0, interop)
+    from interop_kit import toolchain
+
+    return Path(toolchain.kafka_tools()[-1].removesuffix("/*"))
+
+
+def dump(jars: Path, files: Sequence[Path], *options: str) -> str:
+    """Runs the tool over files and returns what it said; fails if it complained."""
+    names = ",".join(str(file) for file in files)
+    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command += ["-cp", f"{jars}/*", DUMP, *options, "--files", names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-4000:]
+    complaints = [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]
+    assert not complaints, "\n".join(complaints[:20])
+    return said

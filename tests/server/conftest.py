@@ -1,0 +1,126 @@
+"""Fixtures of the server's tests: one broker for each test module, in a thread of the test process.
+
+OTTLA_TEST_BOOTSTRAP=HOST:PORT names a running broker to be used in its place (say Apache Kafka, to
+see whether a test asks for what Kafka does); tests that look inside are skipped then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# The kit is a package beside the tests; with pytest's importlib mode nothing else puts it on the path.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from server_kit.broker_thread import BrokerElsewhere, BrokerThread, Complaints
+from server_kit.calls import Topic, create_topic
+from server_kit.wire import Wire
+
+from ottla.testing import BrokerProcess
+
+StartBroker = Callable[..., BrokerThread]
+StartProcess = Callable[..., BrokerProcess]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "complains: the broker is expected to log errors in this test"
+    )
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread | BrokerElsewhere]:
+    elsewhere = os.environ.get("OTTLA_TEST_BOOTSTRAP")
+    if elsewhere:
+        host, _, port = elsewhere.rpartition(":")
+        yield BrokerElsewhere(host, int(port))
+        return
+    with BrokerThread(tmp_path_factory.mktemp("broker") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def inside(broker: BrokerThread | BrokerElsewhere) -> BrokerThread:
+    """The module's broker, for tests that look at its state."""
+    if isinstance(broker, BrokerElsewhere):
+        pytest.skip("the broker's inside is out of reach")
+    return broker
+
+
+@pytest.fixture
+def is_kafka(broker: BrokerThread | BrokerElsewhere) -> bool:
+    return isinstance(broker, BrokerElsewhere)
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    """Starts brokers for one test: start_broker(**settings of BrokerThread)."""
+    if "OTTLA_TEST_BOOTSTRAP" in os.environ:
+        pytest.skip("this test starts brokers of its own")
+    started: list[BrokerThread] = []
+
+    def start(**settings: object) -> BrokerThread:
+        thread = BrokerThread(tmp_path / f"broker-{len(started)}", **settings)  # type: ignore[arg-type]
+        started.append(thread)
+        return thread.start()
+
+    yield start
+    for thread in started:
+        thread.stop()
+
+
+@pytest.fixture
+def start_process(tmp_path: Path) -> Iterator[StartProcess]:
+    """Starts brokers in processes of their own: start_process(**settings of BrokerProcess)."""
+    if "OTTLA_TEST_BOOTSTRAP" in os.environ:
+        pytest.skip("this test starts brokers of its own")
+    started: list[BrokerProcess] = []
+
+    def start(**settings: object) -> BrokerProcess:
+        data = tmp_path / f"process-{len(started)}" / "data"
+        process = BrokerProcess(data, **settings)  # type: ignore[arg-type]
+        started.append(process)
+        return process.start()
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture(autouse=True)
+def complaints(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """What brokers in this process logged as errors during a test: nothing, unless it says so."""
+    with Complaints() as kept:
+        yield kept.lines
+    if request.node.get_closest_marker("complains") is None:
+        assert kept.lines == []
+
+
+@pytest.fixture
+def connect(broker: BrokerThread | BrokerElsewhere) -> Iterator[Callable[[], Wire]]:
+    """Opens connections to the module's broker; they are closed after the test."""
+    opened: list[Wire] = []
+
+    def open_one(timeout: float = 20.0) -> Wire:
+        wire = broker.wire(timeout)
+        opened.append(wire)
+        return wire
+
+    yield open_one
+    for wire in opened:
+        wire.close()
+
+
+@pytest.fixture
+def wire(connect: Callable[[], Wire]) -> Wire:
+    return connect()
+
+
+@pytest.fixture
+def topic(wire: Wire) -> Topic:
+    """A new topic of one partition."""
+    return create_topic(wire)
