@@ -1,93 +1,207 @@
 """Speed with much stored, against the speed of the same broker on a log that holds little.
 
-One topic gets millions of records of 100 B first. Then rounds alternate between it and a small topic:
-producing at the end, fetching at random offsets, and finding offsets by time. The random offsets lie in
-a stretch of 128 MB in the middle, read once beforehand: what is compared is finding the place, not the
-disk. Each figure is the large log's speed divided by the small one's.
+One topic gets millions of records of 100 B first. Then rounds alternate between it and a small one:
+producing at the end, fetching at random offsets, finding offsets by time. The offsets and times lie in
+a stretch of 128 MB, in the middle of the large log, read through beforehand: what is compared is
+finding the place, not the disk. Each figure is the large log's speed divided by the small one's.
 """
 
 from __future__ import annotations
 
 import random
+import shutil
+import statistics
+import struct
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from bench.harness.batch import Shape, record_batch
+import crc32c
+
+from bench.harness import wire
+from bench.harness.batch import COVERED_FROM, CRC_AT, Shape, record_batch
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import ManagedBroker
 from bench.harness.fetch_load import Filled, fetch_load
 from bench.harness.process import settle_disk
-from bench.harness.produce_load import DEFAULTS, PlainRequests, produce_load
+from bench.harness.produce_load import DEFAULTS, produce_load
 from bench.harness.results import Measurement, Target
 
 SHAPE = Shape(100, 100)
 STRETCH = 128 << 20
 FETCH_SIZE = 64 << 10
-LOAD_STEPS = 50  # the records' timestamps move on with every step
+TARGET = Target(0.95, 1.0, "figure")
+
+_TIMESTAMPS_AT = 27  # base and highest timestamp of a batch
 
 
-def _load(bench: Bench, broker: ManagedBroker, records: int) -> Filled:
-    """A topic with so many records, 8 connections × 5 in flight."""
+class ClockedRequests:
+    """Requests whose batches carry the time at which they are sent, to the millisecond."""
+
+    def __init__(self, topic: str) -> None:
+        batch = record_batch(SHAPE)
+        prefix = wire.produce_prefix(DEFAULTS.version, DEFAULTS.acks, topic, 0, len(batch))
+        self._batch_at = len(prefix)
+        self._one = bytearray(prefix + batch)
+        self._sendable = bytes(self._one)
+        self._stamped = 0
+        self.size = len(self._one)
+        self.answer = wire.produce_answer(DEFAULTS.version, topic)
+
+    def take(self, count: int) -> list[bytes]:
+        now = time.time_ns() // 1_000_000
+        if now != self._stamped:
+            self._stamped = now
+            at = self._batch_at
+            struct.pack_into(">qq", self._one, at + _TIMESTAMPS_AT, now, now)
+            checksum = crc32c.crc32c(bytes(self._one[at + COVERED_FROM :]))
+            struct.pack_into(">I", self._one, at + CRC_AT, checksum)
+            self._sendable = bytes(self._one)
+        return [self._sendable] * count
+
+
+class _Log(NamedTuple):
+    """One of the two logs; `first` and `last` bound the stretch that is read."""
+
+    filled: Filled
+    first: int
+    last: int
+    from_time: int  # milliseconds: when the stretch was written
+    to_time: int
+
+
+def _store(bench: Bench, broker: ManagedBroker, records: int) -> _Log:
+    """A topic with so many records, written through 8 connections × 5 in flight."""
     topic = bench.topic_name()
     with broker.client() as client:
         client.create_topic(topic, 1)
         topic_id = client.topic(topic).topic_id
+    supply = ClockedRequests(topic)
+    batch_size = len(record_batch(SHAPE))
     batches = records // SHAPE.records
-    began = time.perf_counter()
-    for step in range(LOAD_STEPS):
-        count = batches * (step + 1) // LOAD_STEPS - batches * step // LOAD_STEPS
+    stretch = min(batches, STRETCH // batch_size)
+    before = (batches - stretch) // 2
+    times = []
+    for count in (before, stretch, batches - stretch - before):
+        times.append(int(time.time() * 1000))
         if count:
-            supply = PlainRequests(topic, SHAPE, DEFAULTS)
             produce_load(broker.address, [supply] * 8, 5, requests=count)
-    took = time.perf_counter() - began
-    if records > 2_000_000:
-        bench.say(f"{records:,} records stored on {broker.name} in {took:.0f} s")
-    return Filled(topic, topic_id, 1, SHAPE, len(record_batch(SHAPE)), batches)
+    first = before * SHAPE.records
+    last = first + (stretch - FETCH_SIZE // batch_size - 1) * SHAPE.records
+    filled = Filled(topic, topic_id, 1, SHAPE, batch_size, batches)
+    return _Log(filled, first, last, times[1], times[2])
 
 
-class _Log:
-    """One of the two topics, and the three things that are measured on it."""
-
-    def __init__(self, broker: ManagedBroker, filled: Filled, seconds: float) -> None:
-        self._broker = broker
-        self._filled = filled
-        self._seconds = seconds
-        self._random = random.Random(7)
-        stretch = min(filled.batches, STRETCH // filled.batch_size)
-        middle = (filled.batches - stretch) // 2
-        self._first = middle * SHAPE.records
-        self._last = (middle + stretch) * SHAPE.records - 1 - FETCH_SIZE // SHAPE.size
-        with broker.client() as client:
-            self._times = (client_time(filled), int(time.time() * 1000))
-            client.offset(filled.topic, 0)
-
-    def warm(self) -> None:
-        """Read the stretch once through."""
-        step = (FETCH_SIZE // self._filled.batch_size) * SHAPE.records
-        offsets = range(self._first, self._last, step)
-        for _ in offsets:
-            break
-        fetch_load(
-            self._broker.address,
-            self._filled,
-            FETCH_SIZE,
-            float("inf") if False else 2.0,
-            offsets=_cycle(offsets),
-        )
-
-    def _anywhere(self) -> Iterator[int]:
-        while True:
-            yield self._random.randint(self._first, self._last)
+def _warm(broker: ManagedBroker, log: _Log) -> None:
+    step = FETCH_SIZE // log.filled.batch_size * SHAPE.records
+    with broker.client() as client:
+        for offset in range(log.first, log.last, step):
+            client.ask(wire.fetch_request(log.filled.topic, 0, offset, FETCH_SIZE))
 
 
-def client_time(filled: Filled) -> int:
-    return 0
-
-
-def _cycle(offsets: range) -> Iterator[int]:
+def _random_numbers(first: int, last: int) -> Iterator[int]:
+    numbers = random.Random(7)
     while True:
-        yield from offsets
+        yield numbers.randint(first, last)
 
 
-ROWS: tuple[Row, ...] = ()
-_ = (Bench, Callable, settle_disk, Measurement, Target)
+def _produce(broker: ManagedBroker, log: _Log, seconds: float) -> float:
+    supply = ClockedRequests(log.filled.topic)
+    load = produce_load(broker.address, [supply] * 8, 5, seconds=seconds, max_bytes=1 << 30)
+    return load.megabytes_per_second
+
+
+def _fetch(broker: ManagedBroker, log: _Log, seconds: float) -> float:
+    offsets = _random_numbers(log.first, log.last)
+    load = fetch_load(broker.address, log.filled, FETCH_SIZE, seconds, offsets=offsets)
+    return load.requests_per_second
+
+
+def _find_by_time(broker: ManagedBroker, log: _Log, seconds: float) -> float:
+    found = 0
+    with broker.client() as client:
+        began = time.perf_counter()
+        for timestamp in _random_numbers(log.from_time, log.to_time):
+            client.offset(log.filled.topic, 0, timestamp)
+            found += 1
+            took = time.perf_counter() - began
+            if took >= seconds:
+                break
+    return found / took
+
+
+class _Figure(NamedTuple):
+    what: str
+    unit: str
+    measure: Callable[[ManagedBroker, _Log, float], float]
+    target: Target | None
+
+
+FIGURES = (
+    _Figure("produce, 100 × 100 B, 8 × 5 in flight", "MB/s", _produce, TARGET),
+    _Figure("fetch of 64 KiB at random offsets", "requests/s", _fetch, TARGET),
+    _Figure("offsets by time", "requests/s", _find_by_time, None),
+)
+
+
+def _one_broker(
+    bench: Bench, broker: ManagedBroker, records: int, seconds: float
+) -> list[tuple[list[float], str]]:
+    """For each figure the ratios of the rounds, and a note on the speeds behind them."""
+    broker.start()
+    bench.warm_up(broker)
+    small_records = STRETCH // SHAPE.size
+    small = _store(bench, broker, small_records)
+    began = time.perf_counter()
+    large = _store(bench, broker, records)
+    bench.say(f"{records:,} records on {broker.name} after {time.perf_counter() - began:.0f} s")
+    settle_disk()
+    results = []
+    for figure in FIGURES:
+        speeds: dict[str, list[float]] = {"small": [], "large": []}
+        for _ in range(bench.rounds):
+            for name, log in (("small", small), ("large", large)):
+                if figure.measure is _produce:
+                    settle_disk()
+                else:
+                    _warm(broker, log)
+                speeds[name].append(figure.measure(broker, log, seconds))
+        ratios = [large / small for small, large in zip(*speeds.values(), strict=True)]
+        medians = {name: statistics.median(each) for name, each in speeds.items()}
+        note = f"{broker.name}: {medians['large']:,.0f} {figure.unit} with {records:,} records"
+        results.append((ratios, f"{note}, {medians['small']:,.0f} with {small_records:,}"))
+    broker.discard()
+    return results
+
+
+def _run(bench: Bench) -> list[Measurement]:
+    bench.drop_pairs()
+    records = bench.backlog_records or (5_000_000 if bench.quick else 100_000_000)
+    seconds = bench.seconds(full=1.5, quick=0.5)
+    needed = records * 110 + (8 << 30)
+    bench.disk.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(bench.disk).free) < needed:
+        records = max(1_000_000, (free - (8 << 30)) // 110)
+        bench.note(f"the disk has room for {records:,} records only")
+    values: list[dict[str, list[float]]] = [{} for _ in FIGURES]
+    notes: list[list[str]] = [[] for _ in FIGURES]
+    for broker in bench.new_managed("disk"):
+        for index, (ratios, note) in enumerate(_one_broker(bench, broker, records, seconds)):
+            values[index][broker.name] = ratios
+            notes[index].append(note)
+    return [
+        Measurement(
+            "backlog",
+            f"{records // 1_000_000} million",
+            f"{figure.what}, against a small log",
+            "×",
+            True,
+            values[index],
+            figure.target,
+            notes[index],
+        )
+        for index, figure in enumerate(FIGURES)
+    ]
+
+
+ROWS = (Row("backlog", "100 million records stored (5 million with --quick)", _run),)

@@ -64,9 +64,7 @@ def _one_setting(bench: Bench, setting: Setting) -> list[Measurement]:
     seconds = bench.seconds(full=5.0, quick=1.5)
     brokers = bench.pair("tmpfs")
     courses = {broker.name: _Course(bench, broker, setting) for broker in brokers}
-    measured = alternate(
-        brokers, bench.rounds, lambda broker: courses[broker.name].run(seconds)
-    )
+    measured = alternate(brokers, bench.rounds, lambda broker: courses[broker.name].run(seconds))
     for broker in brokers:
         broker.forget(courses[broker.name].topic)
     label = "acks=1" if setting.acks == 1 else "acks=all"

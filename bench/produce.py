@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bench.harness import process
 from bench.harness.batch import Shape
-from bench.harness.bench import Bench, Place, Row, RollingTopic, alternate
+from bench.harness.bench import Bench, Place, RollingTopic, Row, alternate
 from bench.harness.broker import Broker
 from bench.harness.produce_load import SETTINGS, Load, Setting, produce_load, requests_for
 from bench.harness.results import Measurement, Target
@@ -98,9 +98,7 @@ def _one_setting(bench: Bench, case: Case, setting: Setting) -> Measurement:
     on_disk = case.place == "disk"
     seconds = bench.seconds(full=4.0, quick=1.0) if on_disk else bench.seconds(2.0, 0.6)
     brokers = bench.pair(case.place)
-    topics = {
-        broker.name: RollingTopic(bench, broker, setting.partitions) for broker in brokers
-    }
+    topics = {broker.name: RollingTopic(bench, broker, setting.partitions) for broker in brokers}
     fastest = dict.fromkeys(topics, 0.0)  # bytes/s, to know when a topic is going to overflow
 
     def measure(broker: Broker) -> Load:

@@ -59,8 +59,14 @@ class Client:
         self._connection.close()
 
     def ask(self, request: wire.Buffer) -> bytearray:
-        """The answer's body, from the correlation id on."""
+        self.send(request)
+        return self.receive()
+
+    def send(self, request: wire.Buffer) -> None:
         self._connection.sendall(request)
+
+    def receive(self) -> bytearray:
+        """The next answer's body, from the correlation id on."""
         size = bytearray(4)
         receive_exactly(self._connection, memoryview(size))
         body = bytearray(int.from_bytes(size, "big"))
@@ -78,10 +84,15 @@ class Client:
         if error:
             raise BenchError(f"creating {name} with {partitions} partitions: {error} {message}")
         deadline = time.monotonic() + LEADER_TIMEOUT
-        while self.topic(name).leaders < partitions:
+        while self.topic(name).leaders < partitions or not self._led(name, partitions):
             if time.monotonic() > deadline:
                 raise BenchError(f"{name} has no leaders after {LEADER_TIMEOUT:.0f} s")
             time.sleep(0.02)
+
+    def _led(self, topic: str, partitions: int) -> bool:
+        """Whether the broker itself knows already that it leads them; Metadata may be ahead of it."""
+        answer = self.ask(wire.list_offsets_request(topic, range(partitions), -1))
+        return not any(error for error, _ in wire.list_offsets_answer(answer))
 
     def delete_topic(self, name: str) -> None:
         error = wire.delete_topics_answer(self.ask(wire.delete_topics_request(name)))
@@ -101,8 +112,8 @@ class Client:
             time.sleep(0.05)
 
     def offset(self, topic: str, partition: int, timestamp: int = -1) -> int:
-        answer = self.ask(wire.list_offsets_request(topic, partition, timestamp))
-        error, offset = wire.list_offsets_answer(answer)
+        answer = self.ask(wire.list_offsets_request(topic, [partition], timestamp))
+        ((error, offset),) = wire.list_offsets_answer(answer)
         if error:
             raise BenchError(f"the offsets of {topic}-{partition}: error {error}")
         return offset

@@ -107,10 +107,8 @@ def fetch_load(
                     f" {answer.end - answer.start} bytes of records"
                 )
             following = _following(body, answer.start, answer.end, offset, filled)
-            if given is not None:
-                offset = next(given)
-            else:
-                offset = following if following < filled.end else 0
+            again = following if following < filled.end else 0
+            offset = next(given) if given is not None else again
         took = time.perf_counter() - began
     finally:
         connection.close()

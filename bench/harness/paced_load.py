@@ -34,7 +34,6 @@ class Latencies(NamedTuple):
     p99: float
     p999: float
     worst: float
-    count: int
 
     @classmethod
     def of(cls, seconds: list[float]) -> Latencies:
@@ -46,7 +45,6 @@ class Latencies(NamedTuple):
             percentile(ordered, 0.99) * 1e3,
             percentile(ordered, 0.999) * 1e3,
             ordered[-1] * 1e3,
-            len(ordered),
         )
 
 

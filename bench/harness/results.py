@@ -97,7 +97,13 @@ def number(value: float) -> str:
     """Three digits that count, thousands separated."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+    return (
+        f"{value:.1f}"
+        if abs(value) >= 10
+        else f"{value:.2f}"
+        if abs(value) >= 1
+        else f"{value:.3f}"
+    )
 
 
 def _cell(measurement: Measurement, broker: str) -> tuple[str, str, str]:

@@ -81,6 +81,9 @@ class Reader:
     def int64(self) -> int:
         return self._number(8)
 
+    def skip(self, count: int) -> None:
+        self.at += count
+
     def take(self, count: int) -> bytes:
         piece = bytes(self.buffer[self.at : self.at + count])
         self.at += count
@@ -111,7 +114,7 @@ class Reader:
     def tags(self) -> None:
         for _ in range(self.varint()):
             self.varint()
-            self.at += self.varint()
+            self.skip(self.varint())
 
 
 def api_versions_request() -> bytes:
@@ -163,7 +166,7 @@ def metadata_answer(body: Buffer) -> dict[str, TopicAnswer]:
             partition_error, _index, leader, _epoch = reader.unpack(_PARTITION)
             leaders += partition_error == 0 and leader >= 0
             for _ in range(3):  # replicas, those in sync, those offline
-                reader.at += 4 * reader.compact_count()
+                reader.skip(4 * reader.compact_count())
             reader.tags()
         reader.int32()
         reader.tags()
@@ -216,24 +219,26 @@ def init_producer_id_answer(body: Buffer) -> tuple[int, int, int]:
     return reader.int16(), reader.int64(), reader.int16()
 
 
-def list_offsets_request(topic: str, partition: int, timestamp: int) -> bytes:
+def list_offsets_request(topic: str, partitions: Sequence[int], timestamp: int) -> bytes:
     """Version 1; a timestamp of −1 asks for the end, −2 for the start."""
     return frame(
         request_header(LIST_OFFSETS, 1),
         struct.pack(">ii", -1, 1),
         string(topic),
-        struct.pack(">iiq", 1, partition, timestamp),
+        struct.pack(">i", len(partitions)),
+        *(struct.pack(">iq", partition, timestamp) for partition in partitions),
     )
 
 
-def list_offsets_answer(body: Buffer) -> tuple[int, int]:
-    """Error, offset."""
+_LISTED = struct.Struct(">ihqq")
+
+
+def list_offsets_answer(body: Buffer) -> list[tuple[int, int]]:
+    """Error and offset of each partition."""
     reader = Reader(body, 8)
     reader.string()
-    reader.at += 8
-    error = reader.int16()
-    reader.int64()
-    return error, reader.int64()
+    listed = [reader.unpack(_LISTED) for _ in range(reader.int32())]
+    return [(error, offset) for _partition, error, _timestamp, offset in listed]
 
 
 def produce_prefix(version: int, acks: int, topic: str, partition: int, batch_size: int) -> bytes:
@@ -306,7 +311,7 @@ def fetch_answer(body: Buffer) -> FetchedPartition:
     reader.int32()
     partition, error, high_watermark = reader.int32(), reader.int16(), reader.int64()
     reader.int64()
-    reader.at += 16 * max(0, reader.int32())
+    reader.skip(16 * max(0, reader.int32()))
     size = max(0, reader.int32())
     return FetchedPartition(partition, error, high_watermark, reader.at, reader.at + size)
 
@@ -353,16 +358,16 @@ def session_fetch_answer(body: Buffer) -> tuple[int, list[FetchedPartition]]:
         raise BenchError(f"a fetch session was answered with error {error}")
     fetched = []
     for _ in range(reader.compact_count()):
-        reader.at += 16
+        reader.skip(16)
         for _ in range(reader.compact_count()):
             partition, error, high_watermark, _, _ = reader.unpack(_SESSION_ANSWER_PARTITION)
             for _ in range(reader.compact_count()):
-                reader.at += 16
+                reader.skip(16)
                 reader.tags()
             reader.int32()
             size = reader.compact_count()
             start = reader.at
-            reader.at += size
+            reader.skip(size)
             reader.tags()
             fetched.append(FetchedPartition(partition, error, high_watermark, start, start + size))
         reader.tags()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ottla.cluster import layout
-from ottla.cluster.controller import Controller, InconsistentClusterId
+from ottla.cluster.controller import Controller, InconsistentClusterId, UnsupportedFeature
 from ottla.cluster.decisions.configs import AlteredResource, ConfigChange, full_change
-from ottla.cluster.decisions.features import FeatureUpdate
+from ottla.cluster.decisions.features import FeatureRange, FeatureUpdate
 from ottla.cluster.decisions.topics import DeadTopic, MorePartitions, NewTopic, TopicDefaults
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.faulty import Faults, FaultyStore
@@ -292,7 +292,10 @@ def test_one_bad_request_does_not_spoil_the_batch(
             controller.create_topics([NewTopic("a", 1, 1)]),
             controller.update_features([FeatureUpdate("nope", 1)]),
             controller.create_topics(
-                [NewTopic("lost", 1, 1), NewTopic("x", 1, 1, configs={"retention.ms": "13"})]
+                [
+                    NewTopic("lost", 1, 1, configs={"retention.ms": "1"}),
+                    NewTopic("x", 1, 1, configs={"retention.ms": "13"}),
+                ]
             ),
             controller.create_topics([NewTopic("b", 1, 1)]),
             return_exceptions=True,
@@ -302,6 +305,7 @@ def test_one_bad_request_does_not_spoil_the_batch(
         assert isinstance(results[2], ProtocolError)
         assert results[2].code is ErrorCode.UNKNOWN_SERVER_ERROR
         assert set(controller.image.topics) == {"a", "b"}
+        assert controller.image.configs == {}
         assert await load_image(store, 1) == controller.image
         await controller.close()
 
@@ -506,6 +510,72 @@ def test_a_lost_session_ends_the_office(
     over_store(tmp_path, use)
 
 
+def test_an_unchanged_broker_configuration_is_told_again(
+    tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf
+) -> None:
+    """That is how a broker is made to read its key files anew."""
+
+    async def use(store: EmbeddedStore) -> None:
+        controller = controller_of(store)
+        await controller.open(broker(1))
+        told: list[ImageDelta] = []
+        controller.subscribe(lambda old, new, delta: told.append(delta))
+        change = [ConfigChange("ssl.keystore.location", 0, "/keys")]
+        for _ in range(2):
+            altered = AlteredResource(ResourceType.BROKER, "1", change)
+            (result,) = await controller.alter_configs([altered], incremental=True)
+            assert result.error is None
+        assert [delta.configs for delta in told] == [{(ResourceType.BROKER, "1")}] * 2
+        await controller.close()
+
+    over_store(tmp_path, use)
+
+
+def test_an_error_that_a_conflict_made_void_is_not_answered(
+    tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf
+) -> None:
+    """Taking out broker 2 fails on the old image, but another has registered it meanwhile."""
+
+    async def use(store: EmbeddedStore) -> None:
+        controller = controller_of(store)
+        image = await controller.open(broker(1))
+        other = store.join()
+        await other.start()
+        await other.multi(
+            [
+                Set(layout.REVISION, layout.encode_revision(1, "other"), image.version),
+                Create("/brokers/ids/2", layout.encode_broker(broker(2)), ephemeral=True),
+            ]
+        )
+        await asyncio.gather(
+            controller.create_topics([NewTopic("a", 1, 1)]), controller.unregister_broker(2)
+        )
+        assert set(controller.image.brokers) == {1}
+        await other.close()
+        await controller.close()
+
+    over_store(tmp_path, use)
+
+
+def test_a_cluster_at_levels_unknown_here_is_left_alone(
+    tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf, rules: Any, features: Any
+) -> None:
+    async def use(store: EmbeddedStore) -> None:
+        controller = controller_of(store)
+        await controller.open(broker(1))
+        await controller.close()
+        before = await load_image(store, 1)
+        fewer = {name: known for name, known in features.items() if name != "group.version"}
+        lower = {**features, "transaction.version": FeatureRange(0, 1, 1)}
+        for supported, name in ((fewer, "group.version"), (lower, "transaction.version")):
+            older = Controller(store, 1, rules, supported)
+            with pytest.raises(UnsupportedFeature, match=name):
+                await older.open(broker(1))
+        assert await load_image(store, 1) == before
+
+    over_store(tmp_path, use)
+
+
 def test_a_damaged_store_is_named(
     tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf
 ) -> None:
@@ -518,3 +588,63 @@ def test_a_damaged_store_is_named(
             await controller_of(store).open(broker(1))
 
     over_store(tmp_path, use)
+
+
+def test_an_image_is_never_read_half_old_half_new(
+    tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf
+) -> None:
+    """While one reads the image, another changes topics and configuration in one multi."""
+
+    async def use(store: EmbeddedStore) -> None:
+        controller = controller_of(store)
+        await controller.open(broker(1))
+
+        class Disturbed(FaultyStore):
+            disturbances = 3
+
+            async def children(self, path: str) -> list[str] | None:
+                found = await super().children(path)
+                if path == layout.TOPICS and self.disturbances:
+                    self.disturbances -= 1
+                    name = f"t{self.disturbances}"
+                    await controller.create_topics(
+                        [NewTopic(name, 1, 1, configs={"retention.ms": "1"})]
+                    )
+                return found
+
+        image = await load_image(Disturbed(store, 0, Faults()), 1)
+        assert image == controller.image
+        assert len(image.topics) == len(image.configs) == 3
+        await controller.close()
+
+    over_store(tmp_path, use)
+
+
+def test_nine_thousand_topics(
+    tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf
+) -> None:
+    async def first(store: EmbeddedStore) -> ClusterImage:
+        counting = Counting(store)
+        controller = controller_of(counting)
+        await controller.open(broker(1))
+        counting.multis.clear()
+        results = await controller.create_topics(
+            [NewTopic(f"topic_{number}", 1, 1) for number in range(9000)]
+        )
+        assert all(result.error is None for result in results)
+        assert len(counting.multis) == 1
+        await controller.close()
+        return controller.image
+
+    async def second(store: EmbeddedStore) -> ClusterImage:
+        controller = controller_of(store)
+        image = await controller.open(broker(1))
+        await controller.close()
+        return image
+
+    before: ClusterImage = over_store(tmp_path, first)
+    after: ClusterImage = over_store(tmp_path, second)
+    assert comparable(before) == comparable(after)
+    assert after.partition_count == 9000
+    for image in (before, after):
+        assert len({id(topic.partitions) for topic in image.topics.values()}) == 1

@@ -88,6 +88,9 @@ def test_a_topic_made_again_is_deleted_and_created(image_of: ImageOf) -> None:
     new, delta = draft.finish(2)
     assert (delta.deleted, delta.created) == ((topic("a", 1),), (topic("a", 2),))
     assert delta.changed == ()
+    replaced = Draft(base)
+    replaced.put_topics([topic("a", 2)])
+    assert replaced.finish(2) == (new, delta)
     assert list(new.topics_by_id.values()) == [topic("a", 2)]
 
 
@@ -102,9 +105,14 @@ def test_mappings_are_copied_once_for_a_draft_and_shared_when_untouched(image_of
     draft.put_topics([topic("yet.more", 1001)])
     draft.remove_topics(["t5"])
     assert draft.topics is copied
+    assert draft.configs is base.configs
+    draft.set_config((ResourceType.TOPIC, "t1"), {"a": "b"})
+    configs = draft.configs
+    draft.set_config((ResourceType.TOPIC, "t2"), {"a": "b"})
+    assert draft.configs is configs
     new, _ = draft.finish(2)
     assert new.topics is copied
-    assert new.configs is base.configs
+    assert new.features is base.features
     assert new.brokers is base.brokers
     assert new.topics["t7"] is base.topics["t7"]
 

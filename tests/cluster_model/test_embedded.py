@@ -17,9 +17,12 @@ import pytest
 
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.store import (
+    Conflict,
     Create,
     Delete,
     Ok,
+    Operation,
+    Refusal,
     SessionEvent,
     SessionLost,
     Set,
@@ -293,6 +296,41 @@ def test_the_loop_goes_on_while_the_disk_is_slow(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_what_waits_together_is_checked_one_after_the_other(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = EmbeddedStore(tmp_path / "metadata.db")
+        await store.start()
+        slow = SlowFile(store)
+        multis: list[list[Operation]] = [
+            [Create("/a")],
+            [Create("/a/b")],
+            [Delete("/a")],
+            [Set("/a", b"1", 0)],
+            [Set("/a", b"2", 0)],
+            [Delete("/a/b"), Delete("/a")],
+            [Delete("/a")],
+        ]
+        begun = []
+        for operations in multis:
+            begun.append(asyncio.create_task(store.multi(operations)))
+            await asyncio.sleep(0)
+        slow.gate.set()
+        assert await asyncio.gather(*begun) == [
+            Ok((0,)),
+            Ok((0,)),
+            Conflict(0, Refusal.NOT_EMPTY),
+            Ok((1,)),
+            Conflict(0, Refusal.BAD_VERSION),
+            Ok((-1, -1)),
+            Conflict(0, Refusal.NO_NODE),
+        ]
+        assert slow.writes == 2
+        assert await store.children("/") == []
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_a_caller_that_gives_up_stops_nothing(tmp_path: Path) -> None:
     async def run() -> None:
         store = EmbeddedStore(tmp_path / "metadata.db")
@@ -315,10 +353,14 @@ def test_closing_waits_for_what_was_begun(tmp_path: Path) -> None:
     async def run() -> None:
         store = EmbeddedStore(tmp_path / "metadata.db")
         await store.start()
+        other = store.join()
+        await other.start()
         begun = asyncio.create_task(store.multi([Create("/a"), Create("/mine", b"", True)]))
         await asyncio.sleep(0)
         await store.close()
         assert await begun == Ok((0, 0))
+        assert await other.children("/") == ["a"]
+        await other.close()
         again = EmbeddedStore(tmp_path / "metadata.db")
         await again.start()
         assert await again.children("/") == ["a"]

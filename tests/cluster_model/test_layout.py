@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ottla.cluster import layout
@@ -69,6 +69,8 @@ def test_equal_partitions_are_shared() -> None:
     assert first.partitions is second.partitions
 
 
+@example(".", ResourceType.GROUP)
+@example("..", ResourceType.GROUP)
 @given(st.text(), st.sampled_from(list(layout.CONFIG_FOLDERS)))
 def test_any_name_of_a_resource_fits_into_a_path(name: str, resource_type: ResourceType) -> None:
     path = layout.config_path((resource_type, name))

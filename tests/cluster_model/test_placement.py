@@ -67,6 +67,14 @@ def test_racks_come_before_evenness_of_followers(broker: BrokerOf) -> None:
     assert spread(Counter(replicas[0] for replicas in placed), 4) == 0
 
 
+def test_racks_of_different_sizes_still_fill_their_brokers_evenly(broker: BrokerOf) -> None:
+    racks = "aaabbc"
+    registered = [broker(broker_id, rack) for broker_id, rack in enumerate(racks)]
+    placed = place(registered, 100, 2, 0)
+    assert all(racks[leader] != racks[follower] for leader, follower in placed)
+    assert spread(Counter(one for replicas in placed for one in replicas), 6) <= 2
+
+
 def test_leaders_alternate_between_racks(broker: BrokerOf) -> None:
     registered = [broker(1, "b"), broker(2, "a"), broker(3, "b"), broker(4, "a"), broker(5, "b")]
     assert leader_order(registered) == [2, 1, 4, 3, 5]

@@ -235,7 +235,7 @@ def test_a_watch_waits_for_the_next_change(stores: Any) -> None:
     async def run() -> None:
         store = await started(stores)
         watch = store.watch("/a")
-        waiting = asyncio.create_task(anext(watch))  # type: ignore[arg-type]
+        waiting = asyncio.ensure_future(anext(watch))
         await asyncio.sleep(0)
         assert not waiting.done()
         await store.multi([Create("/a")])

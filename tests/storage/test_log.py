@@ -42,8 +42,8 @@ class Owner(LogOwner):
     def went_offline(self, log: ReadableLog) -> None:
         self.told.append("offline")
 
-    def lower_recovery_point(self, log: ReadableLog, offset: int) -> None:
-        self.told.append(f"recovery point {offset}")
+    def lower_offsets(self, log: ReadableLog, offset: int) -> None:
+        self.told.append(f"not above {offset}")
 
 
 @pytest.fixture
@@ -627,7 +627,7 @@ def test_truncation(maker: LogMaker) -> None:
     assert log.recovery_point == 20
     assert log.truncate_to(7, NOW)
     assert isinstance(maker.owner, Owner)
-    assert "recovery point 7" in maker.owner.told
+    assert "not above 7" in maker.owner.told
     assert (log.log_end_offset, log.high_watermark, log.recovery_point) == (7, 7, 7)
     assert list(stored_batches(log)) == kept[:7]
     assert log.producers.producers[1].next_sequence == 7

@@ -372,7 +372,7 @@ class RecordWriter(Connection):
             linger_ms=5,
             message_timeout_ms=30_000,
             message_max_bytes=LARGEST_RECORD,
-            topic_metadata_propagation_max_ms=5_000,
+            topic_metadata_propagation_max_ms=3_000,
             enable_idempotence=acks == "all",
         )
         self._producer = Producer(settings)

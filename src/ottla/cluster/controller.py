@@ -74,6 +74,10 @@ class InconsistentClusterId(StoreError):
     """The store belongs to another cluster than the one the broker is configured for."""
 
 
+class UnsupportedFeature(StoreError):
+    """The cluster works at a level of some feature that this broker does not know."""
+
+
 class _Deposed(Exception):
     """Another controller has taken office."""
 
@@ -88,6 +92,9 @@ class _Request(Generic[R]):
 
     decide: Callable[[Draft], R]
     answer: asyncio.Future[R]
+
+
+_Outcome = tuple[_Request[Any], Any, Exception | None]
 
 
 class Controller:
@@ -151,11 +158,14 @@ class Controller:
         image = await self._patiently(self._load)
         if image is None:
             image = await self._found_cluster()
-        elif self._wanted_cluster_id not in (None, image.cluster_id):
+        if self._wanted_cluster_id not in (None, image.cluster_id):
             raise InconsistentClusterId(
                 f"the metadata store is of cluster {image.cluster_id}, but the broker is "
                 f"configured for cluster {self._wanted_cluster_id}"
             )
+        fault = feature_decisions.fault_of_levels(image.features, self._features)
+        if fault is not None:
+            raise UnsupportedFeature(fault)
         self._image = image
         await self._take_office(broker)
         self._worker = asyncio.create_task(self._work(), name="controller")
@@ -285,7 +295,7 @@ class Controller:
             await asyncio.sleep(pause)
             if self._stale:
                 await self._refresh()
-            draft, results = self._draft(batch)
+            draft, outcomes = self._draft(batch)
             operations = layout.operations_of(draft)
             if operations:
                 in_office = Check(layout.CONTROLLER_EPOCH, self._epoch)
@@ -295,36 +305,36 @@ class Controller:
                     continue
                 await self._publish_draft(draft)
                 self._stale = False
-            for request, result in results:
-                if not request.answer.done():
-                    request.answer.set_result(result)
+            # Errors wait for this too: on a newer image they might not have been any.
+            for request, result, error in outcomes:
+                _answer(request, result, error)
             return
         raise _Undecided("the metadata store keeps changing under the controller")
 
-    def _draft(self, batch: list[_Request[Any]]) -> tuple[Draft, list[tuple[_Request[Any], Any]]]:
-        """Lets all requests decide on one draft. One that raises is answered and left out."""
+    def _draft(self, batch: list[_Request[Any]]) -> tuple[Draft, list[_Outcome]]:
+        """Lets all requests decide on one draft."""
+        broken: dict[_Request[Any], Exception] = {}
         while True:
             draft = Draft(self.image)
-            results: list[tuple[_Request[Any], Any]] = []
-            failed: _Request[Any] | None = None
+            outcomes: list[_Outcome] = []
             for request in batch:
-                if request.answer.done():  # answered with an error, or nobody waits any more
+                if request.answer.done():  # nobody waits any more
+                    continue
+                if request in broken:
+                    outcomes.append((request, None, broken[request]))
                     continue
                 try:
-                    results.append((request, request.decide(draft)))
+                    outcomes.append((request, request.decide(draft), None))
                 except ProtocolError as error:
-                    request.answer.set_exception(error)
+                    outcomes.append((request, None, error))
                 except Exception as error:
                     # It may have left the draft half changed: begin again without it.
                     log.exception("a decision failed")
                     message = f"The controller failed: {error}"
-                    request.answer.set_exception(
-                        ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
-                    )
-                    failed = request
+                    broken[request] = ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
                     break
-            if failed is None:
-                return draft, results
+            else:
+                return draft, outcomes
 
     async def _publish_draft(self, draft: Draft) -> None:
         old = self.image
@@ -457,7 +467,15 @@ def _new_mark() -> str:
     return os.urandom(8).hex()
 
 
+def _answer(request: _Request[Any], result: Any, error: Exception | None) -> None:
+    if request.answer.done():
+        return
+    if error is not None:
+        request.answer.set_exception(error)
+    else:
+        request.answer.set_result(result)
+
+
 def _refuse(requests: Iterable[_Request[Any]], error: ProtocolError) -> None:
     for request in requests:
-        if not request.answer.done():
-            request.answer.set_exception(ProtocolError(error.code, error.message))
+        _answer(request, None, ProtocolError(error.code, error.message))

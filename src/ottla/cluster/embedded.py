@@ -55,7 +55,7 @@ INSERT INTO counter VALUES ('transaction', 0);
 
 
 class _Waiting(NamedTuple):
-    """A multi that waits for the next write."""
+    """A multi that waits for the next write. It is done even if the answer is cancelled."""
 
     operations: Sequence[Operation]
     session: int
@@ -155,13 +155,12 @@ class EmbeddedStore(Store):
         self._require_session()
         for operation in operations:
             check_path(operation.path)
-        # Shielded: a caller that gives up must not cancel the answer that others are told of too.
-        return await asyncio.shield(self._database.submit(operations, self._session_id))
+        return await self._database.submit(operations, self._session_id)
 
     async def sync(self) -> None:
         self._require_session()
         # An empty multi is answered after all that were begun before it, and writes nothing.
-        await asyncio.shield(self._database.submit((), self._session_id))
+        await self._database.submit((), self._session_id)
 
     def watch(self, path: str) -> Stream[Change]:
         self._require_session()
@@ -357,6 +356,7 @@ class _File:
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA fullfsync=ON")  # macOS: fsync alone does not reach the disk
         connection.execute("BEGIN IMMEDIATE")
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found == 0:

@@ -266,7 +266,7 @@ def operations_of(draft: Draft) -> list[Operation]:
             operations.append(Delete(topic_path(name)))
     for resource in draft.touched_configs:
         existing, wanted = base.configs.get(resource), draft.configs.get(resource)
-        if wanted is not None and wanted != existing:
+        if wanted is not None:  # written even if it is the same: somebody wants it to be heard of
             value = dump({"config": dict(wanted)})
             path = config_path(resource)
             operations.append(Create(path, value) if existing is None else Set(path, value))

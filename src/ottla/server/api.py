@@ -168,8 +168,8 @@ def _serve_decoded(
             if isinstance(result, Message):
                 connection.answer(frame_response(result, version, correlation_id))
                 return
-        except Exception:  # noqa: BLE001 - see _failed
-            _failed(connection, api, version)
+        except Exception:  # noqa: BLE001 - see failed
+            failed(connection, api.name, version)
             return
         slot = connection.reserve(exclusive=True)
         if isinstance(result, asyncio.Future):
@@ -183,18 +183,18 @@ def _serve_decoded(
                 return
             try:
                 slot.fill([frame_response(finished.result(), version, correlation_id)])
-            except Exception:  # noqa: BLE001 - see _failed
-                _failed(connection, api, version)
+            except Exception:  # noqa: BLE001 - see failed
+                failed(connection, api.name, version)
 
         later.add_done_callback(done)
 
     return serve
 
 
-def _failed(connection: Connection, api: Api, version: int) -> None:
+def failed(connection: Connection, api: str, version: int) -> None:
     """A handler raised what it should not: our mistake. One connection pays, the broker goes on."""
     log.exception(
         "handler failed: api=%s version=%d peer=%s client=%s",
-        api.name, version, connection.address, connection.client_id,
+        api, version, connection.address, connection.client_id,
     )  # fmt: skip
     connection.close("internal error")

@@ -209,7 +209,7 @@ class Broker:
             "unsupported request: key=%d version=%d peer=%s client=%s",
             key, version, connection.address, connection.client_id,
         )  # fmt: skip
-        connection.close("unsupported request")
+        connection.hang_up("unsupported request")
 
     # The start ----------------------------------------------------------------------------------
 

@@ -44,6 +44,8 @@ _read_length = struct.Struct(">i").unpack_from
 OUTPUT_LIMIT = 1 << 20
 # Requests handled but not answered yet (they wait for a disk or a replica).
 SLOT_LIMIT = 128
+# Bytes of such requests that had to be kept aside.
+HELD_LIMIT = 8 << 20
 # How much a single connection may send before others get their turn.
 SEND_QUANTUM = 4 << 20
 _FIRST_PARTIAL = 4096
@@ -82,6 +84,7 @@ class Connection:
         "_partial_filled",
         "_partial_view",
         "_reading",
+        "_stalled",
         "_writing",
         "active_at",
         "address",
@@ -90,6 +93,7 @@ class Connection:
         "exclusive",
         "fd",
         "fetch_session",
+        "held_bytes",
         "last_api",
         "listener",
         "out",
@@ -123,6 +127,8 @@ class Connection:
         # Left unread until the reactor has memory for what this peer sends.
         self.paused = False
         self.slots: deque[Slot] = deque()
+        # Of requests that were copied because they wait for a disk or a worker.
+        self.held_bytes = 0
         # Answers ready to leave, oldest first. Invariant: empty unless the socket refused to take more,
         # or we are inside on_readable.
         self.out: deque[Part] = deque()
@@ -136,13 +142,16 @@ class Connection:
         self._partial_view: memoryview | None = None
         self._partial_filled = 0
         self._reading = True
+        # Whole frames may stand in the partial buffer, left there by requests that were held up: they
+        # are taken by `resume`, before anything more is read.
+        self._stalled = False
         self._writing = False
         self._loop.add_reader(self.fd, self.on_readable)
 
     # Reading ------------------------------------------------------------------------------------
 
     def on_readable(self) -> None:
-        if self._held_up():
+        if self._stalled or self._held_up():
             # Data behind a pending answer: leave it in the kernel, so that TCP slows the peer down.
             self._pause_reading()
             if self._peer_is_gone():
@@ -170,14 +179,28 @@ class Connection:
             else:
                 self._partial_filled += received
                 self._take_partial()
-        except MalformedRequest as error:
-            log.warning(
-                "malformed request: peer=%s client=%s %s", self.address, self.client_id, error
-            )
-            self.close("malformed request")
+        except Exception as error:  # noqa: BLE001 - one connection pays, the broker goes on
+            self._give_up(error)
             return
         if self.out and not self._writing:
             self.flush()
+        if self._stalled:
+            self._loop.call_soon(self.resume)
+
+    def _give_up(self, error: Exception) -> None:
+        """What came is no request, or its handler raised what it should not (our mistake)."""
+        if isinstance(error, MalformedRequest):
+            log.warning(
+                "malformed request: peer=%s client=%s %s", self.address, self.client_id, error
+            )
+            self.hang_up("malformed request")
+            return
+        name = "?" if self.last_api is None else self.last_api.name
+        log.error(
+            "handler failed: api=%s peer=%s client=%s", name, self.address, self.client_id,
+            exc_info=error,
+        )  # fmt: skip
+        self.hang_up("internal error")
 
     def _take(self, view: memoryview, at: int, end: int) -> None:
         """Handle the frames of the shared buffer and keep what is left over."""
@@ -188,7 +211,9 @@ class Connection:
             assert self._partial_view is not None
             self._partial_view[:left] = view[at:end]
             self._partial_filled = left
-            if not self._held_up():
+            if self._held_up():
+                self._stalled = True
+            else:
                 self._size_partial()
 
     def _take_partial(self) -> None:
@@ -209,7 +234,9 @@ class Connection:
             assert self._partial_view is not None
             self._partial_view[:left] = rest
             self._partial_filled = left
-        if not self._held_up():
+        if self._held_up():
+            self._stalled = True
+        else:
             self._size_partial()
 
     def _size_partial(self) -> None:
@@ -244,7 +271,7 @@ class Connection:
 
     def _drop_partial(self) -> None:
         if self._partial is not None:
-            self.reactor.release_memory(len(self._partial))
+            self.reactor.release_memory(self, len(self._partial))
         self._partial = None
         self._partial_view = None
         self._partial_filled = 0
@@ -301,10 +328,8 @@ class Connection:
             or self.paused
             or self.out_bytes > OUTPUT_LIMIT
             or len(self.slots) >= SLOT_LIMIT
+            or self.held_bytes > HELD_LIMIT
         )
-
-    def _congested(self) -> bool:
-        return self.out_bytes > OUTPUT_LIMIT or len(self.slots) >= SLOT_LIMIT
 
     def _peer_is_gone(self) -> bool:
         try:
@@ -331,17 +356,18 @@ class Connection:
         """Go on with what was left unhandled, then with the socket."""
         if self.closed or self._held_up():
             return
-        if self._partial_filled:
+        if self._stalled:
+            self._stalled = False
             try:
                 self._take_partial()
-            except MalformedRequest as error:
-                log.warning(
-                    "malformed request: peer=%s client=%s %s", self.address, self.client_id, error
-                )
-                self.close("malformed request")
+            except Exception as error:  # noqa: BLE001 - as in on_readable
+                self._give_up(error)
                 return
             if self.out and not self._writing:
                 self.flush()
+            if self._stalled:
+                self._loop.call_soon(self.resume)
+                return
             if self.closed or self._held_up():
                 return
         if not self._reading:
@@ -357,6 +383,15 @@ class Connection:
         if exclusive:
             self.exclusive = slot
         return slot
+
+    def hold(self, size: int) -> None:
+        """A request of so many bytes was kept aside; `release` when it is done with."""
+        self.held_bytes += size
+        self.reactor.partial_bytes += size
+
+    def release(self, size: int) -> None:
+        self.held_bytes -= size
+        self.reactor.release_memory(None, size)
 
     def answer(self, response: bytes) -> None:
         """A whole response frame, known at once. Leaves when the current read has been handled."""
@@ -385,8 +420,6 @@ class Connection:
             self.exclusive = None
             return
         slots = self.slots
-        was_exclusive = self.exclusive is not None
-        was_congested = self._congested()
         while slots and slots[0].parts is not None:
             slot = slots.popleft()
             if slot is self.exclusive:
@@ -397,7 +430,7 @@ class Connection:
                 self.out_bytes += len(part)
         if self.out and not self._writing:
             self.flush()
-        if (was_exclusive and self.exclusive is None) or was_congested:
+        if self._stalled or not self._reading:
             self._loop.call_soon(self.resume)
 
     def flush(self) -> None:
@@ -424,12 +457,13 @@ class Connection:
                         break
                 else:
                     part, more = self._gather()
+                    out.appendleft(part)
                     sent = sock.send(part, socket.MSG_MORE if more else 0)
                     if sent == len(part):
+                        out.popleft()
                         self.out_bytes -= sent
                         budget -= sent
                         continue
-                    out.appendleft(part)
                 self.out_bytes -= sent
                 out[0] = memoryview(part)[sent:]  # type: ignore[arg-type]
                 break
@@ -477,11 +511,10 @@ class Connection:
         return total
 
     def _on_writable(self) -> None:
-        was_congested = self._congested()
         self.flush()
         if not self.closed:
             self.active_at = self._loop.time()
-            if was_congested and not self._congested():
+            if self._stalled or not self._reading:
                 self.resume()
 
     # The end ------------------------------------------------------------------------------------
@@ -490,6 +523,12 @@ class Connection:
     def idle(self) -> bool:
         """Nothing is owed to the peer."""
         return not self.slots and not self.out
+
+    def hang_up(self, why: str) -> None:
+        """Close because of what the peer sent; answers to what it sent before go out first."""
+        if self.out and not self._writing and not self.closed:
+            self.flush()
+        self.close(why)
 
     def close(self, why: str) -> None:
         if self.closed:

@@ -113,6 +113,14 @@ class Lane:
                     result: Append | Exception = await self._append(batches)
                 except (StorageError, ValueError, OSError) as error:
                     result = error
+                except Exception as error:
+                    # Our mistake. This append fails; those behind it have not deserved it.
+                    log.exception(
+                        "append failed: topic=%s partition=%d",
+                        self._partition.topic,
+                        self._partition.index,
+                    )
+                    result = error
                 done(result)
         finally:
             self._partition.lane = None

@@ -20,6 +20,8 @@ log = logging.getLogger("ottla.reactor")
 
 SCRATCH_BYTES = 512 << 10
 _ACCEPTS_IN_A_ROW = 64
+# How long the favourite (see wait_for_memory) may be silent while others wait.
+FAVOUR_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Limits:
     max_connections_per_address: int
     max_connections_overrides: Mapping[str, int]
     idle_seconds: float
-    # Memory for requests that have arrived in part, over all connections.
+    # Memory for requests that have arrived in part or wait for a disk, over all connections.
     partial_bytes: int
     send_buffer: int
     receive_buffer: int
@@ -75,6 +77,8 @@ class Reactor:
         self.draining: asyncio.Future[None] | None = None
         self._by_address: Counter[str] = Counter()
         self._waiting_for_memory: deque[Connection] = deque()
+        self._favourite: Connection | None = None
+        self._favour_check: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._accept_pause: asyncio.TimerHandle | None = None
 
@@ -153,14 +157,47 @@ class Reactor:
     # Limits -------------------------------------------------------------------------------------
 
     def wait_for_memory(self, connection: Connection) -> None:
-        """Too much is held in half-arrived requests: this one's sender has to wait."""
-        connection.pause()
-        self._waiting_for_memory.append(connection)
+        """Too much is held in half-arrived requests: this one's sender has to wait.
 
-    def release_memory(self, size: int) -> None:
+        One connection, the favourite, goes on all the same, or each would wait for all the others.
+        """
+        if self._favourite is None or self._favourite is connection:
+            self._favour(connection)
+        else:
+            connection.pause()
+            self._waiting_for_memory.append(connection)
+
+    def release_memory(self, connection: Connection | None, size: int) -> None:
+        """`connection` is the one whose half-arrived request is whole or given up."""
         self.partial_bytes -= size
-        while self._waiting_for_memory and self.partial_bytes <= self.partial_bytes_limit:
-            self.loop.call_soon(self._waiting_for_memory.popleft().unpause)
+        if connection is not None and connection is self._favourite:
+            self._favourite = None
+        waiting = self._waiting_for_memory
+        while waiting and (
+            self.partial_bytes <= self.partial_bytes_limit or self._favourite is None
+        ):
+            following = waiting.popleft()
+            if not following.closed:
+                if self._favourite is None:
+                    self._favour(following)
+                self.loop.call_soon(following.unpause)
+
+    def _favour(self, connection: Connection) -> None:
+        self._favourite = connection
+        if self._favour_check is None:
+            self._favour_check = self.loop.call_later(FAVOUR_SECONDS, self._check_favourite)
+
+    def _check_favourite(self) -> None:
+        """A favourite that sends nothing has to go, so that somebody else can be it."""
+        self._favour_check = None
+        favourite = self._favourite
+        if favourite is None:
+            return
+        if self._waiting_for_memory and self.loop.time() - favourite.active_at >= FAVOUR_SECONDS:
+            log.warning("request sent too slowly while others wait: peer=%s", favourite.address)
+            favourite.close("too slow while memory is short")
+        else:
+            self._favour(favourite)
 
     def _schedule_sweep(self) -> None:
         self._sweep = self.loop.call_later(self.limits.idle_seconds / 4, self._close_idle)
@@ -176,7 +213,7 @@ class Reactor:
     # The end ------------------------------------------------------------------------------------
 
     def stop_listening(self) -> None:
-        for timer in (self._sweep, self._accept_pause):
+        for timer in (self._sweep, self._accept_pause, self._favour_check):
             if timer is not None:
                 timer.cancel()
         for listener in self.listeners:

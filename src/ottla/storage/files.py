@@ -108,6 +108,13 @@ class Files:
         finally:
             os.close(fd)
 
+    def forget_cached(self, fd: int, position: int) -> None:
+        """Lets the next reads from `position` on come from the disk, where the cache holds no newer
+        data. After a failed fsync the kernel takes pages for clean that never got there."""
+        advise = getattr(os, "posix_fadvise", None)
+        if advise is not None:
+            advise(fd, position, 0, os.POSIX_FADV_DONTNEED)
+
     def sync_all(self) -> None:
         """Writes back everything that is dirty, in one go; tells of no errors. A head start for many
         fsyncs, no replacement."""

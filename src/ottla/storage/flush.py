@@ -220,6 +220,7 @@ def end(log: Log, job: FlushJob) -> None:
         log.epochs.changed = log.epochs.changed or job.epochs is not None
         log.metadata_unsynced, folder_unsynced = job.had_unsynced
         log.folder_unsynced = log.folder_unsynced or folder_unsynced
+        log.owner.became_dirty(log)
         return
     if job.error is not None:
         log.go_offline(f"flush failed: {job.error}")

@@ -92,6 +92,8 @@ class DataFolder:
         self.partitions = 0
         # A log of it failed in this life: what it left behind has to be recovered at the next start.
         self.needs_recovery = False
+        # Logs that were deleted and whose names may still come back in a power loss.
+        self.unsynced_deletions: set[Key] = set()
         # A recovery point or log start has moved since `stored` was written.
         self.changed = False
         self._lock_fd = -1
@@ -117,7 +119,7 @@ class DataFolder:
             self.broker_epoch = epoch
             # Before anything is written: a crash from now on is one.
             self.files.unlink(marker)
-            self.files.fsync_folder(self.path)
+        self.files.fsync_folder(self.path)
         self.stored = Offsets(
             self._read(RECOVERY_POINT_CHECKPOINT),
             self._read(LOG_START_CHECKPOINT),
@@ -132,6 +134,11 @@ class DataFolder:
         if self._lock_fd >= 0:
             self.files.close(self._lock_fd)
             self._lock_fd = -1
+
+    def sync_deletions(self) -> None:
+        """Makes it last that deleted logs have lost their names."""
+        self.files.fsync_folder(self.path)
+        self.unsynced_deletions.clear()
 
     def log_path(self, key: Key) -> str:
         return f"{self.path}/{key[0]}-{key[1]}"
@@ -161,6 +168,12 @@ class DataFolder:
         with self._writing:
             self._generation += 1
             self._store(offsets)
+
+    def void_jobs(self) -> None:
+        """Makes jobs that are under way come to nothing: they speak of a log that is gone."""
+        with self._writing:
+            self._generation += 1
+            self.changed = True
 
     def store(self, offsets: Offsets, generation: int) -> None:
         with self._writing:

@@ -291,8 +291,11 @@ class Logs(LogOwner):
                 raise FolderOffline(self.folders[0].path, "no data folder is left")
             try:
                 if any(key in offsets for offsets in folder.stored):
-                    # A log of that name was here; its offsets must not be taken for the new one's.
+                    # A log of that name was here; its offsets must not be taken for the new one's,
                     folder.store_now(self._offsets(folder))
+                if key in folder.unsynced_deletions:
+                    # nor its records, should the power go before the new log's name is synced.
+                    folder.sync_deletions()
                 log = create_log(
                     folder.log_path(key),
                     topic,
@@ -366,7 +369,8 @@ class Logs(LogOwner):
         self._broken.pop(key, None)
         del self._places[key]
         folder.partitions -= 1
-        folder.changed = True
+        folder.unsynced_deletions.add(key)
+        folder.void_jobs()
         now_ms = self._clock()
         delay_ms = self._config_of(topic).file_delete_delay_ms
         self._schedule(now_ms, RemovalJob(self.files, sync_folders=[folder.path]))
@@ -390,7 +394,8 @@ class Logs(LogOwner):
         self._broken.pop(key, None)
         del self._places[key]
         folder.partitions -= 1
-        folder.changed = True
+        folder.unsynced_deletions.add(key)
+        folder.void_jobs()
         return renamed
 
     def reconfigure(self, topic: str) -> None:
@@ -420,13 +425,15 @@ class Logs(LogOwner):
         if self.on_offline is not None:
             self.on_offline(log)
 
-    def lower_recovery_point(self, log: ReadableLog, offset: int) -> None:
+    def lower_offsets(self, log: ReadableLog, offset: int) -> None:
         key = (log.topic, log.partition)
         folder = self._places[key]
         offsets = self._offsets(folder)
         recovery_points = dict(offsets.recovery_points)
         recovery_points[key] = min(offset, recovery_points.get(key, 0))
-        folder.store_now(offsets._replace(recovery_points=recovery_points))
+        start_offsets = dict(offsets.start_offsets)
+        start_offsets[key] = min(offset, start_offsets.get(key, 0))
+        folder.store_now(Offsets(recovery_points, start_offsets, offsets.high_watermarks))
 
     def take_folder_offline(self, folder: DataFolder, reason: str) -> None:
         """The folder failed: all its logs with it."""

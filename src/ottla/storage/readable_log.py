@@ -34,8 +34,9 @@ class LogOwner:
     def went_offline(self, log: ReadableLog) -> None:
         """The log takes no more calls; `log.offline` says why."""
 
-    def lower_recovery_point(self, log: ReadableLog, offset: int) -> None:
-        """Makes it last, before it returns, that the log's recovery point is not above `offset`."""
+    def lower_offsets(self, log: ReadableLog, offset: int) -> None:
+        """Makes it last, before it returns, that neither the log's recovery point nor its start is
+        above `offset`."""
 
 
 class ReadableLog:

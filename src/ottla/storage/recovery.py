@@ -139,7 +139,7 @@ def load_log(
         loader.segments,
         log_start_offset=loader.start,
         log_end_offset=loader.end,
-        recovery_point=min(max(recovery_point, loader.segments[0].base_offset), loader.end),
+        recovery_point=min(recovery_point, loader.end),
     )
     log.pending_snapshots = loader.pending_snapshots
     log.appended_bytes = loader.unsynced_bytes
@@ -176,7 +176,6 @@ class _Loader:
         self.names: set[str] = set()
         self.segments = Segments()
         self.epochs = LeaderEpochs(f"{folder}/{LEADER_EPOCH_CHECKPOINT}", files)
-        self.epochs_lost = False
         self.producers = ProducerStates(folder, files)
         self.snapshots_found: set[int] = set()
         self.pending_snapshots: list[Snapshot] = []
@@ -245,7 +244,6 @@ class _Loader:
             self.epochs.load()
         except CorruptCheckpoint as error:
             logger.warning("%s; made anew from the log", error)
-            self.epochs_lost = True
 
     def open_clean(self, end: int) -> bool:
         """Takes the log as it is if it ends where the checkpoint says; False if it does not."""
@@ -322,9 +320,20 @@ class _Loader:
                 segment.seal()
         if self.segments.active.on_disk:
             self.segments.active.load_tail(self.end)
+        self._sync(start)
         self.producers.map_end_offset = self.end
         self.producers.remove_stray_snapshots(segment.base_offset for segment in self.segments)
         self._finish_epochs()
+
+    def _sync(self, start: int) -> None:
+        """Makes what was found last, and what was not found too. A process that was killed in the
+        middle of a truncation (or of this) leaves a file that is cut in the page cache and not on
+        the disk: what was cut could come back behind new records."""
+        for segment in self.segments.from_offset(start):
+            if segment.on_disk:
+                self.files.fsync(segment.file().fd)
+                segment.synced_size = segment.size
+        self.files.fsync_folder(self.folder)
 
     def _goes_on(self, segment: Segment) -> bool:
         """Whether a segment follows on the one before it. That one may have lost its last batches
@@ -340,20 +349,30 @@ class _Loader:
         try:
             for index in segment.indexes:
                 index.truncate_to(offset)
-            entry_offset, position = segment.offset_index.last_entry
-            if segment.offset_index.entry_count:
-                for _, _, fields in segment.walk(position):
-                    if fields[0] + fields[6] == entry_offset:
-                        break
-                    raise CorruptIndex(segment.path, f"entry for {entry_offset} is wrong")
-                else:
-                    raise CorruptIndex(segment.path, f"entry for {entry_offset} is too far")
+            self._compare_last_entries(segment)
         except (CorruptIndex, CorruptLog) as error:
             logger.warning("%s; made anew", error)
             for index in segment.indexes:
                 index.reset()
             return False
         return True
+
+    def _compare_last_entries(self, segment: Segment) -> None:
+        """Entries that were written but not synced may be torn, and torn ones may look as if they
+        were about older offsets. In the middle that breaks their order; at the end the log tells."""
+        if segment.offset_index.entry_count:
+            offset, position = segment.offset_index.last_entry
+            for _, _, fields in segment.walk(position):
+                if fields[0] + fields[6] == offset:
+                    break
+                raise CorruptIndex(segment.offset_index.path, f"no batch ends with {offset}")
+        if segment.time_index.entry_count:
+            timestamp, offset = segment.time_index.last_entry
+            for _, _, fields in segment.walk(segment.offset_index.lookup(offset)[1]):
+                if fields[0] + fields[6] >= offset:
+                    if fields[0] + fields[6] == offset and fields[8] == timestamp:
+                        break
+                    raise CorruptIndex(segment.time_index.path, f"no batch has time {timestamp}")
 
     def _walk_synced(self, segment: Segment, start: int, recovery_point: int) -> int:
         """Steps over the batches of a segment that lie before `start`, from the last index entry on;
@@ -384,6 +403,8 @@ class _Loader:
         whole."""
         reason = ""
         if segment.size > position:
+            # Perhaps an fsync failed in the last life: only what the disk has counts.
+            self.files.forget_cached(segment.file().fd, position)
             try:
                 for at, size, fields, batch in walk_checked(segment.file(), position, segment.size):
                     last_offset = fields[0] + fields[6]
@@ -457,10 +478,24 @@ class _Loader:
             self.pending_snapshots.append(snapshot)
 
     def _finish_epochs(self) -> None:
-        if self.epochs_lost:
-            for segment in self.segments:
-                for _, _, fields in segment.walk(0, REBUILD_CHUNK):
-                    if fields[2] > self.epochs.latest_epoch:
-                        self.epochs.assign(fields[2], fields[0])
+        """The epochs of what is there. Below the first that is known there may be more: the log start
+        was not yet stored when it moved up and the epochs before it were forgotten."""
+        known = list(self.epochs.entries())
+        first = known[0][1] if known else self.end
+        if first > self.start:
+            self.epochs.clear()
+            self._read_epochs(first)
+            for epoch, start in known:
+                if epoch > self.epochs.latest_epoch:
+                    self.epochs.assign(epoch, start)
         self.epochs.truncate_from_end(self.end)
         self.epochs.truncate_from_start(self.start)
+
+    def _read_epochs(self, end: int) -> None:
+        """From the batches between the log start and `end`."""
+        for segment in self.segments.from_offset(self.start):
+            for _, _, fields in segment.walk(segment.position_before(self.start), REBUILD_CHUNK):
+                if fields[0] >= end or fields[2] < 0:
+                    return  # the old formats know no epochs
+                if fields[2] > self.epochs.latest_epoch and fields[0] + fields[6] >= self.start:
+                    self.epochs.assign(fields[2], fields[0])

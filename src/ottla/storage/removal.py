@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from ottla.storage.files import Files
@@ -64,6 +65,9 @@ class RemovalJob:
                 retired.remove()
             for folder in self.folders:
                 try:
+                    # The new name first: half of its files under the old one would be taken for a
+                    # log after a power loss.
+                    self.files.fsync_folder(os.path.dirname(folder))
                     self.files.remove_tree(folder)
                 except FileNotFoundError:
                     pass

@@ -134,7 +134,6 @@ def retire(log: Log, now_ms: int) -> Retired | None:
         segment.close()
     start = max(log.log_start_offset, log.segments[0].base_offset)
     log.log_start_offset = start
-    log.recovery_point = max(log.recovery_point, log.segments[0].base_offset)
     log.epochs.truncate_from_start(start)
     log.producers.truncate_head(start)
     renamed = []

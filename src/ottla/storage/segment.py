@@ -455,6 +455,10 @@ class Segment:
         self.first_timestamp = None
         for index in self.indexes:
             index.truncate_to(end_offset)
+            try:
+                index.sync()
+            except FileNotFoundError:
+                pass  # never written
 
     def rebuild_indexes(self) -> None:
         """Offset and time index anew, from the batches. (The transaction index is rebuilt by who

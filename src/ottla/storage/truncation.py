@@ -46,9 +46,9 @@ def _truncate(log: Log, offset: int, now_ms: int) -> None:
         # A batch that reaches over the offset goes as a whole, and is fetched again.
         base = int.from_bytes(active.file().read(8, found[0]), "big", signed=True)
         end = min(offset, base)
-    if end < log.recovery_point:
-        log.owner.lower_recovery_point(log, end)
-        log.recovery_point = end
+    if end < log.recovery_point or end < log.log_start_offset:
+        log.owner.lower_offsets(log, end)
+        log.recovery_point = min(log.recovery_point, end)
     # Snapshots before segments: recovery takes them as proof that the segment before was synced.
     log.producers.truncate_and_reload(log.log_start_offset, end, now_ms)
     log.files.fsync_folder(log.folder)
@@ -82,7 +82,7 @@ def start_anew_at(log: Log, offset: int, now_ms: int) -> None:
     flush.stop(log)
     log.check_online()
     try:
-        log.owner.lower_recovery_point(log, 0)
+        log.owner.lower_offsets(log, 0)
         log.producers.truncate_fully_and_start_at(offset)
         log.files.fsync_folder(log.folder)
         for segment in reversed(log.segments.take_from(0)):

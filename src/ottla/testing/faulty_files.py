@@ -321,6 +321,20 @@ class FaultyFiles(Files):
     def sync_all(self) -> None:
         self._alive()
 
+    def forget_cached(self, fd: int, position: int) -> None:
+        file, _ = self._of(fd)
+        content = bytearray(file.durable)
+        for at, data in file.pending:
+            if data is not None:
+                _put(content, at, data)
+            else:
+                if len(content) < at:
+                    content.extend(bytes(at - len(content)))
+                del content[at:]
+        # The size is not cached by page.
+        content.extend(bytes(max(0, len(file.data) - len(content))))
+        file.data[position:] = content[position : len(file.data)]
+
     def map(self, path: str) -> memoryview:
         self._look("map", path)
         return memoryview(self.read_file(path))

@@ -16,6 +16,8 @@ Everything follows from the seed.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ottla.record.batch import CONTROL_BIT, read_header
@@ -67,6 +69,10 @@ class Model:
         self.end = 0
         # The log, or its being deleted, lasts.
         self.synced = False
+        # An fsync failed: what was acknowledged and not flushed before may be lost without a trace.
+        self.sync_failed = False
+        # Being deleted: there or not.
+        self.deleting = False
         self.sequences: dict[int, int] = {}
         self.open_transactions: set[int] = set()
 
@@ -101,26 +107,47 @@ class World:
 
     # One life of the process
 
-    def live(self, steps: int, power_loss_at: int, short_writes: bool) -> bool:
-        """Opens the logs, does so many things, stops cleanly. False if the power went."""
+    def live(
+        self,
+        steps: int,
+        *,
+        power_loss_at: int = 0,
+        short_writes: bool = False,
+        faults: dict[int, int] | None = None,
+    ) -> bool:
+        """Opens the logs, does so many things, stops cleanly. False if the power went. With faults
+        (error numbers for calls by their number) logs go offline and the others go on."""
         self.files = FaultyFiles(
             self.disk,
             power_loss_at=power_loss_at,
             short_writes=random.Random(self.chance.random()) if short_writes else None,
+            faults=faults,
         )
         self.logs = self._logs()
         self.jobs = []
-        self.history.append(f"open, power loss at {power_loss_at}")
+        self.history.append(f"open, power loss at {power_loss_at}, faults {faults}")
+        doings = [self.logs.open, self.open_missing, *([self.step] * steps), self.stop]
         try:
-            self.logs.open()
-            self.open_missing()
-            for _ in range(steps):
-                self.step()
-            self.stop()
+            for do in doings:
+                try:
+                    do()
+                except StorageError as error:
+                    if not faults:
+                        raise
+                    self.history.append(str(error))
+                    self._note_failed_syncs()
+                    if do == self.logs.open:
+                        break
         except PowerLoss:
             self.history.append("power loss")
             return False
         return True
+
+    def _note_failed_syncs(self) -> None:
+        for log in self.logs.loaded():
+            model = self.models.get((log.topic, log.partition))
+            if model is not None and log.offline is not None:
+                model.sync_failed = True
 
     def open_missing(self) -> None:
         """As a server that knows which topics there are, by id."""
@@ -128,8 +155,12 @@ class World:
             model = self.models.get(key)
             if model is not None:
                 try:
+                    # One that is not known to be of this topic, see _model_of.
+                    if key in self.logs and self.logs.get(*key).log_end_offset != model.end:
+                        raise TopicIdMismatch(str(key), b"", model.topic_id)
                     self.logs.get_or_create(*key, model.topic_id)
                 except TopicIdMismatch:
+                    self.former[key].append(Model(b""))
                     self.logs.delete(*key)
                     self.logs.create(*key, model.topic_id)
             else:
@@ -149,14 +180,18 @@ class World:
 
     def stop(self) -> None:
         self.history.append("stop")
-        for key, model in self.models.items():
-            if (log := self._log(key)) is not None:
-                model.flushed = max(model.flushed, log.recovery_point)
-        self.logs.close()
-        for model in self.models.values():
-            model.flushed = model.end
-            # A log that nothing was ever appended to is not worth a sync.
-            model.synced = model.synced or model.end > model.start
+        self.note_flushed()
+        logs = self.logs.loaded()
+        self.logs.close(threads=1)
+        for log in logs:
+            model = self.models[log.topic, log.partition]
+            if log.offline is None:
+                assert log.recovery_point == log.log_end_offset == model.end
+                model.flushed = model.end
+                # A log that nothing was ever appended to is not worth a sync.
+                model.synced = model.synced or model.end > model.start
+            else:
+                model.sync_failed = True
 
     def _log(self, key: tuple[str, int]) -> Log | None:
         return next((log for log in self.logs.loaded() if (log.topic, log.partition) == key), None)
@@ -164,6 +199,8 @@ class World:
     def step(self) -> None:
         chance = self.chance.random()
         key = self.chance.choice(self.keys)
+        if key not in self.models:
+            self.create(key)  # it failed before
         if chance < 0.62:
             self.append(key)
         elif chance < 0.80:
@@ -291,10 +328,12 @@ class World:
         self._forget_producers(model, log)
 
     def recreate(self, key: tuple[str, int]) -> None:
-        model = self.models.pop(key)
-        self.former[key].append(model)
         self.history.append(f"delete {key}")
+        model = self.models[key]
+        model.deleting = True
         self.logs.delete(*key)
+        del self.models[key]
+        self.former[key].append(model)
         self.create(key)
 
     # Looking at what is there after the process ended
@@ -314,9 +353,10 @@ class World:
                 self.compare(key, log, model, power_loss)
                 found[key] = model
         for key, model in self.models.items():
-            if key not in found:
-                assert not (model.synced and model.flushed), f"{key} is gone, {model.flushed} lost"
-                assert power_loss or not model.batches
+            if key not in found:  # or found in a state that nothing was promised of
+                promised = model.synced and model.flushed and not model.deleting
+                assert not promised, f"{key} is gone, {model.flushed} lost"
+                assert power_loss or not model.batches or model.deleting or self.former[key]
                 self.models[key] = Model(model.topic_id)
         # As it would go on: everything in memory is dropped, nothing more is written.
         for log in self.logs.loaded():
@@ -329,9 +369,10 @@ class World:
         last."""
         current = self.models.get(key)
         if log.topic_id is None:
-            # Made, and not yet synced.
+            # Made, and not yet synced. If the one before it was not either, it may be that one.
             assert current is None or not current.synced
-            return current
+            former = self.former[key]
+            return None if former and not former[-1].synced else current
         if current is not None and current.topic_id == log.topic_id:
             return current
         assert any(former.topic_id == log.topic_id for former in self.former[key])
@@ -347,10 +388,11 @@ class World:
         if model.in_flight is not None:
             appended.append(model.in_flight)
         assert end >= model.flushed, f"{key} ends at {end}, was flushed to {model.flushed}"
-        if not power_loss:
+        if not power_loss and not model.sync_failed:
             acknowledged = model.end if model.truncating is None else model.truncating
             assert end >= acknowledged, f"{key} ends at {end}, acknowledged were {acknowledged}"
-        assert start <= max(model.start, 0) or start == end == model.start
+        # The first segment's name may be lost while a later one's is not, if nothing was flushed.
+        assert start <= model.start or model.flushed <= model.start, f"{key} starts at {start}"
         survivors = [Stored(*batch) for batch in stored_batches(log)]
         expected = [b for b in appended if b.last_offset >= start and b.last_offset < end]
         assert survivors == expected, f"{key}: {_outline(survivors)} != {_outline(expected)}"
@@ -362,6 +404,7 @@ class World:
         model.end = end
         model.in_flight = None
         model.truncating = None
+        model.sync_failed = model.deleting = False
         model.start = max(start, model.start) if start == end else start
         model.flushed = min(model.flushed, end)
         self._forget_producers(model, log)
@@ -375,9 +418,12 @@ class World:
             if producer_id in seen[0].producers:
                 mine = seen[0].producers[producer_id]
                 assert state.last_sequence in (known.last_sequence, mine.last_sequence)
-                assert state.transaction_first_offset in (
-                    known.transaction_first_offset,
-                    mine.transaction_first_offset,
+                # Where its first batch was deleted, it begins with the first that was there when the
+                # log was last read for it.
+                assert (
+                    known.transaction_first_offset
+                    <= state.transaction_first_offset
+                    <= mine.transaction_first_offset
                 )
         missing = set(seen[0].producers) - set(log.producers.producers)
         assert not missing, f"producers {missing} are unknown"
@@ -394,7 +440,8 @@ class World:
     def _compare_epochs(self, log: Log, survivors: list[Stored]) -> None:
         for batch in survivors:
             epoch = read_header(batch.data).partition_leader_epoch
-            assert log.epochs.epoch_for_offset(batch.last_offset) == epoch
+            found = log.epochs.epoch_for_offset(batch.last_offset)
+            assert found == epoch, f"{log}: {batch.base_offset} has epoch {epoch}, not {found}; {list(log.epochs.entries())}"
 
     def _forget_producers(self, model: Model, log: Log) -> None:
         """Producers go on where the log says that they are."""
@@ -430,12 +477,33 @@ def run_seed(seed: int, lives: int = 3, steps: int = 40) -> None:
     """Some lives on one disk, each of which ends in a power loss, a kill or a clean stop. An error
     names the seed and what was done."""
     world = World(seed)
-    try:
+    with told(world, f"seed {seed}"):
         for _ in range(lives):
             loss_at = world.chance.randint(1, 250)
-            clean = world.live(steps, loss_at, short_writes=world.chance.random() < 0.3)
+            short_writes = world.chance.random() < 0.3
+            clean = world.live(steps, power_loss_at=loss_at, short_writes=short_writes)
             power_loss = clean or world.chance.random() < 0.8
             world.restart(power_loss=power_loss)
+
+
+def run_fault(seed: int, call: int, error: int, power_loss: bool, steps: int = 30) -> int:
+    """One life in which one call fails; the number of calls in it. Afterwards everything that was
+    promised is there, and everything that was acknowledged too, unless the power goes."""
+    world = World(seed)
+    with told(world, f"seed {seed}, error {error} in call {call}"):
+        world.live(steps, faults={call: error} if call else {}, short_writes=True)
+        calls = world.files.calls
+        world.restart(power_loss=power_loss)
+        # And it can be lived with.
+        world.live(5)
+        world.restart(power_loss=True)
+    return calls
+
+
+@contextmanager
+def told(world: World, what: str) -> Iterator[None]:
+    try:
+        yield
     except (AssertionError, StorageError, OSError) as error:
         story = "\n".join(world.history)
-        raise AssertionError(f"seed {seed}: {error}\n{story}") from error
+        raise AssertionError(f"{what}: {error}\n{story}") from error

@@ -125,9 +125,10 @@ class ConfluentWriter(Writer):
                 "enable.idempotence": True,
                 "acks": "all",
                 "compression.type": self.codec,
-                "linger.ms": 2,
-                "batch.size": 64 << 10,
-                "queue.buffering.max.messages": 5_000,
+                "linger.ms": 5,
+                "batch.size": 450_000,
+                "message.max.bytes": 480_000,
+                "queue.buffering.max.messages": 2_000,
                 "message.timeout.ms": 0,
                 "reconnect.backoff.ms": 10,
                 "reconnect.backoff.max.ms": 50,
@@ -138,9 +139,10 @@ class ConfluentWriter(Writer):
             }
         )
         while not self._finishing.is_set() and not self.failures:
+            # Bursts to one partition make batches large: a kill may fall between two pages of a write.
             target = self.chance.choice(self.targets)
-            for number in self.accounts[target].next_numbers(self.chance.randint(1, 100)):
-                value = value_of(self.number, number, self.chance.randint(0, 400))
+            for number in self.accounts[target].next_numbers(self.chance.randint(1, 300)):
+                value = value_of(self.number, number, self.chance.randint(0, 1_000))
                 self._produce(producer, target, value)
             producer.poll(0)
         left = producer.flush(FINISH_TIMEOUT)
@@ -223,8 +225,7 @@ class RawWriter(Writer):
     def _next(self) -> _Unanswered:
         target = self.chance.choice(self.targets)
         numbers = self.accounts[target].next_numbers(self.chance.choice((1, 1, 2, 20, 100)))
-        # Large batches too: the kill then falls between two pages of one write.
-        size = self.chance.choice((0, 100, 300, 2_000))
+        size = self.chance.choice((0, 100, 300, 4_000))
         batch = a_batch(
             [value_of(self.number, number, size) for number in numbers],
             producer_id=self.producer_id,

@@ -8,7 +8,8 @@ that made them.
                    key (int32 length or -1, bytes), value (the same)
 
 A compressed message's value is a message set; in v1 the offsets within are relative and the outer
-offset is that of the last message.
+offset is that of the last message. An LZ4 frame in v0 has a wrong header checksum (the first client
+computed it over too much, and so did all after it); the frames of v1 are as they should be.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import cramjam
+import lz4.frame
+import xxhash
+from kafka.codec import lz4_decode_old_kafka, lz4_encode_old_kafka
 
 from interop_kit.records import Record
 
@@ -98,7 +102,7 @@ def message_set(records: list[Record], magic: int, codec: str = "none") -> bytes
     if codec == "none":
         return inner
     stamps = [record.timestamp for record in records if record.timestamp is not None]
-    wrapper = Record(value=compress(codec, inner), timestamp=max(stamps, default=None))
+    wrapper = Record(value=compress(codec, inner, magic), timestamp=max(stamps, default=None))
     last = len(records) - 1 if magic == 1 else 0
     return message(wrapper, magic, offset=last, attributes=CODEC_NUMBERS[codec])
 
@@ -129,7 +133,9 @@ def messages(data: bytes, partition: int = 0) -> Iterator[tuple[int, Record]]:
             record = Record(value, key, (), timestamp, partition, offset)
             yield magic, record
         else:
-            yield from inner_messages(decompress(codec, value or b""), magic, offset, partition)
+            yield from inner_messages(
+                decompress(codec, value or b"", magic), magic, offset, partition
+            )
         at += 12 + size
 
 
@@ -165,18 +171,21 @@ def unsized(data: bytes, at: int) -> tuple[bytes | None, int]:
     return data[at + 4 : at + 4 + length], at + 4 + length
 
 
-def compress(codec: str, data: bytes) -> bytes:
+def compress(codec: str, data: bytes, magic: int) -> bytes:
     if codec == "gzip":
         return gzip.compress(data)
     if codec == "snappy":
         block = bytes(cramjam.snappy.compress_raw(data))
         return XERIAL_MAGIC + struct.pack(">iii", 1, 1, len(block)) + block
+    if codec == "lz4" and magic == 0:
+        return bytes(lz4_encode_old_kafka(data))
     if codec == "lz4":
-        return bytes(cramjam.lz4.compress(data))
+        # Kafka reads only frames whose blocks stand for themselves.
+        return bytes(lz4.frame.compress(data, block_linked=False))
     raise ValueError(codec)
 
 
-def decompress(codec: str, data: bytes) -> bytes:
+def decompress(codec: str, data: bytes, magic: int) -> bytes:
     if codec == "gzip":
         return gzip.decompress(data)
     if codec == "snappy":
@@ -188,6 +197,11 @@ def decompress(codec: str, data: bytes) -> bytes:
             plain += bytes(cramjam.snappy.decompress_raw(data[at + 4 : at + 4 + length]))
             at += 4 + length
         return plain
+    if codec == "lz4" and magic == 0:
+        end = 14 if data[4] & 0x08 else 6  # of the header, which may hold the content's size
+        if data[end] != xxhash.xxh32_intdigest(data[:end]) >> 8 & 0xFF:
+            raise ValueError("an LZ4 frame in format v0 whose checksum no client of its time takes")
+        return bytes(lz4_decode_old_kafka(data))
     if codec == "lz4":
-        return bytes(cramjam.lz4.decompress(data))
+        return bytes(lz4.frame.decompress(data))
     raise ValueError(codec)

@@ -187,7 +187,26 @@ def kafka_tools() -> list[str]:
     """The command before the class name of one of Kafka's own command-line tools."""
     artifacts = ["org.apache.kafka:kafka_2.13", "org.apache.kafka:kafka-tools"]
     libraries = jars("kafka-tools", [f"{artifact}:{KAFKA_VERSION}" for artifact in artifacts])
-    return [tool("java"), *JAVA_OPTIONS, "-cp", f"{libraries}/*"]
+    command = [tool("java"), *JAVA_OPTIONS, "-cp", f"{libraries}/*"]
+
+    def build(folder: Path) -> None:
+        # A run that finds no broker, for the classes that it loads: with an archive of them a tool
+        # starts in half the time. Without it (another kind of Java) they start all the same.
+        settings = folder / "client.properties"
+        settings.write_text("default.api.timeout.ms=500\nrequest.timeout.ms=400\n")
+        archive = f"-XX:ArchiveClassesAtExit={folder / 'classes.jsa'}"
+        nobody = ["--bootstrap-server", "127.0.0.1:1", "--command-config", str(settings)]
+        name = "org.apache.kafka.tools.TopicCommand"
+        subprocess.run(
+            [command[0], archive, *command[1:], name, *nobody, "--list"],
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+
+    version = subprocess.run([command[0], "-version"], capture_output=True, text=True, check=True)
+    folder = built("kafka-tools-classes", [version.stderr, str(libraries)], build)
+    return [command[0], f"-XX:SharedArchiveFile={folder / 'classes.jsa'}", *command[1:]]
 
 
 # Go

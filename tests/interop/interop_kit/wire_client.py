@@ -27,8 +27,6 @@ from interop_kit.wire import EARLIEST as EARLIEST_TIME
 from interop_kit.wire import LATEST as LATEST_TIME
 from interop_kit.wire import RawConnection
 
-# Unknown topic, no leader, not the leader: what Kafka may say of a topic made a moment ago.
-NOT_YET = (3, 5, 6)
 ACKS = {"0": 0, "1": 1, "all": -1}
 
 
@@ -55,12 +53,16 @@ class WireClient(Client):
         self.await_topic(topic)
 
     def await_topic(self, topic: str) -> None:
-        """Kafka's answer may come a little before the topic has its leaders."""
+        """Kafka's answer may come a little before the topic has leaders, and they know of it."""
         deadline = time.monotonic() + READ_TIMEOUT
         with RawConnection(self.bootstrap) as connection:
             while True:
                 error, partitions = connection.metadata(topic)[1][topic]
-                if error == 0 and all(one.error == 0 and one.leader >= 0 for one in partitions):
+                asked = (one.partition for one in partitions)
+                if error == 0 and all(
+                    connection.offset_for_time(topic, partition, LATEST_TIME)[0] == 0
+                    for partition in asked
+                ):
                     return
                 assert time.monotonic() < deadline, f"{topic} has no leaders"
                 time.sleep(0.01)
@@ -77,6 +79,22 @@ class WireClient(Client):
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         entries = self._admin.describe_configs([resource])[resource].result(20)
         return {name: entry.value for name, entry in entries.items()}
+
+    def alter_config(self, resource: Any, settings: Mapping[str, str]) -> None:
+        """Change these settings and leave the others as they are."""
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry
+
+        for name, value in settings.items():
+            entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            resource.add_incremental_config(entry)
+        self._admin.incremental_alter_configs([resource])[resource].result(20)
+
+    def delete_records(self, topic: str, partition: int, offset: int) -> None:
+        from confluent_kafka import TopicPartition
+
+        answer = self._admin.delete_records([TopicPartition(topic, partition, offset)])
+        for future in answer.values():
+            future.result(20)
 
     def produce(
         self,
@@ -95,9 +113,6 @@ class WireClient(Client):
                 run = list(pairs)
                 batch = record_batch([record for _, record in run], codec)
                 answer = connection.produce(7, topic, partition, batch, acks=ACKS[acks])
-                while answer is not None and answer.error in NOT_YET:
-                    time.sleep(0.01)
-                    answer = connection.produce(7, topic, partition, batch, acks=ACKS[acks])
                 assert answer is None or answer.error == 0, answer
                 for at, (number, _) in enumerate(run):
                     offsets[number] = -1 if answer is None else answer.base_offset + at

@@ -93,7 +93,12 @@ def create_topic(
         7,
     ).topics[0]
     assert answer.error_code == 0, (ErrorCode(answer.error_code), answer.error_message)
-    return Topic(name, answer.topic_id)
+    topic = Topic(name, answer.topic_id)
+    if wire.is_elsewhere:
+        # Kafka answers before its broker knows of the topic.
+        while any(list_offset(wire, topic, -1, index=each).error_code for each in range(partitions)):
+            time.sleep(0.01)
+    return topic
 
 
 def set_config(wire: Wire, topic: str, **configs: str) -> None:

@@ -47,6 +47,11 @@ class Wire:
     def close(self) -> None:
         self.sock.close()
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the peer is another broker than Ottla."""
+        return self._served is not None
+
     def encode(self, request: Message, version: int, client_id: str | None = "wire") -> bytes:
         """A frame with the next correlation id, not sent."""
         if self._served is not None:

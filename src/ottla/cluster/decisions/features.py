@@ -45,6 +45,20 @@ def initial_features(supported: Mapping[str, FeatureRange]) -> dict[str, int]:
     return {name: known.initial for name, known in supported.items() if known.initial > 0}
 
 
+def fault_of_levels(levels: Mapping[str, int], supported: Mapping[str, FeatureRange]) -> str | None:
+    """Why a broker with this support cannot work in a cluster at these levels, or None."""
+    for name, level in levels.items():
+        known = supported.get(name)
+        if known is None:
+            return f"the cluster uses feature '{name}', which this version of Ottla does not know"
+        if not known.minimum <= level <= known.maximum:
+            return (
+                f"the cluster has feature '{name}' at level {level}, and this version of Ottla "
+                f"supports levels {known.minimum} to {known.maximum}"
+            )
+    return None
+
+
 def update_features(
     draft: Draft, updates: Sequence[FeatureUpdate], supported: Mapping[str, FeatureRange]
 ) -> None:

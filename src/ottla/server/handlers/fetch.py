@@ -44,7 +44,7 @@ from ottla.protocol.messages.fetch import (
     PartitionData,
 )
 from ottla.server import sessions
-from ottla.server.api import Api, Serve, decode_request, handles_raw
+from ottla.server.api import Api, Serve, decode_request, failed, handles_raw
 from ottla.server.connection import Connection, Part, Slot
 from ottla.server.failures import error_code
 from ottla.server.sessions import Session, WatchedPartition
@@ -148,7 +148,7 @@ class Fetch:
             if each.partition is not None:
                 each.partition.waiters.add(self)
                 self._waits_on.append(each.partition)
-        self._timer = self.broker.loop.call_later(wait / 1000, self._conclude)
+        self._timer = self.broker.loop.call_later(wait / 1000, self.conclude)
         self.broker.waiting_fetches.add(self)
 
     # Which partitions ---------------------------------------------------------------------------
@@ -294,20 +294,26 @@ class Fetch:
         if self.connection.closed:
             self._stop_waiting()
             return
-        found, size, urgent = self._look()
-        if urgent or size >= self.request.min_bytes:
+        try:
+            found, size, urgent = self._look()
+            if urgent or size >= self.request.min_bytes:
+                self._stop_waiting()
+                self._finish(found)
+            else:
+                self._missing = self.request.min_bytes - size
+        except Exception:  # noqa: BLE001 - see failed
             self._stop_waiting()
-            self._finish(found)
-        else:
-            self._missing = self.request.min_bytes - size
+            failed(self.connection, "FETCH", self.version)
 
-    def _conclude(self) -> None:
+    def conclude(self) -> None:
         """The time is up (or the broker stops): answer with what is there."""
         self._stop_waiting()
-        if not self.connection.closed:
+        if self.connection.closed:
+            return
+        try:
             self._finish(self._look()[0])
-
-    conclude = _conclude
+        except Exception:  # noqa: BLE001 - see failed
+            failed(self.connection, "FETCH", self.version)
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
@@ -327,7 +333,11 @@ class Fetch:
         for each in found:
             piece = each.piece
             if piece is not None and not convert:
-                records = reads.take(piece)
+                try:
+                    records = reads.take(piece)
+                except OSError as error:
+                    self._spoil(each, error)
+                    continue
                 if records is None:
                     cold.append(piece)
                 else:
@@ -339,7 +349,20 @@ class Fetch:
             self._slot = self.connection.reserve(exclusive=True)
         self.broker.spawn(self._finish_later(found, convert), "fetch")
 
+    @staticmethod
+    def _spoil(found: Found, error: Exception) -> None:
+        """What was found cannot be had."""
+        found.answer.error_code = error_code(error)
+        found.piece = None
+
     async def _finish_later(self, found: list[Found], convert: bool) -> None:
+        try:
+            await self._bring(found, convert)
+            self._send(self._response(found))
+        except Exception:  # noqa: BLE001 - see failed
+            failed(self.connection, "FETCH", self.version)
+
+    async def _bring(self, found: list[Found], convert: bool) -> None:
         """Read what is not in memory in a thread; convert for old clients in a worker process."""
         for each in found:
             if each.piece is None or (each.answer.records is not _EMPTY):
@@ -354,9 +377,7 @@ class Fetch:
                 else:
                     each.answer.records = await self.broker.reads.take_cold(each.piece)
             except (StorageError, OSError, ValueError) as error:
-                each.answer.error_code = error_code(error)
-                each.piece = None
-        self._send(self._response(found))
+                self._spoil(each, error)
 
     def _response(self, found: list[Found]) -> FetchResponse:
         session = self.session

@@ -39,9 +39,11 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.record.batch import (
     ATTRIBUTES_AT,
+    BATCH_LENGTH_AT,
     CODEC_MASK,
     CONTROL_BIT,
     HEADER_SIZE,
+    LENGTH_OVERHEAD,
     MAGIC_AT,
     TRANSACTIONAL_BIT,
     read_header,
@@ -78,6 +80,7 @@ _NEW_START = 8
 # one partition, its index
 _read_new_partition = struct.Struct(">Bi").unpack_from
 _NEW_PARTITION = 5
+_read_batch_length = struct.Struct(">i").unpack_from
 _NO_TAGS = b"\0\0\0"
 
 _clock = time.perf_counter
@@ -137,7 +140,8 @@ def bind(broker: Broker, _: Api) -> Serve:
             target.lane is not None
             or not target.plain
             or view[MAGIC_AT] != 2
-            or (lanes.slow and lanes.is_slow(target.log.folder))
+            # Less than a whole batch, or more than one.
+            or _read_batch_length(view, BATCH_LENGTH_AT)[0] + LENGTH_OVERHEAD != len(view)
         ):
             return None
         attributes = view[ATTRIBUTES_AT + 1]
@@ -145,6 +149,8 @@ def bind(broker: Broker, _: Api) -> Serve:
             return None
         started = _clock()
         try:
+            if lanes.slow and lanes.is_slow(target.log.folder):
+                return None
             done = target.append(view, int(_time() * 1000))
         except (InvalidBatch, StorageError):
             # The general way meets the same refusal and words the answer.
@@ -324,7 +330,8 @@ class _General:
         self.open -= 1
         if not self.open:
             self._answer()
-        elif self.request.acks:
+        else:
+            # Also where no answer is wanted: unfinished requests are counted by their slots.
             self.slot = self.connection.reserve()
 
     def _begin(
@@ -335,10 +342,10 @@ class _General:
             index=data.index, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1
         )
         try:
+            if found is None and by_id:
+                raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID)
             if found is None or not 0 <= data.index < len(found):
-                raise ProtocolError(
-                    ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                )
+                raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             target = found[data.index]
             records = data.records
             transform = self._check(target, records)
@@ -349,7 +356,9 @@ class _General:
             else:
                 self.open += 1
                 # Copied, because the buffer that it stands in is the next request's.
-                lanes.append(target, bytearray(records), partial(self._done, answer), transform)
+                copy = bytearray(records)
+                self.connection.hold(len(copy))
+                lanes.append(target, copy, partial(self._done, answer, len(copy)), transform)
         except (ProtocolError, InvalidBatch, StorageError) as error:
             self._refuse(answer, error)
         return answer
@@ -392,7 +401,10 @@ class _General:
             raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
         return workers.transform(config, codec)
 
-    def _done(self, answer: PartitionProduceResponse, result: Append | Exception) -> None:
+    def _done(
+        self, answer: PartitionProduceResponse, size: int, result: Append | Exception
+    ) -> None:
+        self.connection.release(size)
         if isinstance(result, Exception):
             self._refuse(answer, result)
         else:
@@ -416,7 +428,9 @@ class _General:
     def _answer(self) -> None:
         if not self.request.acks:
             if self.failed is not None:
-                self.connection.close(f"produce without acknowledgement failed: {self.failed.name}")
+                self.connection.hang_up(
+                    f"produce without acknowledgement failed: {self.failed.name}"
+                )
             if self.slot is not None:
                 self.slot.fill([])
             return

@@ -1,0 +1,311 @@
+"""Does one client's behaviour slow down another? Claim: p99 within twice of what it was.
+
+A producer sends 500 records a second, one request each, and every request is timed. Beside it, in a
+process of its own, one of these goes on:
+
+- cold: a consumer reads a log that the page cache does not hold, as fast as the disk gives it
+- stalled: consumers ask for much and read nothing of it
+- half a frame: connections that send half of a large request, then a byte now and then
+- recompression: batches of 0.9 MB into a topic that wants them as gzip
+
+The factor is the latency during the disturbance divided by the same round's latency without any.
+The disturbing client has the lowest priority: it stands for another machine, and only what the broker
+does for it is meant to count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import socket
+import statistics
+import time
+from abc import ABC, abstractmethod
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event
+from types import TracebackType
+
+from bench.harness import wire
+from bench.harness.batch import Shape, next_offset, record_batch
+from bench.harness.bench import Bench, Row
+from bench.harness.broker import ManagedBroker
+from bench.harness.client import Client, open_socket
+from bench.harness.errors import BenchError
+from bench.harness.fetch_load import Filled
+from bench.harness.paced_load import Latencies, paced_load
+from bench.harness.process import cached_fraction, evict, settle_disk
+from bench.harness.produce_load import DEFAULTS, PlainRequests, requests_for
+from bench.harness.results import Measurement, Target
+
+RATE = 500.0
+MEGABYTE = 1 << 20
+
+_processes = multiprocessing.get_context("fork")
+
+
+class Disturbance(ABC):
+    """Something unpleasant that a client does until it is told to stop."""
+
+    name: str
+    unit: str = "times"
+
+    def __init__(self, broker: ManagedBroker) -> None:
+        self.broker = broker
+        self.amount: list[float] = []  # of what it did, for each round
+        self._stop: Event = _processes.Event()
+        self._begun: Event = _processes.Event()
+        self._done: Synchronized[float] = _processes.Value("d", 0.0)
+
+    def prepare(self) -> None:
+        """Before every round, while nothing is timed."""
+        return
+
+    @abstractmethod
+    def disturb(self, stop: Event, begun: Event, done: Synchronized[float]) -> None:
+        """In a process of its own: set `begun` once it is going on, count in `done`."""
+
+    def _main(self) -> None:
+        os.nice(19)
+        with contextlib.suppress(KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
+            self.disturb(self._stop, self._begun, self._done)
+
+    def __enter__(self) -> Disturbance:
+        self._stop.clear()
+        self._begun.clear()
+        self._done.value = 0.0
+        self._process = _processes.Process(target=self._main, daemon=True)
+        self._process.start()
+        if not self._begun.wait(30):
+            raise BenchError(f"{self.name}: the disturbance did not come about")
+        self._since = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.amount.append(self._done.value / (time.perf_counter() - self._since))
+        self._stop.set()
+        self._process.join(10)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
+
+
+class ColdConsumer(Disturbance):
+    """Reads from start to end what was evicted from the page cache, then evicts it again."""
+
+    name = "cold"
+    unit = "MB/s read"
+
+    def __init__(self, broker: ManagedBroker, filled: Filled) -> None:
+        super().__init__(broker)
+        self._filled = filled
+        self.cached = 0.0
+
+    def prepare(self) -> None:
+        paths = self.broker.segments(self._filled.topic)
+        evict(paths)
+        self.cached = cached_fraction(paths)
+
+    def disturb(self, stop: Event, begun: Event, done: Synchronized[float]) -> None:
+        offset = 0
+        with Client(self.broker.address) as client:
+            while not stop.is_set():
+                request = wire.fetch_request(self._filled.topic, 0, offset, MEGABYTE)
+                body = memoryview(client.ask(request))
+                answer = wire.fetch_answer(body)
+                offset, _ = next_offset(body, answer.start, answer.end, offset)
+                done.value += len(body) / 1e6
+                begun.set()
+                if offset >= self._filled.end:
+                    offset = 0
+                    evict(self.broker.segments(self._filled.topic))
+
+
+class StalledConsumers(Disturbance):
+    """Each asks for 20 × 1 MiB of data that is there, and never reads."""
+
+    name = "stalled"
+    unit = "connections"
+    connections = 4
+
+    def __init__(self, broker: ManagedBroker, filled: Filled) -> None:
+        super().__init__(broker)
+        self._filled = filled
+
+    def disturb(self, stop: Event, begun: Event, done: Synchronized[float]) -> None:
+        held: list[socket.socket] = []
+        for _ in range(self.connections):
+            connection = open_socket(self.broker.address)
+            connection.sendall(wire.fetch_request(self._filled.topic, 0, 0, MEGABYTE) * 20)
+            held.append(connection)
+        time.sleep(0.2)
+        begun.set()
+        done.value = self.connections
+        stop.wait()
+        for connection in held:
+            connection.close()
+
+
+class HalfFrames(Disturbance):
+    """Each sends half of a request of 0.9 MB, then a byte of it every 10 ms."""
+
+    name = "half a frame"
+    unit = "connections"
+    connections = 4
+
+    def __init__(self, broker: ManagedBroker, topic: str) -> None:
+        super().__init__(broker)
+        self._topic = topic
+
+    def disturb(self, stop: Event, begun: Event, done: Synchronized[float]) -> None:
+        (request,) = PlainRequests(self._topic, Shape(900, 1000), DEFAULTS).take(1)
+        at = len(request) // 2
+        held: list[socket.socket] = []
+        for _ in range(self.connections):
+            connection = open_socket(self.broker.address)
+            connection.sendall(request[:at])
+            held.append(connection)
+        begun.set()
+        done.value = self.connections
+        while not stop.wait(0.01) and at + 1 < len(request):
+            for connection in held:
+                connection.sendall(request[at : at + 1])
+            at += 1
+        stop.wait()
+        for connection in held:
+            connection.close()
+
+
+class Recompression(Disturbance):
+    """Feeds uncompressed batches of 0.9 MB to a topic that stores gzip, two connections at a time."""
+
+    name = "recompression"
+    unit = "MB/s recompressed"
+    connections = 2
+
+    def __init__(self, broker: ManagedBroker, topic: str) -> None:
+        super().__init__(broker)
+        self._topic = topic
+        # Words, so that the compressor has about the work that text gives it.
+        words = random.Random(7)
+        value = b" ".join(b"%x" % words.getrandbits(24) for _ in range(200))[:1000]
+        batch = record_batch(Shape(900, 1000), value=value)
+        self._request = wire.produce_prefix(7, 1, topic, 0, len(batch)) + batch
+        self._error_at = wire.produce_answer(7, topic).error_at - 4
+
+    def disturb(self, stop: Event, begun: Event, done: Synchronized[float]) -> None:
+        clients = [Client(self.broker.address) for _ in range(self.connections)]
+        while not stop.is_set():
+            for client in clients:
+                client.send(self._request)
+            for client in clients:
+                answer = client.receive()
+                if any(answer[self._error_at : self._error_at + 2]):
+                    raise BenchError("a batch to recompress was refused")
+                done.value += len(self._request) / 1e6
+            begun.set()
+
+
+def _baseline(broker: ManagedBroker, topic: str, seconds: float) -> Latencies:
+    (requests,) = requests_for(broker.address, topic, Shape(1, 100), DEFAULTS, 1)
+    paced = paced_load(broker.address, requests, rate=RATE, seconds=seconds)
+    return Latencies.of(paced.acknowledged)
+
+
+class _Series:
+    """Of one broker and one disturbance: latencies of each round, without and with it."""
+
+    def __init__(self) -> None:
+        self.quiet: list[Latencies] = []
+        self.disturbed: list[Latencies] = []
+
+    def factors(self, which: str) -> list[float]:
+        return [
+            getattr(disturbed, which) / getattr(quiet, which)
+            for quiet, disturbed in zip(self.quiet, self.disturbed, strict=True)
+        ]
+
+    def note(self, broker: str, disturbance: Disturbance) -> str:
+        def median(each: list[Latencies], which: str) -> float:
+            return statistics.median(float(getattr(latency, which)) for latency in each)
+
+        text = (
+            f"{broker}: p50 {median(self.quiet, 'p50'):.2f} → {median(self.disturbed, 'p50'):.2f}"
+            f" ms, p99 {median(self.quiet, 'p99'):.2f} → {median(self.disturbed, 'p99'):.2f} ms"
+        )
+        text += f", worst {max(each.worst for each in self.disturbed):.1f} ms"
+        if disturbance.unit != "connections":
+            text += f"; {statistics.median(disturbance.amount):.0f} {disturbance.unit}"
+        if isinstance(disturbance, ColdConsumer):
+            text += f", {disturbance.cached:.0%} of it cached beforehand"
+        return text
+
+
+def _one_broker(
+    bench: Bench, broker: ManagedBroker, seconds: float
+) -> dict[str, tuple[_Series, str]]:
+    size = (1 if bench.quick else 3) << 30
+    broker.start()
+    bench.warm_up(broker)
+    victim, gzipped = bench.topic_name(), bench.topic_name()
+    with broker.client() as client:
+        client.create_topic(victim, 1)
+        client.create_topic(gzipped, 1, {"compression.type": "gzip"})
+    cold = bench.filled_topic(broker, Shape(64, 1000), DEFAULTS, size)
+    hot = bench.filled_topic(broker, Shape(64, 1000), DEFAULTS, 64 << 20)
+    settle_disk()
+    disturbances: list[Disturbance] = [
+        ColdConsumer(broker, cold),
+        StalledConsumers(broker, hot),
+        HalfFrames(broker, victim),
+        Recompression(broker, gzipped),
+    ]
+    series = {each.name: _Series() for each in disturbances}
+    _baseline(broker, victim, seconds)
+    for _ in range(bench.rounds):
+        for disturbance in disturbances:
+            disturbance.prepare()
+            series[disturbance.name].quiet.append(_baseline(broker, victim, seconds))
+            with disturbance:
+                series[disturbance.name].disturbed.append(_baseline(broker, victim, seconds))
+            time.sleep(0.2)
+    broker.discard()
+    return {
+        each.name: (series[each.name], series[each.name].note(broker.name, each))
+        for each in disturbances
+    }
+
+
+def _run(bench: Bench) -> list[Measurement]:
+    bench.drop_pairs()
+    seconds = bench.seconds(full=3.0, quick=1.0)
+    measured = {
+        broker.name: _one_broker(bench, broker, seconds) for broker in bench.new_managed("disk")
+    }
+    found = []
+    names = next(iter(measured.values())).keys()
+    for name in names:
+        for which, target in (("p50", None), ("p99", Target(2.0, 1.0, "figure"))):
+            values = {broker: each[name][0].factors(which) for broker, each in measured.items()}
+            figure = Measurement(
+                "isolation",
+                name,
+                f"{which} of another producer, against its own without",
+                "×",
+                False,
+                values,
+                target,
+            )
+            if target is not None:
+                figure.notes = [each[name][1] for each in measured.values()]
+            found.append(figure)
+    return found
+
+
+ROWS = (Row("isolation", "the p99 of others while one client misbehaves, at most twice", _run),)
