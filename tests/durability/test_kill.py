@@ -20,7 +20,14 @@ from durability_kit.disk import assert_sound
 from durability_kit.kafka_dump import dump, kafka_jars
 from durability_kit.verdict import check_end, check_promises
 from durability_kit.wire import Wire
-from durability_kit.writers import ConfluentWriter, RawWriter, Tail, Target, Writer
+from durability_kit.writers import (
+    ConfluentWriter,
+    RawWriter,
+    Tail,
+    Target,
+    Writer,
+    await_progress,
+)
 
 from ottla.testing import BrokerDied, BrokerProcess
 
@@ -48,7 +55,6 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
         },
     ),
 }
-RESTART_PROGRESS_TIMEOUT = 60.0
 
 
 def targets(*names: str) -> list[Target]:
@@ -128,19 +134,6 @@ def kill_again_and_again(
         print(f"{name}: {value}")
     assert repeated, "no kill fell between a batch and its answer"
     dump_sample(broker.data, chance)
-
-
-def await_progress(writers: Sequence[Writer]) -> None:
-    """Returns when each writer has had something acknowledged from now on."""
-    before = [writer.acknowledged for writer in writers]
-    pause = threading.Event()
-    for _ in range(int(RESTART_PROGRESS_TIMEOUT / 0.01)):
-        failures = [failure for writer in writers for failure in writer.failures]
-        assert not failures, failures
-        if all(writer.acknowledged > count for writer, count in zip(writers, before, strict=True)):
-            return
-        pause.wait(0.01)
-    pytest.fail("a producer gets no answers")
 
 
 def dump_sample(data: Path, chance: random.Random) -> None:

@@ -19,7 +19,7 @@ from durability_kit.disk import (
 )
 from durability_kit.verdict import check_promises
 from durability_kit.wire import Wire
-from durability_kit.writers import ConfluentWriter, RawWriter, Target
+from durability_kit.writers import ConfluentWriter, RawWriter, Target, await_progress
 
 from ottla.storage.checkpoints import CLEAN_SHUTDOWN
 from ottla.testing import BrokerProcess
@@ -86,14 +86,7 @@ def test_stopping_in_the_middle_of_produce_keeps_every_promise(broker: BrokerPro
     for writer in writers:
         writer.start()
     for _ in range(3):
-        before = [writer.acknowledged for writer in writers]
-        await_that(
-            lambda before=before: all(
-                writer.acknowledged > count
-                for writer, count in zip(writers, before, strict=True)
-            ),
-            "answers to the producers",
-        )
+        await_progress(writers)
         assert broker.stop() == 0
         assert (broker.data / CLEAN_SHUTDOWN).exists()
         assert_sound(broker.data)

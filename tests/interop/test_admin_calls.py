@@ -69,7 +69,7 @@ def test_describe_configs_of_the_broker(admin, reference) -> None:
     settings = admin.describe_configs([resource])[resource].result(20)
     assert settings["log.retention.hours"].value == "168"
     assert settings["log.segment.bytes"].value == str(1 << 30)
-    assert settings["num.partitions"].is_default
+    assert settings["log.retention.hours"].is_default
 
 
 def test_kcat_lists_brokers_and_topics(make_client, reference, broker, topic) -> None:

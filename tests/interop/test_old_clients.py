@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import pytest
 from interop_kit.client import A, Ability, Client, Start, as_seen_by, carried
+from interop_kit.proxy import RecordingProxy
 from interop_kit.records import assert_same, binary_records, numbered, odd_records, plain_records
-from interop_kit.registry import OLD_CLIENTS, named
+from interop_kit.registry import OLD_CLIENTS, named, parsed
 from interop_kit.wire import RawConnection, stored_batches
+from interop_kit.wire_client import WireClient
 
 PRODUCE, FETCH = 0, 1
 NO_TIMESTAMP = -1
@@ -134,3 +136,32 @@ def test_acknowledgements(client, reference, topic, acks) -> None:
     records = carried(plain_records(10), client)
     client.produce(topic, records, acks=acks)
     assert_same(reference.consume(topic, 0, 10), numbered(records))
+
+
+# (Produce, Fetch): what each version of Kafka brought. Some clients skip a step on their way.
+SPOKEN = {(0, 8, 2): (0, 0), (0, 9): (1, 1), (0, 10, 0): (2, 2), (0, 10, 2): (2, 3)}
+
+
+@pytest.mark.parametrize("name", OLD_CLIENTS)
+def test_old_clients_speak_old_versions(name, fresh_broker, topic, tmp_path) -> None:
+    """Seen by a proxy: Produce 0-2 and Fetch 0-3, or the tests above would prove little."""
+    with RecordingProxy() as proxy:
+        broker = fresh_broker(settings={"advertised.listeners": f"PLAINTEXT://{proxy.address}"})
+        proxy.forward_to(broker.port)
+        WireClient(broker.bootstrap).create_topic(topic)
+        client = OLD_CLIENTS[name].client(proxy.address, tmp_path)
+        records = carried(plain_records(5), client)
+        client.produce(topic, records, "gzip")
+        if client.can(A.READ):
+            found = client.consume(topic, 0, 5)
+            assert_same(found, numbered(as_seen_by(records, client)))
+        client.close()
+    version = parsed(name.rpartition("-")[2])
+    highest_produce, highest_fetch = max(
+        spoken for since, spoken in SPOKEN.items() if version >= since
+    )
+    produced, fetched = proxy.versions(PRODUCE), proxy.versions(FETCH)
+    assert produced
+    assert max(produced) <= highest_produce
+    assert fetched or not client.can(A.READ)
+    assert max(fetched, default=0) <= highest_fetch

@@ -137,13 +137,11 @@ def handles_raw(
 
 
 def decode_request(request: type[R], view: memoryview, at: int, stop: int, version: int) -> R:
-    """Decode one request body; it has to fill its frame exactly."""
+    """Decode one request body. Bytes behind it are ignored, as in Kafka: some clients send some."""
     try:
-        message, end = request.decode(view[:stop], at, version)
+        message, _ = request.decode(view[:stop], at, version)
     except MalformedMessage as error:
         raise MalformedRequest(f"{request.__name__} v{version}: {error}") from None
-    if end != stop:
-        raise MalformedRequest(f"{request.__name__} v{version}: {stop - end} bytes too many")
     return message
 
 

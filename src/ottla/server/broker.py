@@ -22,7 +22,7 @@ from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.metadata import Broker as Node
 from ottla.cluster.metadata import ClusterImage, Endpoint, ImageDelta, ResourceType, Topic
 from ottla.cluster.metadata import Partition as PartitionState
-from ottla.cluster.store import StoreError
+from ottla.cluster.store import SessionEvent, StoreError
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.frame import frame_response
@@ -110,6 +110,8 @@ class Broker:
         self.metadata = ImageView(lambda: self.image)
         self.producer_ids = ProducerIds(self._producer_id_block)
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
+        # Set when the broker cannot go on: its metadata store is gone.
+        self.lost = asyncio.Event()
         # Addresses that were bound, once it has started.
         self.bound: tuple[Listener, ...] = ()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -231,8 +233,15 @@ class Broker:
             self.partitions.put(topic)
         self._name_strays()
         self.controller.subscribe(self._changed)
+        self.spawn(self._watch_store(), "watch over the metadata store")
         self.clockwork.start(self.config.log_retention_check_interval_ms / 1000)
         self.reactor.start()
+
+    async def _watch_store(self) -> None:
+        async for event in self.store.session_events():
+            if event is SessionEvent.LOST:
+                log.error("the metadata store is lost; the broker stops")
+                self.lost.set()
 
     def _name_strays(self) -> None:
         """Logs of topics that nobody knows: left alone, for their owner to look at."""

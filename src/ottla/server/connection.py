@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.message import MalformedMessage
 from ottla.protocol.wiretypes import skip_tags
+from ottla.server.platform import HAS_SENDFILE, MORE_FOLLOWS
 from ottla.server.ranges import FileRange
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ SLOT_LIMIT = 128
 HELD_LIMIT = 8 << 20
 # How much a single connection may send before others get their turn.
 SEND_QUANTUM = 4 << 20
+# Where there is no sendfile: bytes that are read at once on their way to the socket.
+COPY_BYTES = 256 << 10
 _FIRST_PARTIAL = 4096
 
 _RESET = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EBADF})
@@ -184,6 +187,10 @@ class Connection:
             return
         if self.out and not self._writing:
             self.flush()
+        self._resume_if_stalled()
+
+    def _resume_if_stalled(self) -> None:
+        """What held the pipeline up may be over by now."""
         if self._stalled:
             self._loop.call_soon(self.resume)
 
@@ -458,7 +465,7 @@ class Connection:
                 else:
                     part, more = self._gather()
                     out.appendleft(part)
-                    sent = sock.send(part, socket.MSG_MORE if more else 0)
+                    sent = sock.send(part, MORE_FOLLOWS if more else 0)
                     if sent == len(part):
                         out.popleft()
                         self.out_bytes -= sent
@@ -497,7 +504,7 @@ class Connection:
         total = 0
         while part.length:
             try:
-                sent = os.sendfile(self.fd, part.file.fd, part.position, part.length)
+                sent = self._send_some(part)
             except (BlockingIOError, InterruptedError):
                 break
             if sent == 0:
@@ -509,6 +516,12 @@ class Connection:
             if total >= SEND_QUANTUM:
                 break
         return total
+
+    def _send_some(self, part: FileRange) -> int:
+        if HAS_SENDFILE:
+            return os.sendfile(self.fd, part.file.fd, part.position, part.length)
+        data = os.pread(part.file.fd, min(part.length, COPY_BYTES), part.position)
+        return self.sock.send(data) if data else 0
 
     def _on_writable(self) -> None:
         self.flush()

@@ -14,6 +14,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from ottla.server.platform import READ_WITHOUT_WAITING
 from ottla.server.ranges import FileRange
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 INLINE_BYTES = 16 << 10
 # A page is probed every so often: the kernel reads ahead at least this much at a time.
 PROBE_STRIDE = 128 << 10
-_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _NO_PROBE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 
@@ -32,7 +32,7 @@ class Reads:
         self._loop = loop
         self._threads = threads
         # False once the kernel or the file system said that it cannot tell.
-        self._can_probe = bool(_NOWAIT)
+        self._can_probe = bool(READ_WITHOUT_WAITING)
         self._one = [bytearray(1)]
 
     def take(self, piece: Slice) -> bytes | FileRange | None:
@@ -43,7 +43,7 @@ class Reads:
                 return self._whole(os.pread(piece.file.fd, length, piece.position), length)
             buffer = bytearray(length)
             try:
-                read = os.preadv(piece.file.fd, [buffer], piece.position, _NOWAIT)
+                read = os.preadv(piece.file.fd, [buffer], piece.position, READ_WITHOUT_WAITING)
             except BlockingIOError:
                 return None
             except OSError as error:
@@ -63,8 +63,8 @@ class Reads:
         last = piece.position + piece.length - 1
         try:
             for at in range(piece.position, last, PROBE_STRIDE):
-                os.preadv(fd, one, at, _NOWAIT)
-            os.preadv(fd, one, last, _NOWAIT)
+                os.preadv(fd, one, at, READ_WITHOUT_WAITING)
+            os.preadv(fd, one, last, READ_WITHOUT_WAITING)
         except BlockingIOError:
             return False
         except OSError as error:

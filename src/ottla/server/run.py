@@ -46,14 +46,13 @@ def run(config: BrokerConfig, *, hints: bool = False) -> int:
         log.warning(warning)
     _allow_many_files()
     try:
-        asyncio.run(_serve(config, hints))
+        return asyncio.run(_serve(config, hints))
     except CannotStart as error:
         sys.stderr.write(f"ottla: {error}\n")
         return 1
-    return 0
 
 
-async def _serve(config: BrokerConfig, hints: bool) -> None:
+async def _serve(config: BrokerConfig, hints: bool) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -76,13 +75,17 @@ async def _serve(config: BrokerConfig, hints: bool) -> None:
             HINTS.format(address=f"{first.host or '127.0.0.1'}:{first.port}", data=folders)
         )
         sys.stdout.flush()
-    await stop.wait()
+    ends = [asyncio.ensure_future(event.wait()) for event in (stop, broker.lost)]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for waiting in ends:
+        waiting.cancel()
     # A second signal ends the process at once; the next start then recovers.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
     log.info("stopping")
     await broker.stop()
     log.info("stopped")
+    return 1 if broker.lost.is_set() else 0
 
 
 def _allow_many_files() -> None:

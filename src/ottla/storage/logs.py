@@ -178,6 +178,7 @@ class Logs(LogOwner):
                 log.flush_end(log.flushing)
             if (
                 log in self._dirty
+                or log.recovery_point < log.log_end_offset
                 or log.appended_bytes - log.snapshot_bytes >= CLOSING_SNAPSHOT_BYTES
             ):
                 job = log.flush_begin(now_ms, closing=True)

@@ -10,8 +10,9 @@ there afterwards:
 - of unsynced creations, renames and removals in a folder, either the first few or any subset;
 - what was synced, always.
 
-Beside that, the n-th call can be made to fail with an error of choice. A failed fsync behaves as on
-Linux: the data stays readable and never reaches the disk, and the next fsync succeeds.
+Beside that, the n-th call can be made to fail with an error of choice. A failed fsync of a `.log` file
+behaves as on Linux: the data stays readable and never reaches the disk, and the next fsync succeeds.
+(Of other files it is merely late: they can be made anew, and nobody who lost one was told otherwise.)
 """
 
 from __future__ import annotations
@@ -208,8 +209,9 @@ class FaultyFiles(Files):
         if number:
             if kind == "fsync":
                 found = self.disk.find(path)
-                if isinstance(found, _File):
-                    found.pending.clear()  # dropped from the cache's list of things to write
+                if isinstance(found, _File) and path.endswith(".log"):
+                    # Pages are dropped from the list of what is to be written; the size is not a page.
+                    found.pending = [change for change in found.pending if change[1] is None]
             raise OSError(number, os.strerror(number), path)
 
     def _look(self, kind: str, path: str) -> None:

@@ -186,7 +186,8 @@ class World:
         for log in logs:
             model = self.models[log.topic, log.partition]
             if log.offline is None:
-                assert log.recovery_point == log.log_end_offset == model.end
+                ends = log.recovery_point, log.log_end_offset, model.end
+                assert len(set(ends)) == 1, f"{log.name} was closed at {ends}"
                 model.flushed = model.end
                 # A log that nothing was ever appended to is not worth a sync.
                 model.synced = model.synced or model.end > model.start

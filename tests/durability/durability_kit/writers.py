@@ -210,6 +210,9 @@ class RawWriter(Writer):
             if not self.unanswered:
                 return
             answer = wire.receive_produced(sent[0])
+            if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                # What a broker may answer on its way down: as if it were gone already.
+                raise ConnectionError("no leader")
             if answer.error_code:
                 self.failures.append(
                     f"{self.name}: {ErrorCode(answer.error_code).name} {answer.error_message} "
@@ -235,6 +238,17 @@ class RawWriter(Writer):
         )
         self.sequences[target] = (self.sequences[target] + len(numbers)) % 2**31
         return _Unanswered(target, numbers, batch)
+
+
+def await_progress(writers: Sequence[Writer]) -> None:
+    """Returns when each writer has had something acknowledged from now on."""
+    before = [writer.acknowledged for writer in writers]
+    deadline = time.monotonic() + FINISH_TIMEOUT
+    while not all(writer.acknowledged > was for writer, was in zip(writers, before, strict=True)):
+        failures = [failure for writer in writers for failure in writer.failures]
+        assert not failures, failures
+        assert time.monotonic() < deadline, "a producer gets no answers"
+        time.sleep(PAUSE / 2)
 
 
 class Tail(threading.Thread):

@@ -175,8 +175,10 @@ const commands = {
     await admin.createPartitions({ topicPartitions: [{ topic, count: partitions }] })
   }),
 
-  delete_records: ({ topic, partition, offset }) => withAdmin(admin =>
-    admin.deleteTopicRecords({ topic, partitions: [{ partition, offset: String(offset) }] }))
+  delete_records: ({ topic, partition, offset }) => withAdmin(async admin => {
+    await admin.fetchTopicOffsets(topic) // or it knows nothing of the topic
+    await admin.deleteTopicRecords({ topic, partitions: [{ partition, offset: String(offset) }] })
+  })
 }
 
 await serve(request => commands[request.command](request))

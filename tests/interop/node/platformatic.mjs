@@ -6,6 +6,7 @@ import { Admin, Consumer, MessagesStreamModes, Producer } from '@platformatic/ka
 import { bytes, offsetsOf, serve, text } from './lines.mjs'
 
 const common = { clientId: 'ottla-interop', bootstrapBrokers: [process.argv[2]], retries: 5, retryDelay: 100 }
+const LOG_APPEND_TIME = 0x08 // in a batch's attributes
 const ACKS = { all: -1, 1: 1, 0: 0 }
 
 async function using (client, work) {
@@ -104,10 +105,12 @@ const commands = {
         }]
       })
       for (const batch of responses[0]?.partitions[0].records ?? []) {
+        const stampedByBroker = (batch.attributes & LOG_APPEND_TIME) !== 0
         for (const record of batch.records) {
           const at = batch.firstOffset + BigInt(record.offsetDelta)
           if (at < offset || found.length === count) continue
-          found.push(recordOf(partition, at, batch.firstTimestamp + record.timestampDelta, record))
+          const timestamp = stampedByBroker ? batch.maxTimestamp : batch.firstTimestamp + record.timestampDelta
+          found.push(recordOf(partition, at, timestamp, record))
           offset = at + 1n
         }
       }

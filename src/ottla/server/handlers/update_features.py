@@ -1,7 +1,7 @@
 """UpdateFeatures: raise or lower the level at which the cluster works.
 
 Versions:
-  v0  a flag allows downgrades; a result for each feature
+  v0  a flag allows downgrades; a result for each feature, or one error for all
   v1  the kind of change, validate only
   v2  one result for all: they are made together or not at all
 """
@@ -34,18 +34,11 @@ async def update_features(request: Request[UpdateFeaturesRequest]) -> UpdateFeat
     except ProtocolError as error:
         response.error_code = error.code
         response.error_message = error.message
-    if request.version < 2:
+    if request.version < 2 and response.error_code == ErrorCode.NONE:
         response.results = [
-            UpdatableFeatureResult(
-                feature=each.feature,
-                error_code=response.error_code,
-                error_message=response.error_message,
-            )
+            UpdatableFeatureResult(feature=each.feature, error_message=None)
             for each in message.feature_updates
         ]
-        if response.error_code != ErrorCode.NONE and response.results:
-            response.error_code = ErrorCode.NONE
-            response.error_message = None
     return response
 
 

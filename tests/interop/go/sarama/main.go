@@ -177,6 +177,7 @@ func consume(asked *lines.Request) (any, error) {
 	}
 	defer partition.AsyncClose()
 	found := []lines.Record{}
+	var problem error
 	limit := time.After(time.Duration(asked.Timeout) * time.Millisecond)
 	for len(found) < asked.Count {
 		select {
@@ -198,10 +199,12 @@ func consume(asked *lines.Request) (any, error) {
 				Value:     message.Value,
 				Headers:   headers,
 			})
-		case err := <-partition.Errors():
-			return nil, err
+		case complaint := <-partition.Errors():
+			// It goes on by itself; the broker may come back.
+			problem = complaint
+			fmt.Fprintln(os.Stderr, complaint)
 		case <-limit:
-			return found, nil
+			return found, problem
 		}
 	}
 	return found, nil

@@ -1,0 +1,18 @@
+"""What the operating system offers beyond POSIX, and whether to use it.
+
+Linux is what Ottla is made for. Elsewhere the same work is done by plain reads and writes; setting
+OTTLA_PORTABLE=1 does that on Linux too, so that tests can go both ways.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+PORTABLE = bool(os.environ.get("OTTLA_PORTABLE")) or not sys.platform.startswith("linux")
+# A read that fails rather than wait for the disk; 0 where there is none.
+READ_WITHOUT_WAITING: int = 0 if PORTABLE else getattr(os, "RWF_NOWAIT", 0)
+# More of the same message follows: do not send a small packet now.
+MORE_FOLLOWS: int = 0 if PORTABLE else getattr(socket, "MSG_MORE", 0)
+HAS_SENDFILE: bool = not PORTABLE and hasattr(os, "sendfile")

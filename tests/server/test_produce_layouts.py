@@ -1,0 +1,137 @@
+"""The fast path writes its answers by hand: they must be what the message class would write."""
+
+from __future__ import annotations
+
+import pytest
+from server_kit.broker_thread import BrokerThread
+from server_kit.calls import Topic, batch_of, create_topic, produce_request, versions_of
+from server_kit.wire import Wire
+
+from ottla.protocol.frame import frame_response
+from ottla.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from ottla.server.handlers import produce as produce_module
+
+FORMAT_2 = versions_of(ProduceRequest, first=3)
+# The longest name that the flexible fast path takes has 126 bytes, the longest there is has 249.
+LENGTHS = [1, 125, 126, 127, 128, 249]
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(inside: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not make the broker take its disk for a slow one."""
+    monkeypatch.setattr(produce_module, "SLOW_WRITE_SECONDS", float("inf"))
+    inside.run(lambda broker: broker.lanes.slow.clear())
+
+
+def expected(topic: Topic, index: int, offset: int, append_time: int, version: int) -> bytes:
+    response = ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.id,
+                partition_responses=[
+                    PartitionProduceResponse(
+                        index=index,
+                        base_offset=offset,
+                        log_append_time_ms=append_time,
+                        log_start_offset=0,
+                    )
+                ],
+            )
+        ]
+    )
+    return frame_response(response, version, 77)[4:]
+
+
+@pytest.fixture
+def general(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the requests that took the general way."""
+    taken: list[int] = []
+    real = produce_module._General.run
+
+    def run(self: produce_module._General) -> None:
+        taken.append(self.version)
+        real(self)
+
+    monkeypatch.setattr(produce_module._General, "run", run)
+    return taken
+
+
+def ask(wire: Wire, topic: Topic, index: int, version: int) -> bytes:
+    wire._correlation_id = 76
+    wire.send(produce_request(topic, (index, batch_of(b"a", b"b"))), version)
+    return wire.frame()
+
+
+@pytest.mark.parametrize("version", FORMAT_2)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_every_name_and_version(
+    inside: BrokerThread, wire: Wire, general: list[int], version: int, length: int
+) -> None:
+    topic = create_topic(wire, partitions=3, name=chr(97 + version) * length)
+    for index, offset in ((0, 0), (2, 0), (2, 2)):
+        assert ask(wire, topic, index, version) == expected(topic, index, offset, -1, version)
+    long_name = 9 <= version < 13 and length > 126
+    assert len(general) == (3 if long_name else 0), "the path that was taken is not the one meant"
+
+
+@pytest.mark.parametrize("version", FORMAT_2)
+def test_log_append_time(
+    inside: BrokerThread, wire: Wire, general: list[int], version: int
+) -> None:
+    topic = create_topic(wire, message_timestamp_type="LogAppendTime")
+    frame = ask(wire, topic, 0, version)
+    decoded, _ = ProduceResponse.decode(frame, 5 if version >= 9 else 4, version)
+    stamped = decoded.responses[0].partition_responses[0].log_append_time_ms
+    assert stamped > 0
+    assert frame == expected(topic, 0, 0, stamped, version)
+    assert not general
+
+
+@pytest.mark.parametrize("version", FORMAT_2)
+def test_both_ways_answer_alike(
+    inside: BrokerThread, wire: Wire, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """The general way, forced by a limit on what the fast one takes."""
+    topic = create_topic(wire)
+    assert ask(wire, topic, 0, version) == expected(topic, 0, 0, -1, version)
+
+    def force(broker: object) -> None:
+        inside.broker.partitions.by_name[topic.name][0].plain = False
+
+    inside.run(force)
+    assert ask(wire, topic, 0, version) == expected(topic, 0, 2, -1, version)
+
+
+@pytest.mark.parametrize("version", [9, 12, 13])
+def test_tagged_fields_take_the_general_way(
+    inside: BrokerThread, wire: Wire, general: list[int], version: int
+) -> None:
+    """A client may add tagged fields that nobody knows, at any level."""
+    topic = create_topic(wire)
+    frame = wire.encode(produce_request(topic, (0, batch_of(b"a"))), version)
+    unknown = b"\x01\x63\x02hi"
+    with_tags = frame[:-3] + unknown * 3
+    wire.send_raw((len(with_tags) - 4).to_bytes(4, "big") + with_tags[4:])
+    answer = wire.receive(ProduceResponse, version).responses[0].partition_responses[0]
+    assert (answer.error_code, answer.base_offset) == (0, 0)
+    assert general == [version]
+
+
+@pytest.mark.parametrize("version", FORMAT_2)
+def test_bytes_behind_the_request(
+    inside: BrokerThread, wire: Wire, version: int
+) -> None:
+    topic = create_topic(wire)
+    frame = wire.encode(produce_request(topic, (0, batch_of(b"a"))), version) + b"\0"
+    wire.send_raw((len(frame) - 4).to_bytes(4, "big") + frame[4:])
+    assert wire.is_closed()
+    with inside.wire() as other:
+        from server_kit.calls import end_offset
+
+        assert end_offset(other, topic) == 0
