@@ -30,7 +30,7 @@ class Case(NamedTuple):
 CASES = (
     Case(
         "fetch-1MiB",
-        "1 MiB per request, batches of 64 × 1 kB",
+        "1 MiB, batches of 64 × 1 kB",
         Shape(64, 1000),
         1 << 20,
         False,
@@ -38,7 +38,7 @@ CASES = (
     ),
     Case(
         "fetch-4KiB",
-        "4 KiB per request, batches of 10 × 100 B",
+        "4 KiB, batches of 10 × 100 B",
         Shape(10, 100),
         1 << 12,
         True,

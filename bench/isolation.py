@@ -194,10 +194,10 @@ class Recompression(Disturbance):
         self._topic = topic
         # Words, so that the compressor has about the work that text gives it.
         words = random.Random(7)
-        value = b" ".join(b"%x" % words.getrandbits(24) for _ in range(200))[:1000]
-        batch = record_batch(Shape(900, 1000), value=value)
-        self._request = wire.produce_prefix(7, 1, topic, 0, len(batch)) + batch
-        self._error_at = wire.produce_answer(7, topic).error_at - 4
+        text = (b" ".join(b"%x" % words.getrandbits(20) for _ in range(250)) for _ in range(900))
+        batch = record_batch(Shape(900, 1000), values=(value[:1000] for value in text))
+        self._request = wire.produce_request(7, 1, topic, 0, batch)
+        self._error_at = wire.produce_answer(7, topic).errors_at[0] - 4
 
     def disturb(self, stop: Event, begun: Event, done: Synchronized[float]) -> None:
         clients = [Client(self.broker.address) for _ in range(self.connections)]
@@ -296,7 +296,7 @@ def _run(bench: Bench) -> list[Measurement]:
             figure = Measurement(
                 "isolation",
                 name,
-                f"{which} of another producer, against its own without",
+                f"{which} of another producer, against without",
                 "×",
                 False,
                 values,

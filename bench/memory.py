@@ -23,7 +23,7 @@ def _under_load(bench: Bench, broker: ManagedBroker, seconds: float) -> float:
             with bench.topic(broker, setting.partitions) as topic:
                 for shape, connections, depth in LOADS:
                     supplies = requests_for(address, topic, shape, setting, connections)
-                    produce_load(address, supplies, depth, seconds=seconds, max_bytes=1 << 30)
+                    produce_load(address, supplies, depth, seconds=seconds, max_bytes=512 << 20)
             filled = bench.filled_topic(broker, Shape(64, 1000), setting, 64 << 20)
             fetch = fetch_load if setting.partitions == 1 else session_fetch_load
             fetch(address, filled, 1 << 20, seconds)

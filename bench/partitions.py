@@ -104,9 +104,9 @@ def _run(bench: Bench) -> list[Measurement]:
 
     target = Target(0.5, 0.2)
     return [
-        of("created", "created and the first and last of each topic written to", "s", target),
+        of("created", "created, first and last of each topic written to", "s", target),
         of("written", "one record into each, 20 in flight", "s", None),
-        of("restarted", "restart until records are acknowledged again", "s", target),
+        of("restarted", "restart until records are acknowledged", "s", target),
         of("stopped", "stop on SIGTERM", "s", None),
         of("memory_created", "resident, created", "MB", None),
         of("memory_written", "resident, a record in each", "MB", target),

@@ -10,7 +10,14 @@ from bench.harness import process
 from bench.harness.batch import Shape
 from bench.harness.bench import Bench, Place, RollingTopic, Row, alternate
 from bench.harness.broker import Broker
-from bench.harness.produce_load import SETTINGS, Load, Setting, produce_load, requests_for
+from bench.harness.produce_load import (
+    PRODUCTION,
+    SETTINGS,
+    Load,
+    Setting,
+    produce_load,
+    requests_for,
+)
 from bench.harness.results import Measurement, Target
 
 # Most that one round may write; a round ends earlier rather than fill the memory.
@@ -28,12 +35,14 @@ class Case(NamedTuple):
     place: Place
     in_requests: bool  # requests/s are what counts, not MB/s
     target: Target | None
+    settings: tuple[Setting, ...] = SETTINGS
+    together: int = 1  # partitions in one request
 
 
 CASES = (
     Case(
         "produce-64x1kB-tmpfs",
-        "batches of 64 × 1 kB, 4 connections × 5 in flight, data on tmpfs",
+        "64 × 1 kB, 4 connections × 5 in flight, tmpfs",
         Shape(64, 1000),
         4,
         5,
@@ -43,7 +52,7 @@ CASES = (
     ),
     Case(
         "produce-100x100B",
-        "batches of 100 × 100 B, 8 connections × 5 in flight, data on tmpfs",
+        "100 × 100 B, 8 connections × 5 in flight",
         Shape(100, 100),
         8,
         5,
@@ -53,7 +62,7 @@ CASES = (
     ),
     Case(
         "produce-single-8x5",
-        "one 100 B record per request, 8 connections × 5 in flight",
+        "1 × 100 B, 8 connections × 5 in flight",
         Shape(1, 100),
         8,
         5,
@@ -63,7 +72,7 @@ CASES = (
     ),
     Case(
         "produce-single-1x1",
-        "one 100 B record per request, one connection, one in flight",
+        "1 × 100 B, one connection, one in flight",
         Shape(1, 100),
         1,
         1,
@@ -73,7 +82,7 @@ CASES = (
     ),
     Case(
         "produce-single-64x1",
-        "one 100 B record per request, 64 connections, one in flight on each",
+        "1 × 100 B, 64 connections, one in flight on each",
         Shape(1, 100),
         64,
         1,
@@ -82,8 +91,20 @@ CASES = (
         None,
     ),
     Case(
+        "produce-20-partitions",
+        "10 × 100 B for each of 20 partitions in a request, 4 × 5 in flight",
+        Shape(10, 100),
+        4,
+        5,
+        "tmpfs",
+        False,
+        None,
+        (PRODUCTION,),
+        20,
+    ),
+    Case(
         "produce-64x1kB-disk",
-        "batches of 64 × 1 kB, 4 connections × 5 in flight, data on disk",
+        "64 × 1 kB, 4 connections × 5 in flight, disk",
         Shape(64, 1000),
         4,
         5,
@@ -104,7 +125,9 @@ def _one_setting(bench: Bench, case: Case, setting: Setting) -> Measurement:
     def measure(broker: Broker) -> Load:
         topic = topics[broker.name]
         name = topic.name(int(min(fastest[broker.name] * seconds, MOST_IN_A_ROUND)))
-        supplies = requests_for(broker.address, name, case.shape, setting, case.connections)
+        supplies = requests_for(
+            broker.address, name, case.shape, setting, case.connections, case.together
+        )
         if on_disk:
             process.settle_disk()
         load = produce_load(
@@ -150,7 +173,7 @@ def busy(name: str, rounds: list[Load]) -> str:
 
 
 def _run(case: Case, bench: Bench) -> list[Measurement]:
-    return [_one_setting(bench, case, setting) for setting in SETTINGS]
+    return [_one_setting(bench, case, setting) for setting in case.settings]
 
 
 ROWS = tuple(Row(case.name, case.claim, functools.partial(_run, case)) for case in CASES)

@@ -8,8 +8,10 @@ sequence, give the CRC of the next batch from the first one's, whatever the size
 
 from __future__ import annotations
 
+import itertools
 import struct
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import crc32c
@@ -48,14 +50,14 @@ def record_batch(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
-    value: bytes | None = None,
+    values: Iterator[bytes] | None = None,
 ) -> bytes:
-    """A batch stamped with the present time; every record has the same value and no key."""
-    payload = value if value is not None else b"x" * shape.size
-    after = _zigzag_varint(-1) + _zigzag_varint(len(payload)) + payload + _zigzag_varint(0)
+    """A batch stamped with the present time; its records have no key, and `values` or all the same."""
+    values = values or itertools.repeat(b"x" * shape.size)
     body = bytearray()
-    for index in range(shape.records):
-        record = b"\0\0" + _zigzag_varint(index) + after
+    for index, value in zip(range(shape.records), values, strict=False):
+        record = b"\0\0" + _zigzag_varint(index) + _zigzag_varint(-1)
+        record += _zigzag_varint(len(value)) + value + _zigzag_varint(0)
         body += _zigzag_varint(len(record)) + record
     now = int(time.time() * 1000)
     covered = struct.pack(

@@ -120,9 +120,8 @@ class Client:
 
     def produce(self, topic: str, partition: int, batch: bytes) -> int:
         """Produce version 7, acks=1; the error code of the answer."""
-        request = wire.produce_prefix(7, 1, topic, partition, len(batch)) + batch
-        answer = self.ask(request)
-        at = wire.produce_answer(7, topic).error_at - 4
+        answer = self.ask(wire.produce_request(7, 1, topic, partition, batch))
+        at = wire.produce_answer(7, topic).errors_at[0] - 4
         return int.from_bytes(answer[at : at + 2], "big", signed=True)
 
     def produce_when_ready(

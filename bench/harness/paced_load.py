@@ -155,7 +155,7 @@ def paced_load(
     consumer = _Frames(address) if follower is not None else None
     sources: list[socket.socket] = [producer.socket]
     # Before the length of the frame was cut off, the error stood four bytes further on.
-    error_at = requests.answer.error_at - 4
+    error_at = requests.answer.errors_at[0] - 4
     try:
         if consumer is not None and follower is not None:
             sources.append(consumer.socket)

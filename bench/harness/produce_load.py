@@ -60,11 +60,9 @@ class PlainRequests:
         setting: Setting,
         *,
         partition: int = 0,
-        value: bytes | None = None,
     ) -> None:
-        batch = record_batch(shape, value=value)
-        prefix = wire.produce_prefix(setting.version, setting.acks, topic, partition, len(batch))
-        self._one = prefix + batch + wire.produce_suffix(setting.version)
+        version, acks = setting.version, setting.acks
+        self._one = wire.produce_request(version, acks, topic, partition, record_batch(shape))
         self.size = len(self._one)
         self.answer = wire.produce_answer(setting.version, topic)
 
@@ -73,53 +71,76 @@ class PlainRequests:
 
 
 class IdempotentRequests:
-    """Goes round the partitions, counting the sequence numbers of each."""
+    """Goes round the partitions, counting the sequence numbers of each.
+
+    A request carries a batch for each of the next `together` partitions.
+    """
 
     def __init__(
-        self, topic: str, shape: Shape, setting: Setting, producer_id: int, epoch: int
+        self,
+        topic: str,
+        shape: Shape,
+        setting: Setting,
+        producer_id: int,
+        epoch: int,
+        together: int = 1,
     ) -> None:
         batch = record_batch(shape, producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
-        suffix = wire.produce_suffix(setting.version)
+        version = setting.version
+        around = wire.ProduceFrame.build(version, setting.acks, topic, len(batch), together)
         self._records = shape.records
-        self._body = batch[HEADER_SIZE:] + suffix
         self._first_crc = crc_of(batch)
         self._stamp = SequenceStamp(len(batch))
-        self._heads: list[tuple[bytearray, int]] = []
+        self._together = together
+        # For each partition what stands before its records, and where in it the batch begins; then
+        # the records with what stands behind them. A frame's head and end go with its first and
+        # last partition.
+        self._parts: list[tuple[bytearray, int, bytes]] = []
+        records = batch[HEADER_SIZE:] + around.after
+        last_records = records + around.end
         for partition in range(setting.partitions):
-            prefix = wire.produce_prefix(
-                setting.version, setting.acks, topic, partition, len(batch)
-            )
-            self._heads.append((bytearray(prefix + batch[:HEADER_SIZE]), len(prefix)))
+            place = partition % together
+            before = around.before(partition)
+            if place == 0:
+                before = around.head + before
+            stamped = bytearray(before + batch[:HEADER_SIZE])
+            rest = last_records if place == together - 1 else records
+            self._parts.append((stamped, len(before), rest))
         self._partition = 0
         self._sequence = 0  # the same for all partitions within one turn
-        self.size = len(self._heads[0][0]) + len(self._body)
-        self.answer = wire.produce_answer(setting.version, topic)
+        self.size = sum(len(head) + len(rest) for head, _, rest in self._parts[:together])
+        self.answer = wire.produce_answer(version, topic, together)
 
     def take(self, count: int) -> list[bytes]:
         pieces = []
-        stamp, first, body, heads = self._stamp.apply, self._first_crc, self._body, self._heads
-        for _ in range(count):
-            head, batch_at = heads[self._partition]
+        stamp, first, parts = self._stamp.apply, self._first_crc, self._parts
+        for _ in range(count * self._together):
+            head, batch_at, rest = parts[self._partition]
             stamp(head, batch_at, self._sequence, first)
             pieces.append(bytes(head))
-            pieces.append(body)
+            pieces.append(rest)
             self._partition += 1
-            if self._partition == len(heads):
+            if self._partition == len(parts):
                 self._partition = 0
                 self._sequence = (self._sequence + self._records) & 0x7FFFFFFF
         return pieces
 
 
 def requests_for(
-    address: tuple[str, int], topic: str, shape: Shape, setting: Setting, connections: int
+    address: tuple[str, int],
+    topic: str,
+    shape: Shape,
+    setting: Setting,
+    connections: int,
+    together: int = 1,
 ) -> list[Requests]:
-    """What each of the connections is going to send."""
+    """What each of the connections is going to send; `together` is for idempotent producers."""
     if not setting.idempotent:
         plain = PlainRequests(topic, shape, setting)
         return [plain] * connections
     with Client(address) as client:
         return [
-            IdempotentRequests(topic, shape, setting, *client.producer_id())
+            IdempotentRequests(topic, shape, setting, *client.producer_id(), together)
             for _ in range(connections)
         ]
 
@@ -172,13 +193,14 @@ class _Connection:
             raise BenchError("the broker closed a producer's connection")
         if self.received:
             data = self.received + data
-        frame_size, error_at = self.requests.answer
+        frame_size, errors_at = self.requests.answer
         count, rest = divmod(len(data), frame_size)
-        at = error_at
+        start = 0
         for _ in range(count):
-            if data[at] or data[at + 1]:
-                raise BenchError(_complaint(data, at - error_at, error_at))
-            at += frame_size
+            for error_at in errors_at:
+                if data[start + error_at] or data[start + error_at + 1]:
+                    raise BenchError(_complaint(data, start, error_at))
+            start += frame_size
         self.received = data[len(data) - rest :] if rest else b""
         self.in_flight -= count
         return count

@@ -162,13 +162,13 @@ def one_line(measurement: Measurement) -> str:
     """For the terminal, as soon as a row is measured."""
     name, what, *rest = cells(measurement)
     ottla, ottla_best, _, kafka, kafka_best, _, ratio, bests, target, verdict = rest
-    line = f"{name:34} {what:46} {ottla:>9} ({ottla_best:>8}) {kafka:>9} ({kafka_best:>8})"
+    line = f"{name:32} {what:58} {ottla:>9} ({ottla_best:>8}) {kafka:>9} ({kafka_best:>8})"
     line += f" {ratio:>8} ({bests:>8})  {target:14} {verdict}"
     return line.rstrip()
 
 
 ONE_LINE_HEADING = (
-    f"{'row, setting':34} {'what':46} {'Ottla':>9} ({'best':>8}) {'Kafka':>9} ({'best':>8})"
+    f"{'row, setting':32} {'what':58} {'Ottla':>9} ({'best':>8}) {'Kafka':>9} ({'best':>8})"
     f" {'ratio':>8} ({'bests':>8})  {'floor / goal':14} reached"
 )
 

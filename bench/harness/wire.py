@@ -241,45 +241,68 @@ def list_offsets_answer(body: Buffer) -> list[tuple[int, int]]:
     return [(error, offset) for _partition, error, _timestamp, offset in listed]
 
 
-def produce_prefix(version: int, acks: int, topic: str, partition: int, batch_size: int) -> bytes:
-    """A Produce frame up to where its one record batch begins.
+class ProduceFrame(NamedTuple):
+    """The pieces around the batches of a Produce request whose batches all have one size.
 
-    A flexible version has three or so bytes behind the batch: see `produce_suffix`.
+    A frame is `head`, then for each partition `before(partition)`, its batch and `after`, then `end`.
     """
-    timeout_ms = 30_000
-    if version < 9:
-        body = struct.pack(">hhii", -1, acks, timeout_ms, 1) + string(topic)
-        body += struct.pack(">iii", 1, partition, batch_size)
-        head = request_header(PRODUCE, version)
-    else:
-        body = b"\0" + struct.pack(">hi", acks, timeout_ms) + b"\2" + compact_string(topic)
-        body += b"\2" + struct.pack(">i", partition) + unsigned_varint(batch_size + 1)
-        head = request_header(PRODUCE, version, flexible=True)
-    length = len(head) + len(body) + batch_size + len(produce_suffix(version))
-    return struct.pack(">i", length) + head + body
+
+    version: int
+    head: bytes
+    batch_size: int
+    after: bytes
+    end: bytes
+
+    def before(self, partition: int) -> bytes:
+        if self.version < 9:
+            return struct.pack(">ii", partition, self.batch_size)
+        return struct.pack(">i", partition) + unsigned_varint(self.batch_size + 1)
+
+    @classmethod
+    def build(
+        cls, version: int, acks: int, topic: str, batch_size: int, partitions: int = 1
+    ) -> ProduceFrame:
+        timeout_ms = 30_000
+        if version < 9:
+            head = request_header(PRODUCE, version) + struct.pack(">hhii", -1, acks, timeout_ms, 1)
+            head += string(topic) + struct.pack(">i", partitions)
+            after = end = b""
+        else:
+            head = request_header(PRODUCE, version, flexible=True) + b"\0"
+            head += struct.pack(">hi", acks, timeout_ms) + b"\2" + compact_string(topic)
+            head += unsigned_varint(partitions + 1)
+            after, end = b"\0", b"\0\0"  # the tags of partition; of topic and request
+        pieces = cls(version, head, batch_size, after, end)
+        each = len(pieces.before(0)) + batch_size + len(after)
+        length = len(head) + partitions * each + len(end)
+        return pieces._replace(head=struct.pack(">i", length) + head)
 
 
-def produce_suffix(version: int) -> bytes:
-    """The empty tag buffers of partition, topic and request."""
-    return b"" if version < 9 else b"\0\0\0"
+def produce_request(version: int, acks: int, topic: str, partition: int, batch: bytes) -> bytes:
+    pieces = ProduceFrame.build(version, acks, topic, len(batch))
+    return pieces.head + pieces.before(partition) + batch + pieces.after + pieces.end
 
 
 class ProduceAnswer(NamedTuple):
-    """Where things stand in the frame that answers a request of one partition, when all is well."""
+    """Where things stand in the frame that answers a Produce request, when all is well."""
 
     frame_size: int
-    error_at: int
+    errors_at: tuple[int, ...]  # one for each partition of the request
 
 
-def produce_answer(version: int, topic: str) -> ProduceAnswer:
+def produce_answer(version: int, topic: str, partitions: int = 1) -> ProduceAnswer:
     name = len(topic.encode())
     if version < 9:
-        error_at = 4 + 4 + 4 + 2 + name + 4 + 4
-        return ProduceAnswer(error_at + 2 + 8 + 8 + 8 + 4, error_at)
-    error_at = 4 + 4 + 1 + 1 + len(unsigned_varint(name + 1)) + name + 1 + 4
-    # error, offset, append time, log start; no record errors, no message, tags; topic's tags,
-    # throttle time, tags
-    return ProduceAnswer(error_at + 2 + 24 + 3 + 1 + 4 + 1, error_at)
+        first = 4 + 4 + 4 + 2 + name + 4
+        each, rest = 4 + 2 + 8 + 8 + 8, 4
+    else:
+        name += len(unsigned_varint(name + 1))
+        first = 4 + 4 + 1 + 1 + name + len(unsigned_varint(partitions + 1))
+        # Behind the three numbers: no record errors, no message, no tags; then the tags of the
+        # topic, the throttle time, the tags of the whole.
+        each, rest = 4 + 2 + 8 + 8 + 8 + 3, 1 + 4 + 1
+    errors_at = tuple(first + index * each + 4 for index in range(partitions))
+    return ProduceAnswer(first + partitions * each + rest, errors_at)
 
 
 def fetch_request(

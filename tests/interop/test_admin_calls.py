@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, OffsetSpec
-from interop_kit.client import A, Start
+from interop_kit.client import Start
+from interop_kit.driver import DriverClient
 from interop_kit.kcat import KcatClient
 from interop_kit.records import assert_same, numbered, plain_records
 
@@ -13,6 +14,23 @@ from interop_kit.records import assert_same, numbered, plain_records
 @pytest.fixture
 def admin(broker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+@pytest.fixture
+def kcat(make_client) -> KcatClient:
+    return make_client("kcat")
+
+
+@pytest.fixture
+def kafkajs(make_client) -> DriverClient:
+    return make_client("kafkajs")
+
+
+@pytest.fixture
+def platformatic(make_client, has_groups) -> DriverClient:
+    if not has_groups:
+        pytest.skip("the stream of @platformatic/kafka needs consumer groups, which come later")
+    return make_client("platformatic")
 
 
 def test_describe_cluster_and_topics(admin, reference, broker, topic) -> None:
@@ -72,10 +90,8 @@ def test_describe_configs_of_the_broker(admin, reference) -> None:
     assert settings["log.retention.hours"].is_default
 
 
-def test_kcat_lists_brokers_and_topics(make_client, reference, broker, topic) -> None:
+def test_kcat_lists_brokers_and_topics(kcat, reference, broker, topic) -> None:
     reference.create_topic(topic, 2)
-    kcat = make_client("kcat")
-    assert isinstance(kcat, KcatClient)
     listing = kcat.listing()
     assert [one["name"] for one in listing["brokers"]] == [broker.bootstrap]
     (found,) = [one for one in listing["topics"] if one["topic"] == topic]
@@ -83,8 +99,7 @@ def test_kcat_lists_brokers_and_topics(make_client, reference, broker, topic) ->
     assert all(one["leader"] == listing["brokers"][0]["id"] for one in found["partitions"])
 
 
-def test_kafkajs_describes_and_alters(make_client, reference, broker, topic) -> None:
-    kafkajs = make_client("kafkajs")
+def test_kafkajs_describes_and_alters(kafkajs, reference, broker, topic) -> None:
     kafkajs.create_topic(topic, 2, {"retention.ms": "7200000"})
     described = kafkajs.request(command="describe", topic=topic)
     assert described["listed"]
@@ -104,12 +119,8 @@ def test_kafkajs_describes_and_alters(make_client, reference, broker, topic) -> 
     assert_same(reference.consume(topic, 0, 4, Start(offset=6)), records[6:])
 
 
-def test_platformatic_reads_as_a_member(make_client, reference, topic, has_groups) -> None:
+def test_platformatic_reads_as_a_member(platformatic, reference, topic) -> None:
     """Its stream of messages; its `fetch`, which needs no group, is what the other tests use."""
-    if not has_groups:
-        pytest.skip("the stream of @platformatic/kafka needs consumer groups, which come later")
-    platformatic = make_client("platformatic")
-    assert platformatic.can(A.READ)
     reference.create_topic(topic)
     records = numbered(plain_records(20))
     reference.produce(topic, records, "gzip")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from interop_kit.client import Ability, Client, as_seen_by, carried
+from interop_kit.client import A, Client, as_seen_by, carried
 from interop_kit.records import Record, assert_same, binary_records, numbered, odd_records
 from interop_kit.registry import CLIENTS
 from interop_kit.wire import stored_batches
@@ -45,16 +45,26 @@ def written(broker, reference: WireClient) -> Callable[[Client], tuple[str, list
     return write
 
 
-@pytest.mark.parametrize(("writer", "reader"), PAIRS)
-def test_one_writes_the_other_reads(writer, reader, make_client, written, has_groups) -> None:
-    reading = make_client(reader)
-    if not reading.can(Ability.READ) and not has_groups:
-        pytest.skip(f"{reader} reads through consumer groups only, which come later")
-    topic, records = written(make_client(writer))
+@pytest.fixture
+def writer(request: pytest.FixtureRequest, make_client) -> Client:
+    return make_client(request.param)
+
+
+@pytest.fixture
+def reader(request: pytest.FixtureRequest, make_client, has_groups) -> Client:
+    client = make_client(request.param)
+    if not client.can(A.READ) and not has_groups:
+        pytest.skip(f"{client.name} reads through consumer groups only, which come later")
+    return client
+
+
+@pytest.mark.parametrize(("writer", "reader"), PAIRS, indirect=True)
+def test_one_writes_the_other_reads(writer, reader, written) -> None:
+    topic, records = written(writer)
     for partition in (TEXT, BINARY):
-        if partition == BINARY and Ability.BINARY in reading.unreadable:
+        if partition == BINARY and A.BINARY in reader.unreadable:
             continue
         expected = [record for record in records if record.partition == partition]
         if expected:
-            found = reading.consume(topic, partition, len(expected))
-            assert_same(found, as_seen_by(expected, reading))
+            found = reader.consume(topic, partition, len(expected))
+            assert_same(found, as_seen_by(expected, reader))

@@ -56,9 +56,7 @@ def test_batches_become_messages(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_from_the_middle_of_a_batch(
-    wire: Wire, topic: Topic, version: int, codec: Codec
-) -> None:
+def test_from_the_middle_of_a_batch(wire: Wire, topic: Topic, version: int, codec: Codec) -> None:
     fill(wire, topic, batch_of(*(b"%d" % each for each in range(10)), codec=codec))
     got = list(messages(bytes(fetch(wire, topic, 6, version=version).records)))
     # An old client skips what is before; in compressed sets there may be some.
@@ -76,9 +74,7 @@ def test_a_batch_cut_by_max_bytes_is_left_out(wire: Wire, topic: Topic, version:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_batch_larger_than_max_bytes_comes_whole(
-    wire: Wire, topic: Topic, version: int
-) -> None:
+def test_a_batch_larger_than_max_bytes_comes_whole(wire: Wire, topic: Topic, version: int) -> None:
     """Otherwise such a reader would never get on (Kafka before v3 let it hang there)."""
     fill(wire, topic, batch_of(b"a" * 3000))
     answer = fetch(wire, topic, 0, version=version, partition_max_bytes=100)

@@ -306,13 +306,9 @@ def test_timestamp_type_is_the_brokers(wire: Wire, topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
-def test_transactional_batch_without_a_transaction(
-    wire: Wire, topic: Topic, version: int
-) -> None:
+def test_transactional_batch_without_a_transaction(wire: Wire, topic: Topic, version: int) -> None:
     """Until transactions are served: a code that no client retries for ever."""
-    batch = batch_of(
-        b"a", transactional=True, producer_id=9999, producer_epoch=0, base_sequence=0
-    )
+    batch = batch_of(b"a", transactional=True, producer_id=9999, producer_epoch=0, base_sequence=0)
     answer = produce(wire, topic, batch, version=version, transactional_id="mine")
     assert answer.error_code in (
         ErrorCode.INVALID_TXN_STATE,

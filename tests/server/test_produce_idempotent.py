@@ -28,9 +28,7 @@ def producer(wire: Wire) -> int:
 
 
 def numbered(producer: int, sequence: int, *values: bytes, epoch: int = 0) -> bytes:
-    return batch_of(
-        *values, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
-    )
+    return batch_of(*values, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

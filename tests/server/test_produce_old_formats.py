@@ -10,6 +10,7 @@ import itertools
 import pytest
 from server_kit.calls import (
     Topic,
+    all_batches,
     create_topic,
     end_offset,
     fetch,
@@ -44,12 +45,10 @@ def test_message_sets_become_batches(
 ) -> None:
     sent = some(count)
     for round_number in (0, 1):
-        answer = produce(
-            wire, topic, build_message_set(sent, magic, codec), version=version
-        )
+        answer = produce(wire, topic, build_message_set(sent, magic, codec), version=version)
         assert (answer.error_code, answer.base_offset) == (0, round_number * count)
         assert answer.log_append_time_ms == -1
-    stored = whole_batches(fetch(wire, topic, 0).records)
+    stored = all_batches(wire, topic)
     got = [record for batch in stored for record in records(batch)]
     for batch in stored:
         assert check_batch(batch).codec == codec
@@ -63,7 +62,9 @@ def test_message_sets_become_batches(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-@pytest.mark.parametrize("damage", ["checksum", "cut", "length", "codec", "nothing", "null", "magic"])
+@pytest.mark.parametrize(
+    "damage", ["checksum", "cut", "length", "codec", "nothing", "null", "magic"]
+)
 def test_bad_message_sets(wire: Wire, topic: Topic, version: int, damage: str) -> None:
     good = build_message_set(some(2), 1)
     bad: bytes | None

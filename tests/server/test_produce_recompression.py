@@ -103,9 +103,7 @@ def test_change_while_running(wire: Wire, topic: Topic) -> None:
 
 
 def test_log_append_time_and_codec(wire: Wire) -> None:
-    topic = create_topic(
-        wire, compression_type="zstd", message_timestamp_type="LogAppendTime"
-    )
+    topic = create_topic(wire, compression_type="zstd", message_timestamp_type="LogAppendTime")
     answer = produce(wire, topic, batch_of(b"a" * 99, b"b" * 99, timestamp=5))
     (stored,) = whole_batches(fetch(wire, topic, 0).records)
     assert check_batch(stored).codec == Codec.ZSTD
@@ -114,9 +112,7 @@ def test_log_append_time_and_codec(wire: Wire) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("config", [{"compression_type": "gzip"}, {"cleanup_policy": "compact"}])
-def test_bad_records_under_a_right_checksum(
-    wire: Wire, config: dict[str, str], size: str
-) -> None:
+def test_bad_records_under_a_right_checksum(wire: Wire, config: dict[str, str], size: str) -> None:
     """Where every record is looked at anyway, one that lies about its length is refused."""
     topic = create_topic(wire, **config)
     good = build_batch(some_records(SIZES[size]))

@@ -243,6 +243,11 @@ class Log(ReadableLog):
                     self.files.write_all(file.fd, rest, append.position + written)
         except OSError as error:
             raise self._write_failed(append, error) from error
+        except BaseException as error:
+            # No failure of the disk, but nothing is known of what was written either.
+            self._writing = None
+            self.go_offline(f"write to {segment.path} was broken off: {error!r}")
+            raise
 
     def _open_for_write(self, segment: Segment) -> SegmentFile:
         if segment.on_disk:

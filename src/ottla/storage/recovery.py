@@ -179,6 +179,8 @@ class _Loader:
         self.producers = ProducerStates(folder, files)
         self.snapshots_found: set[int] = set()
         self.pending_snapshots: list[Snapshot] = []
+        # Up to here everything was synced once.
+        self.recovery_point = 0
         # The log's start and end offset.
         self.start = 0
         self.end = 0
@@ -275,6 +277,7 @@ class _Loader:
     def recover(self, recovery_point: int) -> None:
         """Checks what lies behind the recovery point, and ends the log where it stops making
         sense."""
+        self.recovery_point = recovery_point
         # Not from the log start, if that is behind: what it lies in may be torn before it.
         start = max(recovery_point, self.segments[0].base_offset)
         slot = self.segments.slot_of(start)
@@ -297,6 +300,7 @@ class _Loader:
         while slot < len(self.segments):
             segment = self.segments[slot]
             if not whole or not self._goes_on(segment):
+                self._check_synced(f"then comes {segment.base_offset}")
                 self._drop_from(slot)
                 break
             for index in segment.indexes:
@@ -307,12 +311,7 @@ class _Loader:
             self._take_snapshot()
             whole = self._check(segment, 0)
             slot += 1
-        if self.end < recovery_point and recovery_point > self.start:
-            raise CorruptLog(
-                self.folder,
-                f"it ends at {self.end}, but was synced up to {recovery_point}: records are lost. "
-                "Restore the folder from a copy, or remove it to begin anew",
-            )
+        self._check_synced("nothing follows")
         if self.end < self.start:
             self._start_anew()
         for segment in self.segments.from_offset(start):
@@ -343,29 +342,50 @@ class _Loader:
             self.end = segment.base_offset
         return segment.base_offset == self.end
 
-    def _cut_indexes(self, segment: Segment, offset: int) -> bool:
+    def _cut_indexes(self, segment: Segment, start: int) -> bool:
         """Keeps the index entries below the recovery point, which were synced with the data. False
-        (and empty indexes) if they cannot be trusted."""
+        (and empty indexes) if they cannot be trusted, or if there are none: then all of the segment
+        is read."""
         try:
             for index in segment.indexes:
-                index.truncate_to(offset)
-            self._compare_last_entries(segment)
+                index.truncate_to(start)
+            self._compare_last_entries(segment, start)
         except (CorruptIndex, CorruptLog) as error:
-            logger.warning("%s; made anew", error)
-            for index in segment.indexes:
-                index.reset()
-            return False
-        return True
+            logger.info("%s; the indexes of the segment are made anew", error)
+        else:
+            return True
+        # An empty offset index is what tells the next start, should this one not come to its end,
+        # that the other two are not to be trusted. So it is emptied first.
+        offset_index, *others = segment.indexes
+        offset_index.reset()
+        try:
+            offset_index.sync()
+        except FileNotFoundError:
+            pass
+        for index in others:
+            index.reset()
+        return False
 
-    def _compare_last_entries(self, segment: Segment) -> None:
+    def _compare_last_entries(self, segment: Segment, start: int) -> None:
         """Entries that were written but not synced may be torn, and torn ones may look as if they
-        were about older offsets. In the middle that breaks their order; at the end the log tells."""
-        if segment.offset_index.entry_count:
-            offset, position = segment.offset_index.last_entry
-            for _, _, fields in segment.walk(position):
-                if fields[0] + fields[6] == offset:
-                    break
-                raise CorruptIndex(segment.offset_index.path, f"no batch ends with {offset}")
+        were about older offsets. In the middle that breaks their order; at the end the log tells:
+        the last entry fits, and up to the recovery point there is no place for another."""
+        path = segment.offset_index.path
+        if not segment.offset_index.entry_count:
+            raise CorruptIndex(path, "no entry")
+        offset, position = segment.offset_index.last_entry
+        since = 0
+        for _, size, fields in segment.walk(position):
+            last_offset = fields[0] + fields[6]
+            if since == 0 and last_offset != offset:
+                raise CorruptIndex(path, f"no batch at {position} ends with {offset}")
+            if fields[0] >= start:
+                break
+            if since > self.config.index_interval_bytes:
+                raise CorruptIndex(path, f"no entry between {offset} and {start}")
+            since += size
+            if last_offset + 1 >= start:
+                break
         if segment.time_index.entry_count:
             timestamp, offset = segment.time_index.last_entry
             for _, _, fields in segment.walk(segment.offset_index.lookup(offset)[1]):
@@ -429,6 +449,7 @@ class _Loader:
                 reason = error.reason
         if not reason:
             return True
+        self._check_synced(reason)
         logger.warning(
             "%s: cut at offset %d, %d of %d bytes: %s",
             segment.path,
@@ -455,6 +476,15 @@ class _Loader:
             logger.warning("%s: removed, the log ends at %d", segment.path, self.end)
             remove_files(segment)
         self.files.fsync_folder(self.folder)
+
+    def _check_synced(self, reason: str) -> None:
+        """Before the log is cut at its end: CorruptLog if it once was synced beyond it."""
+        if self.end < self.recovery_point and self.recovery_point > self.start:
+            raise CorruptLog(
+                self.folder,
+                f"it ends at {self.end} ({reason}), but was synced up to {self.recovery_point}: "
+                "records are lost. Restore the folder from a copy, or remove it to begin anew",
+            )
 
     def _start_anew(self) -> None:
         """All records lie below the log start: they were deleted, and their loss is none."""

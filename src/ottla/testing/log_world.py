@@ -77,7 +77,6 @@ class Model:
         self.open_transactions: set[int] = set()
 
 
-
 class World:
     """See the module's docstring."""
 
@@ -442,7 +441,9 @@ class World:
         for batch in survivors:
             epoch = read_header(batch.data).partition_leader_epoch
             found = log.epochs.epoch_for_offset(batch.last_offset)
-            assert found == epoch, f"{log}: {batch.base_offset} has epoch {epoch}, not {found}; {list(log.epochs.entries())}"
+            assert found == epoch, (
+                f"{log}: {batch.base_offset} has epoch {epoch}, not {found}; {list(log.epochs.entries())}"
+            )
 
     def _forget_producers(self, model: Model, log: Log) -> None:
         """Producers go on where the log says that they are."""

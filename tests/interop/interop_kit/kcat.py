@@ -96,7 +96,8 @@ class KcatClient(Client):
             place = str(start.offset)
         # -E: a broker that went away may come back.
         command = self._command(
-            "-C", "-t", topic, "-p", str(partition), "-o", place, "-c", str(count), "-J", "-u", "-q", "-E",
+            "-C", "-t", topic, "-p", str(partition), "-o", place, "-c", str(count),
+            "-J", "-u", "-q", "-E",
             fetch_wait_max_ms="100",
         )  # fmt: skip
         with TemporaryFile("w+") as output, TemporaryFile("w+") as complaints:

@@ -13,10 +13,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from server_kit.wire import Wire
-
 from ottla.server.broker import Broker
 from ottla.server.config import load
+from server_kit.wire import Wire
 
 T = TypeVar("T")
 
@@ -130,7 +129,7 @@ class BrokerThread:
         """Wait until something holds on the broker's loop; looked at between its callbacks."""
 
         async def watch() -> None:
-            while not condition(self.broker):
+            while not condition(self.broker):  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.001)
 
         self.run_async(asyncio.wait_for(watch(), PATIENCE))

@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from server_kit.wire import Wire
-
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
 from ottla.protocol.messages.create_topics import (
@@ -47,6 +45,7 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.record.batch import Record, build_batch, headers
 from ottla.record.batch import records as records_of
+from server_kit.wire import Wire
 
 FIRST_PRODUCE_WITH_IDS = 13
 FIRST_FETCH_WITH_IDS = 13
@@ -69,9 +68,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def create_topic(
-    wire: Wire, partitions: int = 1, name: str | None = None, **configs: str
-) -> Topic:
+def create_topic(wire: Wire, partitions: int = 1, name: str | None = None, **configs: str) -> Topic:
     """A new topic; settings as keywords with `_` for `.`."""
     name = name or fresh_name()
     answer = wire.call(
@@ -96,7 +93,9 @@ def create_topic(
     topic = Topic(name, answer.topic_id)
     if wire.is_elsewhere:
         # Kafka answers before its broker knows of the topic.
-        while any(list_offset(wire, topic, -1, index=each).error_code for each in range(partitions)):
+        while any(
+            list_offset(wire, topic, -1, index=each).error_code for each in range(partitions)
+        ):
             time.sleep(0.01)
     return topic
 
@@ -109,9 +108,7 @@ def set_config(wire: Wire, topic: str, **configs: str) -> None:
                     resource_type=2,
                     resource_name=topic,
                     configs=[
-                        AlterableConfig(
-                            name=key.replace("_", "."), config_operation=0, value=value
-                        )
+                        AlterableConfig(name=key.replace("_", "."), config_operation=0, value=value)
                         for key, value in configs.items()
                     ],
                 )
@@ -239,9 +236,7 @@ def fetch(
     wire: Wire, topic: Topic, offset: int, *, version: int = 12, index: int = 0, **options: Any
 ) -> PartitionData:
     """Fetch from one partition; what the broker says of it."""
-    response = wire.call(
-        fetch_request(topic, (index, offset), **options), FetchResponse, version
-    )
+    response = wire.call(fetch_request(topic, (index, offset), **options), FetchResponse, version)
     assert response.error_code == 0
     (answer,) = response.responses[0].partitions
     if version >= FIRST_FETCH_WITH_IDS:
@@ -275,18 +270,27 @@ def offsets_of(data: Any) -> list[int]:
     return [record.offset for batch in whole_batches(data) for record in records_of(batch)]
 
 
-def read_all(wire: Wire, topic: Topic, index: int = 0, offset: int = 0) -> list[bytes | None]:
-    """All values of a partition from an offset on, as fetched batch by batch."""
-    values: list[bytes | None] = []
+def all_batches(wire: Wire, topic: Topic, index: int = 0, offset: int = 0) -> list[bytes]:
+    """All batches of a partition from an offset on, in as many fetches as it takes."""
+    found: list[bytes] = []
     while True:
         answer = fetch(wire, topic, offset, index=index)
         assert answer.error_code == 0, ErrorCode(answer.error_code)
         batches = whole_batches(answer.records)
         if not batches:
-            return values
-        for batch in batches:
-            values += [record.value for record in records_of(batch) if record.offset >= offset]
-            offset = next(headers(batch))[1].last_offset + 1
+            return found
+        found += batches
+        offset = next(headers(batches[-1]))[1].last_offset + 1
+
+
+def read_all(wire: Wire, topic: Topic, index: int = 0, offset: int = 0) -> list[bytes | None]:
+    """All values of a partition from an offset on."""
+    return [
+        record.value
+        for batch in all_batches(wire, topic, index, offset)
+        for record in records_of(batch)
+        if record.offset >= offset
+    ]
 
 
 def list_offset(

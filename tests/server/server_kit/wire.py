@@ -68,6 +68,15 @@ class Wire:
     def send_raw(self, data: bytes) -> None:
         self.sock.sendall(data)
 
+    def flood(self, frame: bytes, limit: int = 60_000_000) -> int:
+        """Send a frame again and again until the peer takes no more; how often it was sent."""
+        for sent in range(limit // len(frame)):
+            try:
+                self.sock.sendall(frame)
+            except TimeoutError:
+                return sent
+        raise AssertionError("the peer takes whatever it is sent")
+
     def receive(self, response: type[R], version: int) -> R:
         frame = self.frame()
         flexible = has_flexible_response_header(response.api_key, version)

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from ottla.storage.segment_file import Slice
 
 _FIRST_SESSIONS = 7
+_FIRST_LAST_FETCHED_EPOCH = 12
 _FIRST_TOPIC_IDS = 13
 _FIRST_FORMAT_2 = 4
 _EMPTY = b""
@@ -263,8 +264,13 @@ class Fetch:
             answer.high_watermark = log.high_watermark
             answer.last_stable_offset = stable
             answer.log_start_offset = log.log_start_offset
-            if watched.last_fetched_epoch >= 0:
+            # A session may know an epoch from a request in a later version than this one.
+            if watched.last_fetched_epoch >= 0 and self.version >= _FIRST_LAST_FETCHED_EPOCH:
                 epoch, end = log.end_offset_for_epoch(watched.last_fetched_epoch)
+                if epoch < 0 or watched.fetch_offset < log.log_start_offset:
+                    raise OffsetOutOfRange(
+                        watched.fetch_offset, log.log_start_offset, log.log_end_offset
+                    )
                 if epoch < watched.last_fetched_epoch or end < watched.fetch_offset:
                     answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
                     return found
@@ -278,8 +284,6 @@ class Fetch:
                         watched.fetch_offset, upper
                     )
                 ]
-        except OffsetOutOfRange:
-            answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
         except (ProtocolError, StorageError) as error:
             answer.error_code = error_code(error)
             answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1

@@ -22,7 +22,7 @@ Versions:
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from ottla.cluster.metadata import Topic
@@ -40,21 +40,25 @@ from ottla.protocol.messages.metadata import (
 from ottla.server.api import Request, handles
 from ottla.server.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 
+# v10 and v11 have the fields already, but of no use.
+_FIRST_WITHOUT_NAME = 12
+
 
 @handles(MetadataRequest, versions=(0, 13))
 def metadata(
     request: Request[MetadataRequest],
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
-    missing = [
-        each.name
+    # Each name once, whoever asks twice.
+    missing = {
+        each.name: None
         for each in request.message.topics or ()
         if each.name is not None and _may_be_created(request, each)
-    ]
+    }
     return _create_and_answer(request, missing) if missing else _response(request, {})
 
 
 async def _create_and_answer(
-    request: Request[MetadataRequest], missing: list[str]
+    request: Request[MetadataRequest], missing: Iterable[str]
 ) -> MetadataResponse:
     return _response(request, await request.broker.create_automatically(missing))
 
@@ -97,29 +101,34 @@ def _answer(
 ) -> MetadataResponseTopic:
     image = request.broker.image
     if wanted.topic_id != ZERO_UUID:
-        if request.version < 12:
-            return _unknown(wanted, ErrorCode.INVALID_REQUEST)
+        if request.version < _FIRST_WITHOUT_NAME:
+            return _unknown(request, wanted, ErrorCode.INVALID_REQUEST)
         topic = image.topics_by_id.get(wanted.topic_id)
         if topic is None:
-            return _unknown(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
+            return _unknown(request, wanted, ErrorCode.UNKNOWN_TOPIC_ID)
         return _described(request, topic)
     if wanted.name is None:
-        return _unknown(wanted, ErrorCode.INVALID_REQUEST)
+        return _unknown(request, wanted, ErrorCode.INVALID_REQUEST)
     topic = image.topics.get(wanted.name)
     if topic is not None:
         return _described(request, topic)
     refusal = refused.get(wanted.name)
     if refusal is not None:
-        return _unknown(wanted, refusal.code)
+        return _unknown(request, wanted, refusal.code)
     try:
         check_topic_name(wanted.name)
     except ProtocolError as error:
-        return _unknown(wanted, error.code)
-    return _unknown(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _unknown(request, wanted, error.code)
+    return _unknown(request, wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _unknown(wanted: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error_code=code, name=wanted.name, topic_id=wanted.topic_id)
+def _unknown(
+    request: Request[MetadataRequest], wanted: MetadataRequestTopic, code: ErrorCode
+) -> MetadataResponseTopic:
+    name = wanted.name
+    if name is None and request.version < _FIRST_WITHOUT_NAME:
+        name = ""
+    return MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id)
 
 
 def _described(request: Request[MetadataRequest], topic: Topic) -> MetadataResponseTopic:

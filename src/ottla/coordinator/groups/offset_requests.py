@@ -1,0 +1,354 @@
+"""Committing, fetching, deleting and expiring offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ottla.coordinator.groups.group import Committer, Group
+from ottla.coordinator.groups.records import (
+    RecordPair,
+    offset_key,
+    offset_tombstone,
+    offset_value,
+)
+from ottla.coordinator.shard import Effects, Instant, Ticket
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.message import ZERO_UUID
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from ottla.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from ottla.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.coordinator.groups.offsets import CommittedOffset, Offsets
+    from ottla.coordinator.groups.settings import GroupSettings
+    from ottla.coordinator.metadata_view import MetadataView
+
+# The offset of a partition for which none is committed.
+NO_OFFSET = -1
+# From this version of OffsetCommit on, a group that does not exist is called so.
+_GROUP_NOT_FOUND_SINCE = 9
+# From this version on, topics are named by their ids.
+_COMMIT_TOPIC_IDS_SINCE = 10
+# Of this version only: the client may say when the commit was made.
+_COMMIT_TIMESTAMP_VERSION = 1
+
+
+class OffsetRequests:
+    """The rules. They look at groups and offsets, and change them only through records."""
+
+    def __init__(
+        self,
+        offsets: Offsets,
+        metadata: MetadataView,
+        settings: Callable[[], GroupSettings],
+        find: Callable[[str], Group | None],
+    ) -> None:
+        self._offsets = offsets
+        self._metadata = metadata
+        self._settings = settings
+        self._find = find
+
+    # Committing ---------------------------------------------------------------------------------
+
+    def check_committer(self, group_id: str, committer: Committer) -> None:
+        """Raises ProtocolError unless it may commit."""
+        group = self._find(group_id)
+        if group is not None:
+            group.check_commit(committer)
+        elif committer.generation >= 0:
+            # A member of a group that does not exist. Without a generation it would be a consumer
+            # that only keeps its offsets here: for it a group comes to be by its first commit.
+            old = committer.transactional or committer.version < _GROUP_NOT_FOUND_SINCE
+            code = ErrorCode.ILLEGAL_GENERATION if old else ErrorCode.GROUP_ID_NOT_FOUND
+            raise ProtocolError(code)
+
+    def commit(
+        self, ticket: Ticket, request: OffsetCommitRequest, version: int, now: Instant
+    ) -> tuple[Effects, bool]:
+        """Second in the result: whether the committer was accepted."""
+        refusal = self._refusal(
+            request.group_id,
+            Committer(
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id_or_member_epoch,
+                False,
+                version,
+            ),
+        )
+        expire_timestamp = -1
+        if request.retention_time_ms != -1:
+            expire_timestamp = max(0, now.wall + request.retention_time_ms)
+        effects = Effects()
+        response = OffsetCommitResponse()
+        by_id = version >= _COMMIT_TOPIC_IDS_SINCE
+        for topic in request.topics:
+            answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+            response.topics.append(answer)
+            name, topic_id, partition_count = self._resolve(topic, by_id)
+            unknown = (
+                ErrorCode.UNKNOWN_TOPIC_ID
+                if by_id and partition_count == 0
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            for partition in topic.partitions:
+                index = partition.partition_index
+                metadata = partition.committed_metadata or ""
+                code = ErrorCode.NONE
+                if not 0 <= index < partition_count:
+                    code = unknown
+                elif refusal is not None:
+                    code = refusal
+                elif self._is_too_long(metadata):
+                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    timestamp = now.wall
+                    if version == _COMMIT_TIMESTAMP_VERSION and partition.commit_timestamp != -1:
+                        timestamp = partition.commit_timestamp
+                    value = offset_value(
+                        partition.committed_offset,
+                        partition.committed_leader_epoch,
+                        metadata,
+                        timestamp,
+                        expire_timestamp,
+                        topic_id,
+                    )
+                    effects.records.append((offset_key(request.group_id, name, index), value))
+                answer.partitions.append(
+                    OffsetCommitResponsePartition(partition_index=index, error_code=code)
+                )
+        effects.answers.append((ticket, response))
+        return effects, refusal is None
+
+    def _resolve(self, topic: OffsetCommitRequestTopic, by_id: bool) -> tuple[str, bytes, int]:
+        """Name, id and number of partitions (0: unknown) of a topic."""
+        if by_id:
+            name = self._metadata.topic_name(topic.topic_id)
+            if name is None:
+                return "", topic.topic_id, 0
+            return name, topic.topic_id, self._metadata.partition_count(name)
+        topic_id = self._metadata.topic_id(topic.name)
+        if topic_id is None:
+            return topic.name, ZERO_UUID, 0
+        return topic.name, topic_id, self._metadata.partition_count(topic.name)
+
+    def txn_commit(self, ticket: Ticket, request: TxnOffsetCommitRequest, now: Instant) -> Effects:
+        """Offsets that count when the producer's transaction commits."""
+        refusal = ErrorCode.INVALID_GROUP_ID if not request.group_id else None
+        if refusal is None:
+            refusal = self._refusal(
+                request.group_id,
+                Committer(
+                    request.member_id, request.group_instance_id, request.generation_id, True, 0
+                ),
+            )
+        effects = Effects()
+        response = TxnOffsetCommitResponse()
+        for topic in request.topics:
+            answer = TxnOffsetCommitResponseTopic(name=topic.name)
+            response.topics.append(answer)
+            topic_id = self._metadata.topic_id(topic.name) or ZERO_UUID
+            partition_count = self._metadata.partition_count(topic.name)
+            for partition in topic.partitions:
+                index = partition.partition_index
+                metadata = partition.committed_metadata or ""
+                code = ErrorCode.NONE
+                if not 0 <= index < partition_count:
+                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif refusal is not None:
+                    code = refusal
+                elif self._is_too_long(metadata):
+                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    value = offset_value(
+                        partition.committed_offset,
+                        partition.committed_leader_epoch,
+                        metadata,
+                        now.wall,
+                        -1,
+                        topic_id,
+                    )
+                    effects.records.append((offset_key(request.group_id, topic.name, index), value))
+                answer.partitions.append(
+                    TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
+                )
+        if effects.records:
+            effects.producer = request.producer_id, request.producer_epoch
+        effects.answers.append((ticket, response))
+        return effects
+
+    def _refusal(self, group_id: str, committer: Committer) -> ErrorCode | None:
+        try:
+            self.check_committer(group_id, committer)
+        except ProtocolError as error:
+            return error.code
+        return None
+
+    def _is_too_long(self, metadata: str) -> bool:
+        limit = self._settings().offset_metadata_max_bytes
+        if metadata.isascii():
+            return len(metadata) > limit
+        # Kafka counts the characters of a Java string, which are halves of UTF-16.
+        return len(metadata.encode("utf-16-le", "surrogatepass")) // 2 > limit
+
+    # Fetching -----------------------------------------------------------------------------------
+
+    def fetch(
+        self, ticket: Ticket, wanted: OffsetFetchRequestGroup, require_stable: bool, by_id: bool
+    ) -> Effects:
+        """The offsets of one group; the answer has the form of version 8 and later."""
+        answer = OffsetFetchResponseGroup(group_id=wanted.group_id)
+        effects = Effects((ticket, OffsetFetchResponse(groups=[answer])))
+        group = self._find(wanted.group_id)
+        if group is not None:
+            try:
+                group.check_offset_fetch(wanted.member_id, wanted.member_epoch)
+            except ProtocolError as error:
+                answer.error_code = error.code
+                return effects
+        topics = wanted.topics
+        if topics is None:
+            topics = self._all_topics(wanted.group_id, by_id)
+        for topic in topics:
+            answer.topics.append(self._fetch_topic(wanted.group_id, topic, require_stable, by_id))
+        return effects
+
+    def _all_topics(self, group_id: str, by_id: bool) -> list[OffsetFetchRequestTopics]:
+        topics = []
+        for name, partitions in self._offsets.of_group(group_id).items():
+            topic = OffsetFetchRequestTopics(name=name, partition_indexes=list(partitions))
+            if by_id:
+                topic_id = self._metadata.topic_id(name)
+                if topic_id is None:
+                    continue
+                topic.topic_id = topic_id
+            topics.append(topic)
+        return topics
+
+    def _fetch_topic(
+        self, group_id: str, topic: OffsetFetchRequestTopics, require_stable: bool, by_id: bool
+    ) -> OffsetFetchResponseTopics:
+        answer = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
+        name: str | None = topic.name
+        if by_id:
+            name = self._metadata.topic_name(topic.topic_id)
+        topic_id = None if name is None else self._metadata.topic_id(name)
+        for index in topic.partition_indexes:
+            part = OffsetFetchResponsePartitions(partition_index=index, committed_offset=NO_OFFSET)
+            answer.partitions.append(part)
+            if name is None:
+                part.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+                continue
+            if require_stable and self._offsets.is_pending(group_id, name, index):
+                part.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+                continue
+            committed = self._offsets.get(group_id, name, index)
+            if committed is not None and not _is_of_another_topic(committed, topic_id):
+                part.committed_offset = committed.offset
+                part.committed_leader_epoch = committed.leader_epoch
+                part.metadata = committed.metadata
+        return answer
+
+    # Deleting -----------------------------------------------------------------------------------
+
+    def delete(self, group: Group, ticket: Ticket, request: OffsetDeleteRequest) -> Effects:
+        """Raises ProtocolError if nothing of this group may be deleted."""
+        group.check_offset_delete()
+        effects = Effects()
+        response = OffsetDeleteResponse()
+        for topic in request.topics:
+            answer = OffsetDeleteResponseTopic(name=topic.name)
+            response.topics.append(answer)
+            partition_count = self._metadata.partition_count(topic.name)
+            is_subscribed = group.subscribes_to(topic.name)
+            for partition in topic.partitions:
+                index = partition.partition_index
+                code = ErrorCode.NONE
+                if not 0 <= index < partition_count:
+                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif is_subscribed:
+                    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                elif self._is_known(group.group_id, topic.name, index):
+                    effects.records.append(offset_tombstone(group.group_id, topic.name, index))
+                answer.partitions.append(
+                    OffsetDeleteResponsePartition(partition_index=index, error_code=code)
+                )
+        effects.answers.append((ticket, response))
+        return effects
+
+    def _is_known(self, group_id: str, topic: str, partition: int) -> bool:
+        committed = self._offsets.get(group_id, topic, partition)
+        return committed is not None or self._offsets.is_pending(group_id, topic, partition)
+
+    def tombstones(self, group_id: str) -> list[RecordPair]:
+        """The records that delete all offsets of a group."""
+        return [offset_tombstone(group_id, *each) for each in self._offsets.partitions(group_id)]
+
+    def tombstones_of_topics(self, topics: Iterable[str]) -> list[RecordPair]:
+        """The records that delete the offsets of topics that are gone."""
+        return [
+            offset_tombstone(group_id, *each)
+            for group_id in self._offsets.group_ids()
+            for topic in topics
+            for each in self._offsets.partitions(group_id, topic)
+        ]
+
+    # Expiring -----------------------------------------------------------------------------------
+
+    def expired(self, group: Group, now: Instant) -> tuple[list[RecordPair], bool]:
+        """Tombstones of offsets that have grown old; and whether the group has none left."""
+        group_id = group.group_id
+        retention = self._settings().offsets_retention_ms
+        tombstones: list[RecordPair] = []
+        remaining = False
+        for topic, partitions in self._offsets.of_group(group_id).items():
+            is_subscribed = group.subscribes_to(topic)
+            for partition, committed in partitions.items():
+                if (
+                    is_subscribed
+                    or not _has_expired(group, committed, retention, now.wall)
+                    or self._offsets.is_pending(group_id, topic, partition)
+                ):
+                    remaining = True
+                else:
+                    tombstones.append(offset_tombstone(group_id, topic, partition))
+        return tombstones, not remaining and not self._offsets.has_open_transactions(group_id)
+
+
+def _is_of_another_topic(committed: CommittedOffset, topic_id: bytes | None) -> bool:
+    """The topic was deleted and another one of its name created."""
+    return topic_id is not None and committed.topic_id not in (ZERO_UUID, topic_id)
+
+
+def _has_expired(group: Group, committed: CommittedOffset, retention: int, now: int) -> bool:
+    begin = group.expires_from(committed)
+    if begin is None:
+        return False
+    if committed.expire_timestamp >= 0:
+        return now >= committed.expire_timestamp
+    return now - begin >= retention

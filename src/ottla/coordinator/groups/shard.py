@@ -1,0 +1,433 @@
+"""The state machine behind one partition of `__consumer_offsets`: its groups and their offsets.
+
+Every request that concerns a group comes here, finds the group, and is handed to the rules of the
+group's kind. What the rules want written is replayed here, at once and again when the partition is
+loaded; see `ottla.coordinator.shard`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from ottla.coordinator.groups.classic_group import ClassicGroup, stored_member
+from ottla.coordinator.groups.classic_protocol import (
+    ClassicProtocol,
+    leaving,
+    left,
+    refused_join,
+)
+from ottla.coordinator.groups.group import Caller, Group
+from ottla.coordinator.groups.offset_requests import OffsetRequests
+from ottla.coordinator.groups.offsets import Offsets
+from ottla.coordinator.groups.records import (
+    GROUP,
+    LEGACY_OFFSET,
+    OFFSET,
+    RecordPair,
+    kind_of,
+    read_group_key,
+    read_group_value,
+    read_offset_key,
+    read_offset_value,
+)
+from ottla.coordinator.groups.states import ClassicState
+from ottla.coordinator.groups.timers import Timer, Timers, unset
+from ottla.coordinator.shard import NOTHING, Effects, Instant, Replayed, Ticket
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.message import MalformedMessage
+from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from ottla.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsResponse,
+)
+from ottla.protocol.messages.heartbeat import HeartbeatResponse
+from ottla.protocol.messages.leave_group import LeaveGroupResponse, MemberResponse
+from ottla.protocol.messages.list_groups import ListedGroup
+from ottla.protocol.messages.offset_delete import OffsetDeleteResponse
+from ottla.protocol.messages.sync_group import SyncGroupResponse
+
+if TYPE_CHECKING:
+    from ottla.coordinator.groups.settings import GroupSettings
+    from ottla.coordinator.metadata_view import MetadataView
+    from ottla.protocol.message import Message
+    from ottla.protocol.messages.heartbeat import HeartbeatRequest
+    from ottla.protocol.messages.join_group import JoinGroupRequest
+    from ottla.protocol.messages.leave_group import LeaveGroupRequest
+    from ottla.protocol.messages.offset_commit import OffsetCommitRequest
+    from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
+    from ottla.protocol.messages.offset_fetch import OffsetFetchRequestGroup
+    from ottla.protocol.messages.sync_group import SyncGroupRequest
+    from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+
+log = logging.getLogger("ottla.groups")
+
+# Tombstones in one batch. A group may have more offsets than a batch may have bytes.
+TOMBSTONES_AT_ONCE: Final = 1_000
+# From this version of DescribeGroups on, a group that does not exist is an error.
+_DESCRIBE_NOT_FOUND_SINCE: Final = 6
+
+
+class GroupShard:
+    """Implements `ottla.coordinator.shard.Shard`.
+
+    `new_id` makes the random part of member ids. `settings` may be replaced while running.
+    """
+
+    def __init__(
+        self, settings: GroupSettings, metadata: MetadataView, new_id: Callable[[], str]
+    ) -> None:
+        self.settings = settings
+        self.metadata = metadata
+        self.groups: dict[str, Group] = {}
+        self.offsets = Offsets()
+        self.timers = Timers()
+        self._classic = ClassicProtocol(
+            self.timers, self._current_settings, new_id, self._find_classic
+        )
+        self._offset_requests = OffsetRequests(
+            self.offsets, metadata, self._current_settings, self.groups.get
+        )
+        # Topics with offsets, as they were last seen: name -> id, None if it was not there.
+        self._topics: dict[str, bytes | None] = {}
+        self._expiry = Timer(self._expire)
+        # Groups that the expiry in progress has yet to look at.
+        self._to_expire: list[str] = []
+
+    def _current_settings(self) -> GroupSettings:
+        return self.settings
+
+    def _find_classic(self, group_id: str) -> ClassicGroup | None:
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    # Membership ---------------------------------------------------------------------------------
+
+    def join_group(
+        self, ticket: Ticket, request: JoinGroupRequest, now: Instant, caller: Caller
+    ) -> Effects:
+        settings = self.settings
+        group = self.groups.get(request.group_id)
+        code = ErrorCode.NONE
+        if not request.group_id:
+            code = ErrorCode.INVALID_GROUP_ID
+        elif not (
+            settings.group_min_session_timeout_ms
+            <= request.session_timeout_ms
+            <= settings.group_max_session_timeout_ms
+        ):
+            code = ErrorCode.INVALID_SESSION_TIMEOUT
+        elif group is None or isinstance(group, ClassicGroup):
+            return self._classic.join(group, ticket, request, caller, now)
+        else:
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return Effects((ticket, refused_join(code, request.member_id, caller.version)))
+
+    def sync_group(self, ticket: Ticket, request: SyncGroupRequest, now: Instant) -> Effects:
+        try:
+            group = self._classic_group_of_member(request.group_id)
+            return self._classic.sync(group, ticket, request, now)
+        except ProtocolError as error:
+            return Effects((ticket, SyncGroupResponse(error_code=error.code)))
+
+    def heartbeat(self, ticket: Ticket, request: HeartbeatRequest, now: Instant) -> Effects:
+        try:
+            group = self._classic_group_of_member(request.group_id)
+            return self._classic.heartbeat(group, ticket, request, now)
+        except ProtocolError as error:
+            return Effects((ticket, HeartbeatResponse(error_code=error.code)))
+
+    def leave_group(
+        self, ticket: Ticket, request: LeaveGroupRequest, now: Instant, version: int
+    ) -> Effects:
+        if not request.group_id:
+            code = ErrorCode.INVALID_GROUP_ID
+            return Effects((ticket, LeaveGroupResponse(error_code=code)))
+        group = self._find_classic(request.group_id)
+        if group is not None:
+            return self._classic.leave(group, ticket, request, version, now)
+        results = [
+            MemberResponse(
+                member_id=each.member_id,
+                group_instance_id=each.group_instance_id,
+                error_code=ErrorCode.UNKNOWN_MEMBER_ID,
+            )
+            for each in leaving(request, version)
+        ]
+        return Effects((ticket, left(results, version)))
+
+    def _classic_group_of_member(self, group_id: str) -> ClassicGroup:
+        if not group_id:
+            raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
+        group = self._find_classic(group_id)
+        if group is None:
+            raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return group
+
+    # Offsets ------------------------------------------------------------------------------------
+
+    def offset_commit(
+        self, ticket: Ticket, request: OffsetCommitRequest, now: Instant, version: int
+    ) -> Effects:
+        effects, accepted = self._offset_requests.commit(ticket, request, version, now)
+        group = self._find_classic(request.group_id)
+        if accepted and group is not None:
+            self._classic.committed(group, request.member_id, now)
+        return effects
+
+    def txn_offset_commit(
+        self, ticket: Ticket, request: TxnOffsetCommitRequest, now: Instant
+    ) -> Effects:
+        """The records belong to the producer's transaction; that it is open is the caller's care."""
+        return self._offset_requests.txn_commit(ticket, request, now)
+
+    def offset_fetch(
+        self,
+        ticket: Ticket,
+        wanted: OffsetFetchRequestGroup,
+        now: Instant,  # noqa: ARG002 - every request is told the time
+        *,
+        require_stable: bool,
+        by_id: bool,
+    ) -> Effects:
+        """Answered with an OffsetFetchResponse of this one group, in the form of version 8."""
+        return self._offset_requests.fetch(ticket, wanted, require_stable, by_id)
+
+    def offset_delete(
+        self,
+        ticket: Ticket,
+        request: OffsetDeleteRequest,
+        now: Instant,  # noqa: ARG002
+    ) -> Effects:
+        try:
+            if not request.group_id:
+                raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
+            group = self._group(request.group_id)
+            return self._offset_requests.delete(group, ticket, request)
+        except ProtocolError as error:
+            return Effects((ticket, OffsetDeleteResponse(error_code=error.code)))
+
+    # Groups as a whole --------------------------------------------------------------------------
+
+    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
+        """Those in one of the states and of one of the types, in any case; no filter: all."""
+        wanted_states = {state.lower() for state in states}
+        wanted_types = {kind.lower() for kind in types}
+        return [
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.listed_protocol_type,
+                group_state=group.state_name,
+                group_type=group.kind.value,
+            )
+            for group in self.groups.values()
+            if (not wanted_states or group.state_name.lower() in wanted_states)
+            and (not wanted_types or group.kind.value in wanted_types)
+        ]
+
+    def describe_group(
+        self,
+        ticket: Ticket,
+        group_id: str,
+        now: Instant,  # noqa: ARG002
+        version: int,
+    ) -> Effects:
+        """Answered with a DescribeGroupsResponse of this one group."""
+        group = self._find_classic(group_id)
+        if group is not None:
+            answer = _described(group)
+        else:
+            # A group of another kind is, to this request, none.
+            answer = DescribedGroup(group_id=group_id, group_state=ClassicState.DEAD.value)
+            if version >= _DESCRIBE_NOT_FOUND_SINCE:
+                answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+                answer.error_message = (
+                    f"Group {group_id} is not a classic group."
+                    if group_id in self.groups
+                    else f"Group {group_id} not found."
+                )
+        return Effects((ticket, DescribeGroupsResponse(groups=[answer])))
+
+    def delete_group(
+        self,
+        ticket: Ticket,
+        group_id: str,
+        now: Instant,  # noqa: ARG002
+    ) -> Effects:
+        """Answered with a DeleteGroupsResponse of this one group."""
+        result = DeletableGroupResult(group_id=group_id)
+        response = DeleteGroupsResponse(results=[result])
+
+        def failed(code: ErrorCode) -> Effects:
+            result.error_code = code
+            return Effects((ticket, response))
+
+        try:
+            group = self._group(group_id)
+            group.check_delete()
+        except ProtocolError as error:
+            return failed(error.code)
+        tombstones = self._offset_requests.tombstones(group_id) + group.tombstones()
+        return _in_pieces(tombstones, Effects((ticket, response), failed=failed))
+
+    def _group(self, group_id: str) -> Group:
+        group = self.groups.get(group_id)
+        if group is None:
+            raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND)
+        return group
+
+    # The state that lasts -----------------------------------------------------------------------
+
+    def replay(self, record: Replayed) -> None:
+        try:
+            kind = kind_of(record.key)
+            if kind in (OFFSET, LEGACY_OFFSET):
+                self._replay_offset(record)
+            elif kind == GROUP:
+                self._replay_classic_group(record)
+        except MalformedMessage as error:
+            # Written by somebody else, or by a later version of us. The others must not suffer.
+            log.warning("record skipped: offset=%d %s", record.offset, error)
+
+    def _replay_offset(self, record: Replayed) -> None:
+        key = read_offset_key(record.key)
+        if record.value is None:
+            self.offsets.remove(key.group, key.topic, key.partition)
+            return
+        self.offsets.put(key, read_offset_value(record.value), record)
+        if key.topic not in self._topics:
+            self._topics[key.topic] = self.metadata.topic_id(key.topic)
+        if key.group not in self.groups:
+            # A consumer that only keeps its offsets here.
+            self.groups[key.group] = self._classic.new_group(key.group)
+
+    def _replay_classic_group(self, record: Replayed) -> None:
+        group_id = read_group_key(record.key)
+        group = self._find_classic(group_id)
+        if record.value is None:
+            if group is not None:
+                for timer in group.timers():
+                    unset(timer)
+                del self.groups[group_id]
+            return
+        value = read_group_value(record.value)
+        if group is None:
+            group = self._classic.new_group(group_id)
+            self.groups[group_id] = group
+        group.settle(
+            value,
+            lambda stored: stored_member(
+                stored, value.protocol, self._classic.session(group_id, stored.member_id)
+            ),
+        )
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:  # noqa: ARG002
+        self.offsets.end_transaction(producer_id, committed)
+
+    # Time and the world -------------------------------------------------------------------------
+
+    def loaded(self, now: Instant) -> Effects:
+        interval = self.settings.offsets_retention_check_interval_ms
+        self.timers.set(self._expiry, now.monotonic + interval)
+        effects = Effects()
+        for group in self.groups.values():
+            if isinstance(group, ClassicGroup):
+                effects.answers += self._classic.loaded(group, now).answers
+        return effects
+
+    def next_deadline(self) -> int | None:
+        return self.timers.next_deadline()
+
+    def tick(self, now: Instant) -> Effects:
+        """What does not write is done in one go; after a write the rest is due at the next tick."""
+        answers: list[tuple[Ticket, Message]] = []
+        while (timer := self.timers.pop_due(now.monotonic)) is not None:
+            effects = timer.action(now)
+            if effects.records or effects.then is not None:
+                return _after(answers, effects)
+            answers += effects.answers
+        return Effects(*answers) if answers else NOTHING
+
+    def unloaded(self) -> Effects:
+        effects = Effects()
+        for group in self.groups.values():
+            if isinstance(group, ClassicGroup):
+                self._classic.unloaded(group, effects)
+        return effects
+
+    def metadata_changed(self, now: Instant) -> Effects:  # noqa: ARG002
+        """Offsets of topics that are gone go too; a new topic of the same name starts afresh."""
+        gone = []
+        for topic, known in self._topics.items():
+            current = self.metadata.topic_id(topic)
+            if known is not None and current != known:
+                gone.append(topic)
+            elif known is None:
+                self._topics[topic] = current
+        if not gone:
+            return NOTHING
+        for topic in gone:
+            del self._topics[topic]
+        return _in_pieces(self._offset_requests.tombstones_of_topics(gone), NOTHING)
+
+    def _expire(self, now: Instant) -> Effects:
+        """Look for old offsets, some groups at a time, and for groups that have nothing left."""
+        if not self._to_expire:
+            self._to_expire = list(self.groups)
+        tombstones: list[RecordPair] = []
+        while self._to_expire and len(tombstones) < TOMBSTONES_AT_ONCE:
+            group = self.groups.get(self._to_expire.pop())
+            if group is None:
+                continue
+            expired, nothing_left = self._offset_requests.expired(group, now)
+            tombstones += expired
+            if nothing_left and group.is_empty:
+                tombstones += group.tombstones()
+        pause = 0 if self._to_expire else self.settings.offsets_retention_check_interval_ms
+        self.timers.set(self._expiry, now.monotonic + pause)
+        return _in_pieces(tombstones, NOTHING)
+
+
+def _described(group: ClassicGroup) -> DescribedGroup:
+    answer = DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state_name,
+        protocol_type=group.listed_protocol_type,
+    )
+    is_stable = group.state is ClassicState.STABLE
+    protocol = group.protocol or ""
+    if is_stable:
+        answer.protocol_data = protocol
+    answer.members = [
+        DescribedGroupMember(
+            member_id=member.id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            # While members join, it is open which of their protocols will be the one.
+            member_metadata=member.protocols[protocol] if is_stable else b"",
+            member_assignment=member.assignment,
+        )
+        for member in group.members.values()
+    ]
+    return answer
+
+
+def _after(answers: list[tuple[Ticket, Message]], effects: Effects) -> Effects:
+    """Answers that do not depend on what comes after them."""
+    return Effects(*answers, then=lambda: effects) if answers else effects
+
+
+def _in_pieces(records: list[RecordPair], last: Effects) -> Effects:
+    """Effects that write so many records in several batches, and then are what `last` is.
+
+    Only for records of which each makes sense alone. If a batch fails, so does `last`.
+    """
+    if not records:
+        return last
+    piece, rest = records[:TOMBSTONES_AT_ONCE], records[TOMBSTONES_AT_ONCE:]
+    if not rest:
+        return Effects(*last.answers, records=piece, failed=last.failed, then=last.then)
+    return Effects(records=piece, failed=last.failed, then=lambda: _in_pieces(rest, last))
