@@ -33,15 +33,13 @@ from bench.harness.results import ONE_LINE_HEADING, Measurement, one_line
 
 # In this order rows that share brokers stand side by side.
 ON_TMPFS = (*produce.ROWS[:-1], *fetch.ROWS, *latency.ROWS)
-ON_DISK = produce.ROWS[-1:]
+ON_DISK = (*produce.ROWS[-1:], *backlog.ROWS, *isolation.ROWS)
 ROWS: tuple[Row, ...] = (
     *ON_TMPFS,
     *ON_DISK,
     *startup.ROWS,
     *memory.ROWS,
     *partitions.ROWS,
-    *backlog.ROWS,
-    *isolation.ROWS,
 )
 
 
@@ -153,6 +151,7 @@ def _measure(options: argparse.Namespace, rows: list[Row]) -> dict[str, Any]:
     print(ONE_LINE_HEADING)
     try:
         for row in rows:
+            row_began = time.monotonic()
             try:
                 figures = row.run(bench)
             except (BenchError, OSError) as problem:
@@ -160,6 +159,7 @@ def _measure(options: argparse.Namespace, rows: list[Row]) -> dict[str, Any]:
                 print(f"{row.name}: not measured: {problem}", flush=True)
                 bench.drop_pairs()
                 continue
+            bench.say(f"{row.name} took {time.monotonic() - row_began:.0f} s")
             for figure in figures:
                 print(one_line(figure), flush=True)
                 for note in figure.notes:

@@ -21,7 +21,7 @@ import crc32c
 from bench.harness import wire
 from bench.harness.batch import COVERED_FROM, CRC_AT, Shape, record_batch
 from bench.harness.bench import Bench, Row
-from bench.harness.broker import ManagedBroker
+from bench.harness.broker import Broker
 from bench.harness.fetch_load import Filled, fetch_load
 from bench.harness.process import settle_disk
 from bench.harness.produce_load import DEFAULTS, PlainRequests, produce_load
@@ -84,11 +84,10 @@ class _Log(NamedTuple):
     to_time: int
 
 
-def _store(bench: Bench, broker: ManagedBroker, records: int) -> _Log:
+def _store(bench: Bench, broker: Broker, records: int) -> _Log:
     """A topic with so many records, written through 8 connections × 5 in flight."""
-    topic = bench.topic_name()
+    topic = bench.new_topic(broker)
     with broker.client() as client:
-        client.create_topic(topic, 1)
         topic_id = client.topic(topic).topic_id
     batch_size = len(record_batch(SHAPE))
     batches = records // SHAPE.records
@@ -106,7 +105,7 @@ def _store(bench: Bench, broker: ManagedBroker, records: int) -> _Log:
     return _Log(filled, first, last, times[1], times[2])
 
 
-def _warm(broker: ManagedBroker, log: _Log) -> None:
+def _warm(broker: Broker, log: _Log) -> None:
     step = FETCH_SIZE // log.filled.batch_size * SHAPE.records
     with broker.client() as client:
         for offset in range(log.first, log.last, step):
@@ -119,19 +118,19 @@ def _random_numbers(first: int, last: int) -> Iterator[int]:
         yield numbers.randint(first, last)
 
 
-def _produce(broker: ManagedBroker, log: _Log, seconds: float) -> float:
+def _produce(broker: Broker, log: _Log, seconds: float) -> float:
     supply = PlainRequests(log.filled.topic, SHAPE, DEFAULTS)
     load = produce_load(broker.address, [supply] * 8, 5, seconds=seconds, max_bytes=1 << 30)
     return load.megabytes_per_second
 
 
-def _fetch(broker: ManagedBroker, log: _Log, seconds: float) -> float:
+def _fetch(broker: Broker, log: _Log, seconds: float) -> float:
     offsets = _random_numbers(log.first, log.last)
     load = fetch_load(broker.address, log.filled, FETCH_SIZE, seconds, offsets=offsets)
     return load.requests_per_second
 
 
-def _find_by_time(broker: ManagedBroker, log: _Log, seconds: float) -> float:
+def _find_by_time(broker: Broker, log: _Log, seconds: float) -> float:
     found = 0
     with broker.client() as client:
         began = time.perf_counter()
@@ -147,7 +146,7 @@ def _find_by_time(broker: ManagedBroker, log: _Log, seconds: float) -> float:
 class _Figure(NamedTuple):
     what: str
     unit: str
-    measure: Callable[[ManagedBroker, _Log, float], float]
+    measure: Callable[[Broker, _Log, float], float]
     target: Target | None
 
 
@@ -159,11 +158,9 @@ FIGURES = (
 
 
 def _one_broker(
-    bench: Bench, broker: ManagedBroker, records: int, seconds: float
+    bench: Bench, broker: Broker, records: int, seconds: float
 ) -> list[tuple[list[float], str]]:
     """For each figure the ratios of the rounds, and a note on the speeds behind them."""
-    broker.start()
-    bench.warm_up(broker)
     small_records = STRETCH // SHAPE.size
     small = _store(bench, broker, small_records)
     began = time.perf_counter()
@@ -177,21 +174,24 @@ def _one_broker(
             for name, log in (("small", small), ("large", large)):
                 if figure.measure is _produce:
                     # What is produced makes a log larger, so the small one is new every time.
-                    log = log if name == "large" else _store(bench, broker, 100_000)
+                    if name == "small":
+                        log = _store(bench, broker, 100_000)
                     settle_disk()
                 else:
                     _warm(broker, log)
                 speeds[name].append(figure.measure(broker, log, seconds))
+                if log not in (small, large):
+                    broker.forget(log.filled.topic, wait=False)
         ratios = [large / small for small, large in zip(*speeds.values(), strict=True)]
         medians = {name: statistics.median(each) for name, each in speeds.items()}
         note = f"{broker.name}: {medians['large']:,.0f} {figure.unit} with {records:,} records"
         results.append((ratios, f"{note}, {medians['small']:,.0f} on the small log"))
-    broker.discard()
+    for topic in (small.filled.topic, large.filled.topic):
+        broker.forget(topic)
     return results
 
 
 def _run(bench: Bench) -> list[Measurement]:
-    bench.drop_pairs()
     records = bench.backlog_records or (5_000_000 if bench.quick else 100_000_000)
     seconds = bench.seconds(full=1.5, quick=0.5)
     needed = records * 110 + (8 << 30)
@@ -201,8 +201,10 @@ def _run(bench: Bench) -> list[Measurement]:
         bench.note(f"the disk has room for {records:,} records only")
     values: list[dict[str, list[float]]] = [{} for _ in FIGURES]
     notes: list[list[str]] = [[] for _ in FIGURES]
-    for broker in bench.new_managed("disk"):
-        for index, (ratios, note) in enumerate(_one_broker(bench, broker, records, seconds)):
+    for broker in bench.pair("disk"):
+        with broker.blamed():
+            results = _one_broker(bench, broker, records, seconds)
+        for index, (ratios, note) in enumerate(results):
             values[index][broker.name] = ratios
             notes[index].append(note)
     return [

@@ -48,10 +48,11 @@ CASES = (
 
 
 def _one_setting(bench: Bench, case: Case, setting: Setting) -> Measurement:
-    seconds = bench.seconds(full=2.0, quick=0.6)
+    seconds = bench.seconds(full=2.0, quick=0.4)
     brokers = bench.pair("tmpfs")
     # Small batches take long to write and the row reads few of them in its time.
-    size = (256 << 20) if case.max_bytes >= 1 << 20 else (16 << 20)
+    large = (64 if bench.quick else 256) << 20
+    size = large if case.max_bytes >= 1 << 20 else large // 16
     topics = {
         broker.name: bench.filled_topic(broker, case.shape, setting, size) for broker in brokers
     }
@@ -68,7 +69,7 @@ def _one_setting(bench: Bench, case: Case, setting: Setting) -> Measurement:
 
     loads = alternate(brokers, bench.rounds, measure)
     for broker in brokers:
-        broker.forget(topics[broker.name].topic)
+        broker.forget(topics[broker.name].topic, wait=False)
     figures = {
         name: [
             each.requests_per_second if case.in_requests else each.megabytes_per_second

@@ -28,11 +28,10 @@ class _Course:
     """A topic of one broker, and how far it has been filled: the rounds go on where the last ended."""
 
     def __init__(self, bench: Bench, broker: Broker, setting: Setting) -> None:
-        self.topic = bench.topic_name()
+        self.topic = bench.new_topic(broker, setting.partitions)
         self._broker = broker
         self._setting = setting
         with broker.client() as client:
-            client.create_topic(self.topic, setting.partitions)
             self._topic_id = client.topic(self.topic).topic_id
         self._offset = 0  # the end of every partition
 
@@ -61,12 +60,12 @@ class _Course:
 
 
 def _one_setting(bench: Bench, setting: Setting) -> list[Measurement]:
-    seconds = bench.seconds(full=5.0, quick=1.5)
+    seconds = bench.seconds(full=5.0, quick=1.0)
     brokers = bench.pair("tmpfs")
     courses = {broker.name: _Course(bench, broker, setting) for broker in brokers}
     measured = alternate(brokers, bench.rounds, lambda broker: courses[broker.name].run(seconds))
     for broker in brokers:
-        broker.forget(courses[broker.name].topic)
+        broker.forget(courses[broker.name].topic, wait=False)
     label = "acks=1" if setting.acks == 1 else "acks=all"
     target = Target(1.0, 0.5)
     worst = [

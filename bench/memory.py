@@ -32,8 +32,8 @@ def _under_load(bench: Bench, broker: ManagedBroker, seconds: float) -> float:
 
 def _run(bench: Bench) -> list[Measurement]:
     bench.drop_pairs()
-    idle_for = bench.seconds(full=5.0, quick=2.0)
-    seconds = bench.seconds(full=3.0, quick=0.7)
+    idle_for = bench.seconds(full=4.0, quick=1.0)
+    seconds = bench.seconds(full=2.0, quick=0.5)
     idle: dict[str, list[float]] = {}
     loaded: dict[str, list[float]] = {}
     after: dict[str, list[float]] = {}
@@ -43,9 +43,11 @@ def _run(bench: Bench) -> list[Measurement]:
             broker.start()
             time.sleep(idle_for)
             idle.setdefault(broker.name, []).append(broker.resident_bytes() / 1e6)
-            loaded.setdefault(broker.name, []).append(_under_load(bench, broker, seconds))
+            with broker.blamed():
+                load = _under_load(bench, broker, seconds)
+            loaded.setdefault(broker.name, []).append(load)
             after.setdefault(broker.name, []).append(broker.resident_bytes() / 1e6)
-            broker.discard()
+            bench.discard(broker)
     target = Target(0.25, 0.1)
     return [
         Measurement("memory", "", "resident, idle", "MB", False, idle, target),

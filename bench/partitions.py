@@ -92,8 +92,9 @@ def _run(bench: Bench) -> list[Measurement]:
     for number in range(bench.rounds_wanted or (1 if bench.quick else 3)):
         for broker in bench.new_managed("disk"):
             bench.say(f"{total:,} partitions, {broker.name}, round {number + 1}")
-            figures.setdefault(broker.name, []).append(_measure(broker, topics))
-            broker.discard()
+            with broker.blamed():
+                figures.setdefault(broker.name, []).append(_measure(broker, topics))
+            bench.discard(broker)
 
     def of(field: str, what: str, unit: str, target: Target | None) -> Measurement:
         values = {

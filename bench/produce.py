@@ -117,7 +117,7 @@ CASES = (
 
 def _one_setting(bench: Bench, case: Case, setting: Setting) -> Measurement:
     on_disk = case.place == "disk"
-    seconds = bench.seconds(full=4.0, quick=1.0) if on_disk else bench.seconds(2.0, 0.6)
+    seconds = bench.seconds(full=3.0, quick=0.8) if on_disk else bench.seconds(2.0, 0.4)
     brokers = bench.pair(case.place)
     topics = {broker.name: RollingTopic(bench, broker, setting.partitions) for broker in brokers}
     fastest = dict.fromkeys(topics, 0.0)  # bytes/s, to know when a topic is going to overflow

@@ -49,9 +49,10 @@ def _run(bench: Bench) -> list[Measurement]:
     times: dict[str, list[_Times]] = {broker.name: [] for broker in brokers}
     for _ in range(bench.rounds):
         for broker in brokers:
-            times[broker.name].append(_measure(broker))
+            with broker.blamed():
+                times[broker.name].append(_measure(broker))
     for broker in brokers:
-        broker.discard()
+        bench.discard(broker)
 
     def of(field: str, what: str, target: Target | None) -> Measurement:
         values = {

@@ -143,7 +143,8 @@ class Bench:
                 host, _, port = self.peer_choice.rpartition(":")
                 brokers.append(Broker(KAFKA, host, int(port)))
             for broker in brokers:
-                self.warm_up(broker)
+                with broker.blamed():
+                    self.warm_up(broker)
             self._pairs[place] = brokers
         return self._pairs[place]
 
@@ -151,12 +152,19 @@ class Bench:
         for brokers in self._pairs.values():
             for broker in brokers:
                 if isinstance(broker, ManagedBroker):
-                    broker.discard()
+                    self.discard(broker)
         self._pairs.clear()
+
+    def discard(self, broker: ManagedBroker) -> None:
+        """End a broker, and pass on what it complained about."""
+        broker.kill()
+        for complaint, times in broker.complaints().items():
+            self.note(f"{broker.name} wrote{f' {times} times' if times > 1 else ''}: {complaint}")
+        broker.discard()
 
     def warm_up(self, broker: Broker) -> None:
         """A bit of everything: a JVM compiles what it has seen often, a page cache likes visits."""
-        seconds = self.seconds(full=3.0, quick=1.0)
+        seconds = self.seconds(full=3.0, quick=0.7)
         self.say(f"warming up {broker.name}, {4 * seconds:.0f} s")
         for setting in (DEFAULTS, PRODUCTION):
             with self.topic(broker, setting.partitions) as topic:
@@ -184,14 +192,20 @@ class Bench:
     def topic_name(self) -> str:
         return f"bench-{next(self._counter)}-{int(time.time())}"
 
+    def new_topic(
+        self, broker: Broker, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> str:
+        name = self.topic_name()
+        with broker.blamed(), broker.client() as client:
+            client.create_topic(name, partitions, configs)
+        return name
+
     @contextlib.contextmanager
     def topic(
         self, broker: Broker, partitions: int, configs: Mapping[str, str] | None = None
     ) -> Iterator[str]:
         """A topic for the length of a block."""
-        name = self.topic_name()
-        with broker.client() as client:
-            client.create_topic(name, partitions, configs)
+        name = self.new_topic(broker, partitions, configs)
         yield name
         with contextlib.suppress(OSError, BenchError):
             broker.forget(name)
@@ -199,10 +213,9 @@ class Bench:
     def filled_topic(
         self, broker: Broker, shape: Shape, setting: Setting, total_bytes: int
     ) -> Filled:
-        name = self.topic_name()
-        with broker.client() as client:
-            client.create_topic(name, setting.partitions)
-        return fill(broker.address, name, shape, setting, total_bytes)
+        name = self.new_topic(broker, setting.partitions)
+        with broker.blamed():
+            return fill(broker.address, name, shape, setting, total_bytes)
 
 
 class RollingTopic:
@@ -219,10 +232,8 @@ class RollingTopic:
         if self._name is not None and self._written + expected_bytes > MOST_IN_A_TOPIC:
             self.drop()
         if self._name is None:
-            self._name = self._bench.topic_name()
+            self._name = self._bench.new_topic(self._broker, self._partitions)
             self._written = 0
-            with self._broker.client() as client:
-                client.create_topic(self._name, self._partitions)
         return self._name
 
     def wrote(self, load: Load) -> None:
@@ -231,7 +242,8 @@ class RollingTopic:
     def drop(self) -> None:
         if self._name is not None:
             with contextlib.suppress(OSError, BenchError):
-                self._broker.forget(self._name)
+                # Small remains may go whenever they like.
+                self._broker.forget(self._name, wait=self._written > 256 << 20)
         self._name = None
 
 
@@ -241,8 +253,10 @@ def alternate(
     """One round that does not count, then `rounds` of each broker in turn; who begins alternates."""
     values: dict[str, list[Value]] = {broker.name: [] for broker in brokers}
     for broker in brokers:
-        measure(broker)
+        with broker.blamed():
+            measure(broker)
     for number in range(rounds):
         for broker in brokers if number % 2 == 0 else reversed(brokers):
-            values[broker.name].append(measure(broker))
+            with broker.blamed():
+                values[broker.name].append(measure(broker))
     return values

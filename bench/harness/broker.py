@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import shutil
 import signal
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench.harness import process, wire
@@ -20,6 +21,10 @@ from bench.harness.client import Client
 from bench.harness.errors import BenchError
 
 HOST = "127.0.0.1"
+# Lines of a broker's log that a reader of its figures should know of.
+_COMPLAINT = re.compile(r"\b(WARN|WARNING|ERROR|CRITICAL|FATAL|Traceback|slow disk)\b")
+_TIME = re.compile(r"^\S*\d\d:\d\d:\d\d\S*\s*")
+_VARYING = re.compile(r"\d+(\.\d+)?|/\S+")
 START_TIMEOUT = 90.0
 STOP_TIMEOUT = 90.0
 
@@ -41,6 +46,14 @@ class Broker:
     def client(self) -> Client:
         return Client(self.address)
 
+    @contextlib.contextmanager
+    def blamed(self) -> Iterator[None]:
+        """What goes wrong in this block is told with the broker's name."""
+        try:
+            yield
+        except (BenchError, OSError) as problem:
+            raise BenchError(f"{self.name}: {problem}") from problem
+
     def cpu_seconds(self) -> float:
         return 0.0
 
@@ -51,7 +64,7 @@ class Broker:
         except (OSError, BenchError):
             return False
 
-    def forget(self, topic: str) -> None:
+    def forget(self, topic: str, *, wait: bool = True) -> None:  # noqa: ARG002
         """Delete a topic. Where its files are ours to see, wait until they are gone."""
         with self.client() as client:
             client.delete_topic(topic)
@@ -73,7 +86,12 @@ class ManagedBroker(Broker, ABC):
         """What to run; the data folder is ready for it."""
 
     def environment(self) -> Mapping[str, str]:
-        return os.environ
+        """Ours without what a broker would take for its settings."""
+        return {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("KAFKA_", "OTTLA_"))
+        }
 
     @property
     def running(self) -> bool:
@@ -139,6 +157,16 @@ class ManagedBroker(Broker, ABC):
             lines = []
         return "it wrote:\n    " + "\n    ".join(lines or ["nothing"])
 
+    def complaints(self) -> dict[str, int]:
+        """What it logged besides its start and stop, without times and numbers, and how often."""
+        found: dict[str, int] = {}
+        with contextlib.suppress(FileNotFoundError):
+            for line in self.log.read_text(errors="replace").splitlines():
+                if _COMPLAINT.search(line):
+                    gist = _VARYING.sub("…", _TIME.sub("", line)).strip()[:160]
+                    found[gist] = found.get(gist, 0) + 1
+        return dict(sorted(found.items(), key=lambda each: -each[1])[:3])
+
     def cpu_seconds(self) -> float:
         return process.cpu_seconds(self.pid) if self.running else 0.0
 
@@ -149,9 +177,9 @@ class ManagedBroker(Broker, ABC):
         """The log files of all partitions of a topic."""
         return sorted(self.data.glob(f"{topic}-*/*.log"))
 
-    def forget(self, topic: str) -> None:
+    def forget(self, topic: str, *, wait: bool = True) -> None:
         super().forget(topic)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + (20 if wait else 0)
         while time.monotonic() < deadline and any(self.data.glob(f"{topic}-*")):
             time.sleep(0.05)
 

@@ -114,13 +114,14 @@ def test_read_from_an_offset(reader, reference, broker, topic) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_read_from_the_middle_of_a_batch(reader, reference, broker, topic, codec) -> None:
     """The broker sends the whole batch; the reader must not show what is before the offset."""
-    records = numbered(plain_records(40))
+    records = numbered(plain_records(60))
     reference.create_topic(topic)
-    reference.produce(topic, records, codec)
-    largest = max(stored_batches(broker.bootstrap, topic), key=lambda batch: batch.count)
-    assert largest.count > 10
-    middle = largest.base_offset + largest.count // 2
-    assert_same(reader.consume(topic, 0, 40 - middle, Start(offset=middle)), records[middle:])
+    for first in range(0, 60, 20):
+        reference.produce(topic, records[first : first + 20], codec)
+    ends = [batch.last_offset for batch in stored_batches(broker.bootstrap, topic)]
+    assert ends == [19, 39, 59]
+    for offset in (33, 39, 41):
+        assert_same(reader.consume(topic, 0, 60 - offset, Start(offset=offset)), records[offset:])
 
 
 @those_that(A.TIME)

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import uuid
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.cluster.controller import Controller
@@ -23,6 +25,8 @@ from ottla.cluster.metadata import Broker as Node
 from ottla.cluster.metadata import ClusterImage, Endpoint, ImageDelta, ResourceType, Topic
 from ottla.cluster.metadata import Partition as PartitionState
 from ottla.cluster.store import SessionEvent, StoreError
+from ottla.coordinator.groups import GroupSettings, GroupShard
+from ottla.coordinator.transactions import TransactionSettings, TransactionShard
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.frame import frame_response
@@ -32,9 +36,11 @@ from ottla.server.api import Api
 from ottla.server.clockwork import Clockwork
 from ottla.server.config_rules import Rules
 from ottla.server.connection import Connection
+from ottla.server.coordinators import Coordinators
 from ottla.server.delayed import Wakeups
-from ottla.server.internal_topics import ensure_internal_topic
+from ottla.server.internal_topics import OFFSETS, TRANSACTIONS, ensure_internal_topic
 from ottla.server.lanes import Lanes
+from ottla.server.markers import Markers
 from ottla.server.metadata_view import ImageView
 from ottla.server.partitions import Partitions
 from ottla.server.producer_ids import ProducerIds
@@ -58,8 +64,9 @@ log = logging.getLogger("ottla.broker")
 
 T = TypeVar("T")
 
-# Threads for system calls that may block: fsync, cold reads, unlink, writes to a slow disk.
-BLOCKING_THREADS = 8
+# Threads of each kind for system calls that may block: fsync and unlink; cold reads; writes to a
+# slow disk.
+BLOCKING_THREADS = 4
 # How long a stop waits for answers to leave.
 DRAIN_SECONDS = 1.0
 # Half-arrived requests of all connections together, where the configuration sets no limit.
@@ -68,8 +75,11 @@ DEFAULT_PARTIAL_BYTES = 1 << 30
 FOLDERS_AT_ONCE = 20
 METADATA_FILE = "metadata.db"
 
-# What clients may switch on. The coordinators raise these when they come.
-SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {}
+# What clients may switch on: the levels known here, and the one a new cluster begins with.
+TRANSACTION_VERSION = "transaction.version"
+SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
+    TRANSACTION_VERSION: FeatureRange(minimum=0, maximum=2, initial=2),
+}
 
 
 class CannotStart(Exception):
@@ -84,9 +94,12 @@ class Broker:
         self.id = config.node_id
         self.loop = asyncio.get_running_loop()
         self.threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-blocking")
+        # Of their own, so that neither waits behind the other or behind a round of flushes.
+        self.write_threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-write")
+        self.read_threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-read")
         self.wakeups = Wakeups(self.loop)
-        self.lanes = Lanes(self.loop, self.threads)
-        self.reads = Reads(self.loop, self.threads)
+        self.lanes = Lanes(self.loop, self.write_threads)
+        self.reads = Reads(self.loop, self.read_threads)
         self.workers = Workers(self.loop, config.worker_processes)
         self.sessions = Sessions(config.max_incremental_fetch_session_cache_slots)
         self.waiting_fetches: set[Fetch] = set()
@@ -109,6 +122,11 @@ class Broker:
         )
         self.metadata = ImageView(lambda: self.image)
         self.producer_ids = ProducerIds(self._producer_id_block)
+        self.markers = Markers(self)
+        self.groups: Coordinators[GroupShard] = Coordinators(self, OFFSETS, self._group_shard)
+        self.transactions: Coordinators[TransactionShard] = Coordinators(
+            self, TRANSACTIONS, self._transaction_shard
+        )
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
         # Set when the broker cannot go on: its metadata store is gone.
         self.lost = asyncio.Event()
@@ -185,6 +203,21 @@ class Broker:
         """Have a coordinator's topic made if it is not there. ProtocolError if it cannot be."""
         await ensure_internal_topic(self, name)
 
+    def _group_shard(self, _: int) -> GroupShard:
+        return GroupShard(
+            GroupSettings.taken_from(self.config), self.metadata, lambda: str(uuid.uuid4())
+        )
+
+    def _transaction_shard(self, index: int) -> TransactionShard:
+        partition = self.partitions.get(TRANSACTIONS, index)
+        assert partition is not None
+        return TransactionShard(
+            TransactionSettings.taken_from(self.config),
+            coordinator_epoch=partition.leader_epoch,
+            level=lambda: self.image.features.get(TRANSACTION_VERSION, 0),
+            write_markers=partial(self.markers.write, index),
+        )
+
     def topic_config(self, name: str) -> LogConfig:
         """The settings of a topic: its own over the broker's."""
 
@@ -233,6 +266,8 @@ class Broker:
             self.partitions.put(topic)
         self._name_strays()
         self.controller.subscribe(self._changed)
+        # What was decided before a crash is ended now, not when somebody asks.
+        self.transactions.load_all()
         self.spawn(self._watch_store(), "watch over the metadata store")
         self.clockwork.start(self.config.log_retention_check_interval_ms / 1000)
         self.reactor.start()
@@ -304,6 +339,7 @@ class Broker:
         """The cluster's image changed: make the partitions and settings here the same."""
         for topic in delta.deleted:
             self.partitions.remove(topic.name)
+            self._unload_coordinators(topic)
             for partition in topic.partitions:
                 self._delete_log(topic.name, partition.index)
         created = [*delta.created, *(topic for _, topic in delta.changed)]
@@ -316,6 +352,14 @@ class Broker:
         for kind, name in delta.configs:
             if kind is ResourceType.TOPIC:
                 self.partitions.settle(name)
+
+    def _unload_coordinators(self, topic: Topic) -> None:
+        for partition in topic.partitions:
+            if topic.name == OFFSETS:
+                self.groups.unload(partition.index)
+            elif topic.name == TRANSACTIONS:
+                self.transactions.unload(partition.index)
+                self.markers.forget(partition.index)
 
     def _delete_log(self, topic: str, index: int) -> None:
         if (topic, index) in self.logs:
@@ -375,4 +419,5 @@ class Broker:
         await self.store.close()
         await self.loop.run_in_executor(None, self.logs.close)
         self.workers.stop()
-        self.threads.shutdown(wait=False)
+        for threads in (self.threads, self.write_threads, self.read_threads):
+            threads.shutdown(wait=False)

@@ -157,7 +157,7 @@ def _connections() -> Iterator[Setting]:
     yield Setting(
         "socket.receive.buffer.bytes",
         _INT,
-        102_400,
+        -1,
         None,
         "The kernel's receive buffer of a connection; -1 leaves it to the system.",
     )
@@ -472,6 +472,10 @@ DIFFERENT_DEFAULTS: Mapping[str, tuple[str, str]] = {
         "without security, a broker is not open to the network unless it is asked to be",
     ),
     "log.dir": ("/tmp/kafka-logs", "data does not belong under /tmp"),
+    "socket.receive.buffer.bytes": (
+        "102400",
+        "the system fits the buffer to the load, which is faster for large batches",
+    ),
     "replica.lag.time.max.ms": ("30000", "a follower that stands still is noticed sooner"),
 }
 

@@ -52,6 +52,11 @@ SEND_QUANTUM = 4 << 20
 # Where there is no sendfile: bytes that are read at once on their way to the socket.
 COPY_BYTES = 256 << 10
 _FIRST_PARTIAL = 4096
+# What a frame gets at once, and once so much of it has come that the peer seems to mean it.
+EAGER_BYTES = 128 << 10
+TRUSTED_BYTES = 32 << 10
+# The size of buffers that are kept for the next frame: a produce request of usual size fits.
+SPARE_BYTES = 1 << 20
 
 _RESET = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EBADF})
 
@@ -213,15 +218,7 @@ class Connection:
         """Handle the frames of the shared buffer and keep what is left over."""
         at = self._handle_frames(view, at, end)
         if at < end and not self.closed:
-            left = end - at
-            self._grow_partial(left)
-            assert self._partial_view is not None
-            self._partial_view[:left] = view[at:end]
-            self._partial_filled = left
-            if self._held_up():
-                self._stalled = True
-            else:
-                self._size_partial()
+            self._keep(view, at, end)
 
     def _take_partial(self) -> None:
         view = self._partial_view
@@ -230,55 +227,67 @@ class Connection:
         at = self._handle_frames(view, 0, filled)
         if self.closed:
             return
-        if at == filled:
+        if at == 0:
+            self._make_room()
+        elif at == filled:
             self._drop_partial()
-            return
-        if at:
-            left = filled - at
-            rest = bytes(view[at:filled])
+        else:
+            rest = memoryview(bytes(view[at:filled]))
             self._drop_partial()
-            self._grow_partial(left)
-            assert self._partial_view is not None
-            self._partial_view[:left] = rest
-            self._partial_filled = left
+            self._keep(rest, 0, len(rest))
+
+    def _keep(self, view: memoryview, at: int, end: int) -> None:
+        """Put the beginning of a frame (or whole ones that have to wait) into a buffer of our own."""
+        left = end - at
+        self._partial_filled = 0
+        self._grow_partial(max(left, self._room_for(view[at:end])))
+        assert self._partial_view is not None
+        self._partial_view[:left] = view[at:end]
+        self._partial_filled = left
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """See that the next read has somewhere to go, and ends with the frame at the latest: what
+        follows it goes to the shared buffer again."""
         if self._held_up():
             self._stalled = True
-        else:
-            self._size_partial()
-
-    def _size_partial(self) -> None:
-        """Make room for more of the frame whose beginning is here."""
-        filled = self._partial_filled
-        partial = self._partial_view
-        assert partial is not None
-        if filled < 4:
-            if len(partial) < 4:
-                self._grow_partial(_FIRST_PARTIAL)
             return
-        needed = _read_length(partial)[0] + 4
-        # Twice what has come, up to what is needed: a peer that lies about a length has to send the
-        # bytes to make us hold them.
-        target = min(needed, max(2 * filled, _FIRST_PARTIAL, self.reactor.eager_frame_bytes))
-        if target > len(partial):
-            self._grow_partial(target)
-        elif len(partial) > needed:
-            # Never read beyond the frame: what follows goes to the shared buffer.
-            self._partial_view = partial[:needed]
+        partial, filled = self._partial_view, self._partial_filled
+        assert partial is not None
+        size = self._room_for(partial[:filled])
+        if size > len(partial):
+            self._grow_partial(size)
+        elif filled >= 4 and len(partial) > size:
+            self._partial_view = partial[: max(size, filled)]
+
+    def _room_for(self, begun: memoryview) -> int:
+        """How large a buffer for a frame should be. A peer that lies about a length has to send bytes
+        to make us hold memory for it: a little at first, then twice what has come."""
+        filled = len(begun)
+        if filled < 4:
+            return _FIRST_PARTIAL
+        needed: int = _read_length(begun)[0] + 4
+        reactor = self.reactor
+        plenty = 2 * reactor.partial_bytes < reactor.partial_bytes_limit
+        eager = SPARE_BYTES if plenty and filled >= TRUSTED_BYTES else EAGER_BYTES
+        return min(needed, max(2 * filled, eager))
 
     def _grow_partial(self, size: int) -> None:
-        grown = bytearray(size)
+        grown = self.reactor.take_buffer(size)
+        view = memoryview(grown)[:size]
         if self._partial is not None:
-            grown[: self._partial_filled] = self._partial[: self._partial_filled]
-            self.reactor.partial_bytes -= len(self._partial)
+            filled = self._partial_filled
+            view[:filled] = memoryview(self._partial)[:filled]
+            self.reactor.give_buffer_back(self._partial)
         self._partial = grown
-        self._partial_view = memoryview(grown)
-        self.reactor.partial_bytes += size
+        self._partial_view = view
         if self.reactor.partial_bytes > self.reactor.partial_bytes_limit and size > _FIRST_PARTIAL:
             self.reactor.wait_for_memory(self)
 
     def _drop_partial(self) -> None:
         if self._partial is not None:
-            self.reactor.release_memory(self, len(self._partial))
+            self.reactor.give_buffer_back(self._partial)
+            self.reactor.memory_released(self)
         self._partial = None
         self._partial_view = None
         self._partial_filled = 0
@@ -398,7 +407,8 @@ class Connection:
 
     def release(self, size: int) -> None:
         self.held_bytes -= size
-        self.reactor.release_memory(None, size)
+        self.reactor.partial_bytes -= size
+        self.reactor.memory_released(None)
 
     def answer(self, response: bytes) -> None:
         """A whole response frame, known at once. Leaves when the current read has been handled."""

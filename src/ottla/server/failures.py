@@ -28,6 +28,21 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
 )
 
 
+# Clients send names of up to 32 KiB, which come back in what is said about them; a string on the wire
+# holds no more than that.
+LONGEST_MESSAGE = 1000
+
+
+def error_message(error: Exception | None) -> str | None:
+    """What a response says of an error beside its code."""
+    if error is None:
+        return None
+    text = error.message if isinstance(error, ProtocolError) else str(error)
+    if len(text) > LONGEST_MESSAGE:
+        text = f"{text[:LONGEST_MESSAGE]}…"
+    return text or None
+
+
 def error_code(error: Exception) -> ErrorCode:
     """The protocol's code for an exception that a log or a batch check raised."""
     if isinstance(error, ProtocolError):

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ottla.storage.errors import StorageError
+from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Partition
@@ -28,8 +29,9 @@ log = logging.getLogger("ottla.lanes")
 
 # A write into the page cache takes 1 µs to 1 ms; beyond this the disk is holding writers back.
 SLOW_WRITE_SECONDS = 0.02
-# How long a folder counts as slow after such a write.
+# How long a folder counts as slow after such a write, unless a quick one comes first.
 SLOW_PERIOD_SECONDS = 2.0
+QUICK_WRITE_SECONDS = 0.002
 
 Transform = Callable[[bytearray], Awaitable[bytearray]]
 Done = Callable[["Append | Exception"], None]
@@ -61,12 +63,15 @@ class Lanes:
     def mark_slow(self, log_folder: str, seconds: float) -> None:
         folder = os.path.dirname(log_folder)
         if folder not in self.slow:
-            log.info(
+            log.debug(
                 "slow disk: a write took %.0f ms, appends move to threads: folder=%s",
                 seconds * 1e3,
                 folder,
             )
         self.slow[folder] = time.monotonic() + SLOW_PERIOD_SECONDS
+
+    def mark_quick(self, log_folder: str) -> None:
+        self.slow.pop(os.path.dirname(log_folder), None)
 
     def append(
         self,
@@ -74,6 +79,7 @@ class Lanes:
         batches: bytearray,
         done: Done,
         transform: Transform | None = None,
+        origin: Origin = Origin.CLIENT,
     ) -> None:
         """Queue an append; `done` is called on the loop with its result or its error."""
         lane = partition.lane
@@ -81,7 +87,7 @@ class Lanes:
             lane = partition.lane = Lane(self, partition)
             self.open.add(lane)
         assert isinstance(lane, Lane)
-        lane.add(batches, done, transform)
+        lane.add(batches, done, transform, origin)
 
     async def drained(self) -> None:
         """Everything that was queued has been answered."""
@@ -97,20 +103,22 @@ class Lane:
     def __init__(self, lanes: Lanes, partition: Partition) -> None:
         self._lanes = lanes
         self._partition = partition
-        self._items: deque[tuple[bytearray, Done, Transform | None]] = deque()
+        self._items: deque[tuple[bytearray, Done, Transform | None, Origin]] = deque()
         self.task: asyncio.Task[None] = lanes.loop.create_task(self._run())
 
-    def add(self, batches: bytearray, done: Done, transform: Transform | None) -> None:
-        self._items.append((batches, done, transform))
+    def add(
+        self, batches: bytearray, done: Done, transform: Transform | None, origin: Origin
+    ) -> None:
+        self._items.append((batches, done, transform, origin))
 
     async def _run(self) -> None:
         try:
             while self._items:
-                batches, done, transform = self._items.popleft()
+                batches, done, transform, origin = self._items.popleft()
                 try:
                     if transform is not None:
                         batches = await transform(batches)
-                    result: Append | Exception = await self._append(batches)
+                    result: Append | Exception = await self._append(batches, origin)
                 except (StorageError, ValueError, OSError) as error:
                     result = error
                 except Exception as error:
@@ -125,21 +133,31 @@ class Lane:
         finally:
             self._partition.lane = None
             self._lanes.open.discard(self)
-            for _, done, _ in self._items:
+            for _, done, _, _ in self._items:
                 done(RuntimeError("the broker stops"))
 
-    async def _append(self, batches: bytearray) -> Append:
-        partition = self._partition
+    async def _append(self, batches: bytearray, origin: Origin) -> Append:
+        partition, lanes = self._partition, self._lanes
         log = partition.log
-        now = time.time()
-        append = log.prepare(batches, partition.leader_epoch, int(now * 1000))
+        now_ms = time.time_ns() // 1_000_000
+        if not lanes.is_slow(log.folder):
+            return partition.append(batches, now_ms, origin)
+        append = log.prepare(batches, partition.leader_epoch, now_ms, origin)
         if append.duplicate:
             return append
-        started = time.monotonic()
-        await self._lanes.loop.run_in_executor(self._lanes.threads, log.write, append)
-        took = time.monotonic() - started
+
+        def write() -> float:
+            # Measured here: waiting for a free thread says nothing about the disk.
+            started = time.monotonic()
+            log.write(append)
+            return time.monotonic() - started
+
+        took = await lanes.loop.run_in_executor(lanes.threads, write)
         if took > SLOW_WRITE_SECONDS:
-            self._lanes.mark_slow(log.folder, took)
+            lanes.mark_slow(log.folder, took)
+        elif took < QUICK_WRITE_SECONDS:
+            # It was only a moment, or no disk at all: a thread of another process had the processor.
+            lanes.mark_quick(log.folder)
         log.commit(append)
         partition.committed(append)
         return append

@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ottla.server.api import Api
-from ottla.server.connection import Connection
+from ottla.server.connection import EAGER_BYTES, SPARE_BYTES, Connection
 
 log = logging.getLogger("ottla.reactor")
 
 SCRATCH_BYTES = 512 << 10
 _ACCEPTS_IN_A_ROW = 64
+# Large buffers kept for the next request that arrives in parts.
+SPARES = 4
 # How long the favourite (see wait_for_memory) may be silent while others wait.
 FAVOUR_SECONDS = 10.0
 
@@ -67,8 +69,7 @@ class Reactor:
         # Every read goes here first: what has arrived whole is handled in place.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.max_request_bytes = limits.max_request_bytes
-        # A frame up to this size gets its whole buffer at once.
-        self.eager_frame_bytes = 128 << 10
+        self._spares: list[bytearray] = []
         self.partial_bytes = 0
         self.partial_bytes_limit = limits.partial_bytes
         self.connections: set[Connection] = set()
@@ -167,9 +168,22 @@ class Reactor:
             connection.pause()
             self._waiting_for_memory.append(connection)
 
-    def release_memory(self, connection: Connection | None, size: int) -> None:
+    def take_buffer(self, size: int) -> bytearray:
+        """Memory for a request that has arrived in part; it may be larger than asked for."""
+        if EAGER_BYTES < size <= SPARE_BYTES:
+            buffer = self._spares.pop() if self._spares else bytearray(SPARE_BYTES)
+        else:
+            buffer = bytearray(size)
+        self.partial_bytes += len(buffer)
+        return buffer
+
+    def give_buffer_back(self, buffer: bytearray) -> None:
+        self.partial_bytes -= len(buffer)
+        if len(buffer) == SPARE_BYTES and len(self._spares) < SPARES:
+            self._spares.append(buffer)
+
+    def memory_released(self, connection: Connection | None) -> None:
         """`connection` is the one whose half-arrived request is whole or given up."""
-        self.partial_bytes -= size
         if connection is not None and connection is self._favourite:
             self._favourite = None
         waiting = self._waiting_for_memory

@@ -99,6 +99,13 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def longest_segment_ms(self) -> int:
+        """When a segment is rolled at the latest: only sealed ones are compacted."""
+        if self.compacts and self.max_compaction_lag_ms > 0:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
+
+    @property
     def stamps_append_time(self) -> bool:
         """Records carry the time of the append, not the one their producer gave."""
         return self.message_timestamp_type == "LogAppendTime"

@@ -78,6 +78,9 @@ class Files:
         """Seconds since 1970 at which the file was last written."""
         return os.stat(path).st_mtime
 
+    def set_modified(self, path: str, seconds: float) -> None:
+        os.utime(path, (seconds, seconds))
+
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 

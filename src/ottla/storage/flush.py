@@ -27,8 +27,8 @@ FLUSH_BYTES = 64 * 1024 * 1024
 FLUSH_AFTER_MS = 5_000
 # A log at rest is flushed some time, so that a later crash finds nothing to recover.
 FLUSH_QUIET_MS = 60_000
-# A producer snapshot saves the next start from reading so much again.
-SNAPSHOT_BYTES = 64 * 1024 * 1024
+# A producer snapshot saves the next start from reading so much again, header by header.
+SNAPSHOT_BYTES = 16 * 1024 * 1024
 CLOSING_SNAPSHOT_BYTES = 256 * 1024
 # The index files of a smaller log need not be there when it is opened again: one read replaces them.
 INDEX_WORTH_BYTES = 4096
@@ -151,6 +151,16 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
     """See Log.flush_begin. What the job takes from the log counts as flushed from now on, and is
     given back if it never runs."""
     if log.offline is not None or log.flushing is not None:
+        return None
+    if not (
+        closing
+        or log.unflushed_since
+        or log.recovery_point < log.log_end_offset
+        or log.pending_snapshots
+        or log.epochs.changed
+        or log.metadata_unsynced
+        or log.folder_unsynced
+    ):
         return None
     job = FlushJob(log, log.files, log.log_end_offset, now_ms)
     try:

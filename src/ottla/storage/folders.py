@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from ottla.storage.checkpoints import (
     CLEAN_SHUTDOWN,
+    CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
@@ -41,11 +42,12 @@ _LOG_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-([0-9]+)", re.ASCII)
 
 
 class Offsets(NamedTuple):
-    """What the three checkpoint files of a folder say, by log."""
+    """What the checkpoint files of a folder say, by log."""
 
     recovery_points: Mapping[Key, int]
     start_offsets: Mapping[Key, int]
     high_watermarks: Mapping[Key, int]
+    first_dirty_offsets: Mapping[Key, int]  # where compaction goes on
 
 
 def parse_folder_name(name: str) -> Key | None:
@@ -87,11 +89,9 @@ class DataFolder:
         self.clean = False
         self.broker_epoch = -1
         # As the files have it. Replaced, never changed.
-        self.stored = Offsets({}, {}, {})
+        self.stored = Offsets({}, {}, {}, {})
         # The number of logs in the folder.
         self.partitions = 0
-        # A log of it failed in this life: what it left behind has to be recovered at the next start.
-        self.needs_recovery = False
         # Logs that were deleted and whose names may still come back in a power loss.
         self.unsynced_deletions: set[Key] = set()
         # A recovery point or log start has moved since `stored` was written.
@@ -124,8 +124,9 @@ class DataFolder:
             self._read(RECOVERY_POINT_CHECKPOINT),
             self._read(LOG_START_CHECKPOINT),
             self._read(REPLICATION_CHECKPOINT),
+            self._read(CLEANER_CHECKPOINT),
         )
-        return self.files.folders(self.path)
+        return sorted(self.files.folders(self.path))
 
     def mark_clean(self, broker_epoch: int) -> None:
         write_clean_shutdown(self._file(CLEAN_SHUTDOWN), broker_epoch, self.files)
@@ -187,6 +188,7 @@ class DataFolder:
             ("start_offsets", LOG_START_CHECKPOINT),
             ("recovery_points", RECOVERY_POINT_CHECKPOINT),
             ("high_watermarks", REPLICATION_CHECKPOINT),
+            ("first_dirty_offsets", CLEANER_CHECKPOINT),
         ):
             new: Mapping[Key, int] = getattr(offsets, field)
             if new != getattr(self.stored, field):

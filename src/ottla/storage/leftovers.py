@@ -70,7 +70,12 @@ def tidy(folder: str, files: Files, open_files: OpenFiles) -> set[str]:
                 and (smallest_cleaned is None or base < smallest_cleaned)
             ):
                 swaps.add(name)
-        _remove(folder, interrupted - swaps, files)
+        # Finished ones that do not count first: beside no `.cleaned` they would seem to.
+        invalid = {name for name in interrupted - swaps if name.endswith(SWAP_SUFFIX)}
+        if invalid:
+            _remove(folder, invalid, files)
+            files.fsync_folder(folder)
+        _remove(folder, interrupted - swaps - invalid, files)
         names -= interrupted - swaps
         if swaps:
             names = _swap(folder, names, swaps, files, open_files)
@@ -101,10 +106,18 @@ def _swap(
             for other in names - swaps
             if other.endswith(SEGMENT_SUFFIXES)
             and (other_base := base_offset_of(other)) is not None
-            and base <= other_base < end
+            and base < other_base < end
         }
+        # Files of its own name are replaced by the renames, and may be new ones already. But as long
+        # as the old log file is there they are not, and a transaction index may have no successor.
+        stem = segment_name(base)
+        old_index = stem + TRANSACTION_INDEX_SUFFIX
+        if stem + LOG_SUFFIX in names and old_index + SWAP_SUFFIX not in swaps:
+            replaced |= names & {old_index}
         _remove(folder, replaced, files)
         names = names - replaced
+    # Before any of the new ones seems to be in place.
+    files.fsync_folder(folder)
     # Log files last: as long as one has its old name, the next start comes here again.
     for name in sorted(swaps, key=lambda name: name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
         final = name.removesuffix(SWAP_SUFFIX)

@@ -294,7 +294,7 @@ class Log(ReadableLog):
         else:
             self._commit_several(append, segment)
         if append.position == 0:
-            self._first_batch(segment)
+            self._first_batch(segment, append.now_ms)
         if append.leader_epoch != self.epochs.latest_epoch and append.leader_epoch >= 0:
             self.epochs.assign(append.leader_epoch, append.base_offset)
         end = self.log_end_offset = last_offset + 1
@@ -331,9 +331,10 @@ class Log(ReadableLog):
                 ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset
             )
 
-    def _first_batch(self, segment: Segment) -> None:
+    def _first_batch(self, segment: Segment, now_ms: int) -> None:
         """A segment got its first batch: it has a file and an age now."""
         segment.on_disk = True
+        segment.created_ms = segment.created_ms or now_ms
         self.folder_unsynced = True
         segment.first_timestamp = None
         segment.roll_after = NO_TIMESTAMP - 1
@@ -427,7 +428,7 @@ class Log(ReadableLog):
             or segment.index_full
         ):
             return True
-        roll_ms = self._config.segment_ms - segment.roll_jitter_ms
+        roll_ms = self._config.longest_segment_ms - segment.roll_jitter_ms
         first = segment.read_first_timestamp()
         if first == NO_TIMESTAMP:
             return now_ms - segment.created_ms > roll_ms
@@ -509,8 +510,13 @@ class Log(ReadableLog):
         self.check_online()
 
     def close(self) -> None:
-        """Gives back descriptors and maps. What was not flushed is not."""
+        """Gives back descriptors and maps; nothing in the folder is touched any more. What was not
+        flushed is not."""
         flush.stop(self)
+        for retired in self.retiring:
+            retired.cancel()
+        if self.compaction is not None:
+            self.compaction.stop()
         for segment in self.segments:
             segment.close()
 

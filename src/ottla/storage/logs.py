@@ -52,6 +52,7 @@ from ottla.storage.producer_state import DEFAULT_EXPIRATION_MS
 from ottla.storage.readable_log import LogOwner, ReadableLog
 from ottla.storage.recovery import create_log, load_log
 from ottla.storage.removal import RemovalJob, RetireJob
+from ottla.storage.retention import Retired
 from ottla.storage.segment import LOG_SUFFIX
 from ottla.storage.segment_file import DEFAULT_OPEN_FILES, OpenFiles
 
@@ -191,14 +192,18 @@ class Logs(LogOwner):
                 pass
         for job in jobs:
             job.log.flush_end(job)
-        for log in self._loaded.values():
+        # What a log left behind that failed in this life has to be recovered at the next start.
+        unclean = {self._places[key] for key in self._broken}
+        for key, log in self._loaded.items():
             log.close()
+            if log.offline is not None:
+                unclean.add(self._places[key])
         for folder in self.folders:
             if folder.offline is not None:
                 continue
             try:
                 folder.store_now(self._offsets(folder))
-                if not folder.needs_recovery:
+                if folder not in unclean:
                     folder.mark_clean(broker_epoch)
             except OSError as error:
                 logger.error("data folder %s is not marked as clean: %s", folder.path, error)
@@ -265,9 +270,9 @@ class Logs(LogOwner):
             )
         except (OSError, CorruptFile) as error:
             self._broken[key] = str(error)
-            folder.needs_recovery = True
             logger.error("%s is offline: %s", name, error)
             raise LogOffline(name, str(error)) from error
+        log.first_dirty_offset = stored.first_dirty_offsets.get(key, 0)
         self._loaded[key] = log
         return log
 
@@ -420,9 +425,6 @@ class Logs(LogOwner):
 
     def went_offline(self, log: ReadableLog) -> None:
         assert isinstance(log, Log)
-        folder = self._places.get((log.topic, log.partition))
-        if folder is not None:
-            folder.needs_recovery = True
         if self.on_offline is not None:
             self.on_offline(log)
 
@@ -434,7 +436,10 @@ class Logs(LogOwner):
         recovery_points[key] = min(offset, recovery_points.get(key, 0))
         start_offsets = dict(offsets.start_offsets)
         start_offsets[key] = min(offset, start_offsets.get(key, 0))
-        folder.store_now(Offsets(recovery_points, start_offsets, offsets.high_watermarks))
+        log.first_dirty_offset = min(offset, log.first_dirty_offset)
+        first_dirty = {**offsets.first_dirty_offsets, key: log.first_dirty_offset}
+        high_watermarks = offsets.high_watermarks
+        folder.store_now(Offsets(recovery_points, start_offsets, high_watermarks, first_dirty))
 
     def take_folder_offline(self, folder: DataFolder, reason: str) -> None:
         """The folder failed: all its logs with it."""
@@ -509,6 +514,7 @@ class Logs(LogOwner):
         recovery_points: dict[Key, int] = {}
         start_offsets: dict[Key, int] = {}
         high_watermarks: dict[Key, int] = {}
+        first_dirty_offsets: dict[Key, int] = {}
         for key, place in self._places.items():
             if place is not folder:
                 continue
@@ -517,17 +523,21 @@ class Logs(LogOwner):
                 recovery_point = stored.recovery_points.get(key, 0)
                 start = stored.start_offsets.get(key, 0)
                 high_watermark = stored.high_watermarks.get(key, 0)
+                first_dirty = stored.first_dirty_offsets.get(key, 0)
             else:
                 recovery_point = log.recovery_point
                 start = log.log_start_offset
                 high_watermark = log.high_watermark
+                first_dirty = log.first_dirty_offset
             if recovery_point:
                 recovery_points[key] = recovery_point
             if start:
                 start_offsets[key] = start
             if high_watermark:
                 high_watermarks[key] = high_watermark
-        return Offsets(recovery_points, start_offsets, high_watermarks)
+            if first_dirty:
+                first_dirty_offsets[key] = first_dirty
+        return Offsets(recovery_points, start_offsets, high_watermarks, first_dirty_offsets)
 
     def finish(self, job: Job) -> None:
         """Takes a job back that ran."""
@@ -565,6 +575,23 @@ class Logs(LogOwner):
     def _schedule(self, at_ms: int, job: RemovalJob) -> None:
         self._removal_count += 1
         heapq.heappush(self._removals, (at_ms, self._removal_count, job))
+
+    # Compaction (compaction/swap.py)
+
+    def synced_end(self, log: Log) -> int:
+        """Up to here the log was synced, and the folder's checkpoint says so."""
+        key = (log.topic, log.partition)
+        folder = self._places.get(key)
+        return 0 if folder is None else folder.stored.recovery_points.get(key, 0)
+
+    def compacted(self, log: Log, retired: Sequence[Retired]) -> None:
+        """A pass over the log came to its end, or was broken off: the files of segments that were
+        replaced go after their delay, and the checkpoint is due."""
+        folder = self._places.get((log.topic, log.partition))
+        if folder is not None:
+            folder.changed = True
+        for each in retired:
+            self._schedule(self._clock() + each.delay_ms, RemovalJob(self.files, retired=[each]))
 
     # Retention
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from typing import TYPE_CHECKING
 
 from ottla.storage.append import Append
 from ottla.storage.config import LogConfig
@@ -15,6 +16,10 @@ from ottla.storage.producer_state import ProducerStates, Snapshot
 from ottla.storage.segment import FOREVER, NO_TIMESTAMP
 from ottla.storage.segment_file import OpenFiles, Slice
 from ottla.storage.segments import Segments, TimedOffset
+
+if TYPE_CHECKING:
+    from ottla.storage.compaction.swap import Compaction
+    from ottla.storage.retention import Retired
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +64,10 @@ class ReadableLog:
         "_writing",
         "active",
         "appended_bytes",
+        "compaction",
         "epochs",
         "files",
+        "first_dirty_offset",
         "flush_at_offset",
         "flushed_bytes",
         "flushing",
@@ -78,6 +85,7 @@ class ReadableLog:
         "pending_snapshots",
         "producers",
         "recovery_point",
+        "retiring",
         "segments",
         "snapshot_bytes",
         "topic",
@@ -133,8 +141,13 @@ class ReadableLog:
         self.folder_unsynced = False
         # Taken at rolls, to be written by the next flush.
         self.pending_snapshots: list[Snapshot] = []
+        # Segments on their way out, whose files still have (or had) this log's names.
+        self.retiring: list[Retired] = []
         # The flush that is under way: at most one.
         self.flushing: FlushJob | None = None
+        # Compacted up to here, and being compacted: see compaction/swap.py.
+        self.first_dirty_offset = 0
+        self.compaction: Compaction | None = None
         # The append between write and commit: at most one.
         self._writing: Append | None = None
         self._pwrite = files.pwrite

@@ -40,6 +40,7 @@ from ottla.storage.readable_log import LogOwner
 from ottla.storage.replay import replay, replay_batch
 from ottla.storage.segment import (
     INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     NO_TIMESTAMP,
     REBUILD_CHUNK,
@@ -212,7 +213,11 @@ class _Loader:
             remove_files(self._segment(bases.pop(0), 0))
         for base in bases:
             size = self.files.size(f"{self.folder}/{segment_name(base)}{LOG_SUFFIX}")
-            self.segments.add(self._segment(base, size, sealed=base != bases[-1]))
+            segment = self._segment(base, size, sealed=base != bases[-1])
+            segment.has_index_files = any(
+                segment_name(base) + suffix in names for suffix in INDEX_SUFFIXES
+            )
+            self.segments.add(segment)
         if not bases:
             self.segments.add(self._segment(log_start_offset, None))
         self.names = names
@@ -288,12 +293,16 @@ class _Loader:
         if first.on_disk and not self._cut_indexes(first, start):
             start = first.base_offset
         self.epochs.truncate_from_end(start)
-        replay_from = self.producers.truncate_and_reload(self.start, start, self.now_ms)
-        self.replayed_bytes = replay(
-            self.segments, self.producers, max(replay_from, self.start), start
-        )
         self.end = first.base_offset
-        position = self._walk_synced(first, start, recovery_point)
+        try:
+            replay_from = self.producers.truncate_and_reload(self.start, start, self.now_ms)
+            self.replayed_bytes = replay(
+                self.segments, self.producers, max(replay_from, self.start), start
+            )
+            position = self._walk_synced(first, start)
+        except CorruptLog as error:
+            self._check_synced(str(error))
+            raise
         first.synced_size = position
         whole = self._check(first, position)
         slot += 1
@@ -349,13 +358,15 @@ class _Loader:
         try:
             for index in segment.indexes:
                 index.truncate_to(start)
-            self._compare_last_entries(segment, start)
+            if segment.offset_index.entry_count:
+                self._compare_last_entries(segment, start)
+                return True
         except (CorruptIndex, CorruptLog) as error:
-            logger.info("%s; the indexes of the segment are made anew", error)
-        else:
-            return True
+            logger.warning("%s; the indexes of the segment are made anew", error)
         # An empty offset index is what tells the next start, should this one not come to its end,
         # that the other two are not to be trusted. So it is emptied first.
+        if not segment.has_index_files:
+            return False
         offset_index, *others = segment.indexes
         offset_index.reset()
         try:
@@ -371,8 +382,6 @@ class _Loader:
         were about older offsets. In the middle that breaks their order; at the end the log tells:
         the last entry fits, and up to the recovery point there is no place for another."""
         path = segment.offset_index.path
-        if not segment.offset_index.entry_count:
-            raise CorruptIndex(path, "no entry")
         offset, position = segment.offset_index.last_entry
         since = 0
         for _, size, fields in segment.walk(position):
@@ -394,28 +403,24 @@ class _Loader:
                         break
                     raise CorruptIndex(segment.time_index.path, f"no batch has time {timestamp}")
 
-    def _walk_synced(self, segment: Segment, start: int, recovery_point: int) -> int:
+    def _walk_synced(self, segment: Segment, start: int) -> int:
         """Steps over the batches of a segment that lie before `start`, from the last index entry on;
-        the position of the first that does not. CorruptLog if they are not what was synced."""
+        the position of the first that does not."""
         position = segment.offset_index.last_entry[1] if segment.on_disk else 0
-        timestamp, offset = (
-            segment.time_index.last_entry if segment.on_disk else (-1, segment.base_offset)
-        )
+        timestamp, offset = NO_TIMESTAMP, segment.base_offset
+        if segment.on_disk:
+            timestamp, offset = segment.time_index.last_entry
         segment.remember_max_timestamp(timestamp, offset)
         segment.bytes_since_index = 0
-        try:
-            for at, size, fields in segment.walk(position, REBUILD_CHUNK):
-                if fields[0] >= start:
-                    break
-                self._note(segment, at, size, fields[0] + fields[6], fields[8])
-                position = at + size
-                if self.end >= start:
-                    break
-        except CorruptLog:
-            # Where the synced part ends early, the caller finds the log too short. What is not yet
-            # synced is checked in full, from here on.
-            if self.end < recovery_point:
-                raise
+        if start == segment.base_offset:
+            return 0
+        for at, size, fields in segment.walk(position, REBUILD_CHUNK):
+            if fields[0] >= start:
+                break
+            self._note(segment, at, size, fields[0] + fields[6], fields[8])
+            position = at + size
+            if self.end >= start:
+                break
         return position
 
     def _check(self, segment: Segment, position: int) -> bool:

@@ -8,6 +8,7 @@ only what lies below the log start.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,9 +57,10 @@ def count_to_delete(
 class Retired:
     """Segments that were taken out of a log: renamed to `*.deleted` by `rename`, removed for good by
     `remove` after `file.delete.delay.ms`. Both run on any thread; readers that hold the files go
-    on."""
+    on. The names are the log's again at once, so whoever is about to use them anew settles first
+    what becomes of the old files: `rename` them now, or `cancel`."""
 
-    __slots__ = ("_paths", "_renamed", "delay_ms", "files", "folder", "name")
+    __slots__ = ("_lock", "_paths", "_renamed", "delay_ms", "done", "files", "folder", "name")
 
     def __init__(
         self,
@@ -73,30 +75,45 @@ class Retired:
         self.folder = folder
         self.files = files
         self.delay_ms = delay_ms
+        # Nothing is left to do.
+        self.done = False
         # Oldest segment first, the log file before its indexes.
         self._paths = [segment.stem + suffix for segment in segments for suffix in SEGMENT_SUFFIXES]
         self._renamed = renamed
+        self._lock = threading.Lock()
 
     def rename(self, one_by_one: bool = False) -> None:
         """Not before the log's new start was made to last, or a crash could bring back some and not
         others; or one by one, oldest first, each made to last."""
-        for path in self._paths:
-            try:
-                self.files.rename(path, path + DELETED_SUFFIX)
-            except FileNotFoundError:
-                continue
-            self._renamed.append(path + DELETED_SUFFIX)
-            if one_by_one:
-                self.files.fsync_folder(self.folder)
-        self._paths = []
-        self.files.fsync_folder(self.folder)
+        with self._lock:
+            paths, self._paths = self._paths, []
+            if not paths:
+                return
+            for path in paths:
+                try:
+                    self.files.rename(path, path + DELETED_SUFFIX)
+                except FileNotFoundError:
+                    continue
+                self._renamed.append(path + DELETED_SUFFIX)
+                if one_by_one:
+                    self.files.fsync_folder(self.folder)
+            self.files.fsync_folder(self.folder)
 
     def remove(self) -> None:
-        for path in self._renamed:
-            try:
-                self.files.unlink(path)
-            except FileNotFoundError:
-                pass  # with its folder: the topic was deleted meanwhile
+        with self._lock:
+            for path in self._renamed:
+                try:
+                    self.files.unlink(path)
+                except FileNotFoundError:
+                    pass
+            self.done = True
+
+    def cancel(self) -> None:
+        """The folder is about to go, or to be left alone: nothing in it is touched any more."""
+        with self._lock:
+            self._paths = []
+            self._renamed = []
+            self.done = True
 
 
 def facts_of(log: Log) -> list[SegmentFacts]:
@@ -116,6 +133,8 @@ def retire(log: Log, now_ms: int) -> Retired | None:
     """See Log.delete_old_segments."""
     if log.offline is not None:
         return None
+    if log.compaction is not None and log.compaction.swapping is not None:
+        return None  # the names of its files are changing; next time
     try:
         facts = facts_of(log)
     except OSError as error:
@@ -142,4 +161,6 @@ def retire(log: Log, now_ms: int) -> Retired | None:
         if path is not None:
             renamed.append(path)
     delay_ms = log.config.file_delete_delay_ms
-    return Retired(log.name, log.folder, log.files, segments, renamed, delay_ms)
+    retired = Retired(log.name, log.folder, log.files, segments, renamed, delay_ms)
+    log.retiring = [other for other in log.retiring if not other.done] + [retired]
+    return retired

@@ -22,7 +22,8 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
-SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+SEGMENT_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
 DELETED_SUFFIX = ".deleted"
 
 NO_TIMESTAMP = -1
@@ -73,6 +74,7 @@ class Segment:
         "created_ms",
         "files",
         "first_timestamp",
+        "has_index_files",
         "index_full",
         "max_index_bytes",
         "offset_limit",
@@ -112,6 +114,8 @@ class Segment:
         self.stem = f"{folder}/{base_offset:020d}"
         self.suffix = ""  # ".deleted" once it is
         self.on_disk = size is not None
+        # False if it is known that there are none: then nobody has to look for them.
+        self.has_index_files = self.on_disk
         # Bytes of whole, committed batches. The file may be longer (a write in flight).
         self.size = size or 0
         # What an fsync has covered; ≤ size.
@@ -169,7 +173,7 @@ class Segment:
                 self.max_index_bytes,
                 self.files,
                 sealed=self.settled,
-                fresh=not self.on_disk,
+                fresh=not (self.has_index_files or self.settled),
             )
         return index
 
@@ -183,7 +187,7 @@ class Segment:
                 self.max_index_bytes,
                 self.files,
                 sealed=self.settled,
-                fresh=not self.on_disk,
+                fresh=not (self.has_index_files or self.settled),
             )
         return index
 
@@ -197,7 +201,7 @@ class Segment:
                 self.max_index_bytes,
                 self.files,
                 sealed=self.settled,
-                fresh=not self.on_disk,
+                fresh=not (self.has_index_files or self.settled),
             )
         return index
 
@@ -262,7 +266,7 @@ class Segment:
         self, position: int, size: int, last_offset: int, max_timestamp: int, index_interval: int
     ) -> None:
         """Takes a batch in that was found on disk: as `add`, without size and tail."""
-        if max_timestamp > self.max_timestamp:
+        if max_timestamp > self._max_timestamp:  # type: ignore[operator]  # the caller set it
             self._max_timestamp = max_timestamp
             self._offset_of_max_timestamp = last_offset
         if self.bytes_since_index > index_interval:
@@ -324,9 +328,14 @@ class Segment:
         return self._offset_of_max_timestamp
 
     def _read_max_timestamp(self) -> None:
-        """From the time index and what lies behind its last entry."""
+        """From the time index, and from what lies behind the last entry of the offset index: with
+        each of those, the time index was told the largest timestamp so far."""
         timestamp, offset = self._trusted(self.time_index).last_entry
-        position = self.position_before(offset) if timestamp >= 0 else 0
+        position = 0
+        if timestamp >= 0:
+            position = self._trusted(self.offset_index).last_entry[1]
+            if position >= self.size:
+                position = 0
         for _, _, fields in self.walk(position):
             if fields[8] > timestamp:
                 timestamp = fields[8]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ottla.storage.segment import Segment
 
 DEFAULT_OPEN_FILES = 1024
+LOOKS = 32
 
 
 class SegmentFile:
@@ -101,7 +102,7 @@ class OpenFiles:
         """Opens the segment's file and remembers it as the segment's."""
         with self._lock:
             if len(self._queue) >= self.limit:
-                self._evict(len(self._queue) - self.limit + 1)
+                self._evict(2)  # one would never bring a crowd back to the limit
             try:
                 fd = self.files.open(segment.path, flags)
             except OSError as error:
@@ -128,7 +129,8 @@ class OpenFiles:
         """Closes up to `wanted` cold files; returns how many."""
         queue = self._queue
         closed = 0
-        for _ in range(2 * len(queue)):
+        # Not all of them, if none can be closed: somebody waits.
+        for _ in range(min(2 * len(queue), 2 * wanted + LOOKS)):
             if closed >= wanted:
                 break
             segment, _none = queue.popitem(last=False)

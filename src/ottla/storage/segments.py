@@ -76,6 +76,12 @@ class Segments:
         del self._bases[slot:]
         return taken
 
+    def replace(self, slot: int, count: int, segment: Segment) -> None:
+        """One compacted segment in the place of `count` others, with the base offset of the first."""
+        assert segment.base_offset == self._bases[slot]
+        self._segments[slot : slot + count] = [segment]
+        self._bases[slot : slot + count] = [segment.base_offset]
+
     def slot_of(self, offset: int) -> int:
         """The slot of the segment in whose range the offset is (the first one's, if it is before)."""
         return max(0, bisect_right(self._bases, offset) - 1)

@@ -28,6 +28,8 @@ def truncate_to(log: Log, offset: int, now_ms: int) -> bool:
         start_anew_at(log, offset, now_ms)
         return True
     flush.stop(log)
+    if log.compaction is not None:
+        log.compaction.stop()
     log.check_online()
     try:
         _truncate(log, offset, now_ms)
@@ -40,12 +42,9 @@ def _truncate(log: Log, offset: int, now_ms: int) -> None:
     segments = log.segments
     slot = segments.slot_of(offset)
     active = segments[slot]
+    # A batch that reaches over the offset goes as a whole, and is fetched again.
     found = active.locate(offset)
-    end = offset
-    if found is not None:
-        # A batch that reaches over the offset goes as a whole, and is fetched again.
-        base = int.from_bytes(active.file().read(8, found[0]), "big", signed=True)
-        end = min(offset, base)
+    end = _end_of_rest(active, found[0] if found is not None else active.size)
     if end < log.recovery_point or end < log.log_start_offset:
         log.owner.lower_offsets(log, end)
         log.recovery_point = min(log.recovery_point, end)
@@ -76,12 +75,27 @@ def _truncate(log: Log, offset: int, now_ms: int) -> None:
     log.config = log.config  # what it knows of the active segment and the recovery point
 
 
+def _end_of_rest(segment: Segment, position: int) -> int:
+    """Where the batches before a position end. Not where the one behind it begins: compaction leaves
+    gaps, and the log must end where its last batch does, or the next start would miss one."""
+    end = segment.base_offset
+    for at, _, fields in segment.walk(segment.offset_index.position_before(position)):
+        if at >= position:
+            break
+        end = fields[0] + fields[6] + 1
+    return end
+
+
 def start_anew_at(log: Log, offset: int, now_ms: int) -> None:
     """See Log.truncate_fully_and_start_at."""
     log.check_idle()
     flush.stop(log)
+    if log.compaction is not None:
+        log.compaction.stop()
     log.check_online()
     try:
+        for retired in log.retiring:
+            retired.rename()  # before a new segment may get the name of an old one
         log.owner.lower_offsets(log, 0)
         log.producers.truncate_fully_and_start_at(offset)
         log.files.fsync_folder(log.folder)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from durability_kit.wire import Wire
 from durability_kit.writers import UNKNOWN, Account, Tail, Target, Writer, checksum, stamp_of
-
 from ottla.record.batch import records
 
 

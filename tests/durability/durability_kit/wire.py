@@ -156,7 +156,9 @@ class Wire:
             raise Refused(f"delete {name}", answer.error_code, answer.error_message)
 
     def alter_topic(self, name: str, config: Mapping[str, str]) -> None:
-        changes = [AlterableConfig(name=n, config_operation=SET, value=v) for n, v in config.items()]
+        changes = [
+            AlterableConfig(name=n, config_operation=SET, value=v) for n, v in config.items()
+        ]
         resource = AlterConfigsResource(
             resource_type=TOPIC_RESOURCE, resource_name=name, configs=changes
         )

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from durability_kit.wire import Wire, a_batch
-
 from ottla.protocol.errors import ErrorCode
 from ottla.record.codecs import Codec
 

@@ -88,6 +88,16 @@ class ClassicMember:
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
 
+    def says(self, stored: MemberMetadata, protocol: str) -> bool:
+        """Whether it is this member, in the state it is in, that was stored."""
+        return (
+            self.protocols.get(protocol) == stored.subscription
+            and self.session_timeout == stored.session_timeout
+            and self.rebalance_timeout == stored.rebalance_timeout
+            and self.instance_id == stored.group_instance_id
+        )
+
+
 class ClassicGroup:
     """Implements `Group`."""
 
@@ -154,22 +164,25 @@ class ClassicGroup:
     ) -> None:
         """Take over the group's record: it is stable, or empty, from now on.
 
-        Members that are here already keep what they said and the record does not hold (their other
-        protocols, their waiting requests); the others are brought to life.
+        Members that are here already keep what they said and the record does not hold: their other
+        protocols. The others are brought to life.
         """
+        protocol = value.protocol if value.protocol or not value.members else ""
         for gone in self.members.keys() - {stored.member_id for stored in value.members}:
             self.remove(gone)
         for stored in value.members:
             known = self.members.get(stored.member_id)
-            if known is None:
-                self._insert(revive(stored))
-            else:
+            if known is not None and known.says(stored, protocol or ""):
                 known.assignment = stored.assignment
+            else:
+                # A log is being replayed, and tells of this member, perhaps not for the first time.
+                self.remove(stored.member_id)
+                self._insert(revive(stored))
         self.previous_state = self.state
         self.state = ClassicState.STABLE if value.members else ClassicState.EMPTY
         self.generation = value.generation
         self.protocol_type = value.protocol_type or None
-        self.protocol = value.protocol if value.protocol or not value.members else ""
+        self.protocol = protocol
         self.leader = value.leader
         self.state_timestamp = value.current_state_timestamp
         self.subscribed_topics = self._read_subscriptions()

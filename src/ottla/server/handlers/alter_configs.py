@@ -15,6 +15,7 @@ from ottla.protocol.messages.alter_configs import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.config_changes import change_configs
+from ottla.server.failures import error_message
 
 
 @handles(AlterConfigsRequest, versions=(0, 2))
@@ -34,7 +35,7 @@ async def alter_configs(request: Request[AlterConfigsRequest]) -> AlterConfigsRe
         responses=[
             AlterConfigsResourceResponse(
                 error_code=ErrorCode.NONE if each.error is None else each.error.code,
-                error_message=None if each.error is None else each.error.message,
+                error_message=error_message(each.error),
                 resource_type=each.resource_type,
                 resource_name=each.name,
             )

@@ -13,6 +13,7 @@ from ottla.protocol.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 from ottla.server.api import Request, handles
+from ottla.server.failures import error_message
 
 
 @handles(CreatePartitionsRequest, versions=(0, 3))
@@ -37,7 +38,7 @@ async def create_partitions(request: Request[CreatePartitionsRequest]) -> Create
             CreatePartitionsTopicResult(
                 name=each.name or "",
                 error_code=ErrorCode.NONE if each.error is None else each.error.code,
-                error_message=None if each.error is None else each.error.message,
+                error_message=error_message(each.error),
             )
             for each in results
         ]

@@ -24,6 +24,7 @@ from ottla.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from ottla.server.api import Request, handles
+from ottla.server.failures import error_message
 from ottla.storage.config import describe_topic
 
 
@@ -68,7 +69,7 @@ def _answer(
         return CreatableTopicResult(
             name=name,
             error_code=result.error.code,
-            error_message=result.error.message,
+            error_message=error_message(result.error),
             configs=None,
         )
     answer = CreatableTopicResult(name=name, topic_id=result.topic_id, error_message=None)

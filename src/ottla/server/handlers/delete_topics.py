@@ -22,6 +22,7 @@ from ottla.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
 )
 from ottla.server.api import Request, handles
+from ottla.server.failures import error_message
 
 
 @handles(DeleteTopicsRequest, versions=(0, 6))
@@ -48,7 +49,7 @@ async def delete_topics(request: Request[DeleteTopicsRequest]) -> DeleteTopicsRe
                 name=each.name,
                 topic_id=each.topic_id,
                 error_code=ErrorCode.NONE if each.error is None else each.error.code,
-                error_message=None if each.error is None else each.error.message,
+                error_message=error_message(each.error),
             )
             for each in results
         ]

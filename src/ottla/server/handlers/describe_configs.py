@@ -27,6 +27,7 @@ from ottla.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from ottla.server.api import Request, handles
+from ottla.server.failures import error_message
 from ottla.storage.config import describe_topic
 from ottla.storage.settings import Described, Source
 
@@ -50,7 +51,7 @@ def _answer(
         settings = _settings(request, resource)
     except ProtocolError as error:
         answer.error_code = error.code
-        answer.error_message = error.message
+        answer.error_message = error_message(error)
         return answer
     answer.configs = [_entry(request, each) for each in settings]
     return answer

@@ -22,8 +22,6 @@ from ottla.protocol.messages.describe_topic_partitions import (
 from ottla.server.api import Request, handles
 from ottla.server.operations import TOPIC_OPERATIONS
 
-PAGE_LIMIT = 2000
-
 
 @handles(DescribeTopicPartitionsRequest, versions=(0, 0))
 def describe_topic_partitions(
@@ -39,7 +37,9 @@ def describe_topic_partitions(
         # A topic that was deleted since the last page: go on with the one after it.
         if names and names[0] == cursor.topic_name:
             first_partition = max(0, cursor.partition_index)
-    left = min(message.response_partition_limit, PAGE_LIMIT)
+    # At least one, or a client that asks for page after page would never get on.
+    most = request.broker.config.max_request_partition_size_limit
+    left = max(1, min(message.response_partition_limit, most))
     response = DescribeTopicPartitionsResponse(topics=[])
     for name in names:
         topic = image.topics.get(name)

@@ -17,6 +17,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.config_changes import change_configs
+from ottla.server.failures import error_message
 
 
 @handles(IncrementalAlterConfigsRequest, versions=(0, 1))
@@ -41,7 +42,7 @@ async def incremental_alter_configs(
         responses=[
             AlterConfigsResourceResponse(
                 error_code=ErrorCode.NONE if each.error is None else each.error.code,
-                error_message=None if each.error is None else each.error.message,
+                error_message=error_message(each.error),
                 resource_type=each.resource_type,
                 resource_name=each.name,
             )

@@ -98,6 +98,7 @@ def _position(
     """Timestamp (-1 for positions), offset and leader epoch."""
     partition = request.broker.leader_of(topic, wanted.partition_index, wanted.current_leader_epoch)
     log = partition.log
+    log.check_online()
     end = partition.readable_end(request.message.isolation_level)
     match wanted.timestamp:
         case -1:
@@ -123,6 +124,7 @@ def _old_offsets(
     """Starts of the segments whose records are all older than the time, newest first."""
     partition = request.broker.leader_of(topic, wanted.partition_index, -1)
     log = partition.log
+    log.check_online()
     starts = [max(segment.base_offset, log.log_start_offset) for segment in log.segments]
     match wanted.timestamp:
         case -1:

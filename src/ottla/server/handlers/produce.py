@@ -6,6 +6,8 @@
   replica has it and there are at least `min.insync.replicas` of them. acks=0 is never answered; an
   error then closes the connection, since that is the only way left to tell.
 - A batch that an idempotent producer sends again is answered with its first offset.
+- A transaction's first batch in a partition is written only if the transaction's coordinator knows
+  the partition to be part of it (see server/verification.py); from v12 on the batch makes it so.
 - `compression.type` other than the producer's own: recompressed in a worker process.
 
 Versions:
@@ -17,6 +19,8 @@ Versions:
   v8      record errors and a message for each partition
   v9      flexible
   v10     the new leader in the answer when this one is not it
+  v11     TRANSACTION_ABORTABLE
+  v12     the second transaction protocol: partitions are added to a transaction by their batches
   v13     topics by id
 """
 
@@ -28,6 +32,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ottla.coordinator.transactions import Identity
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.frame import frame_response
 from ottla.protocol.messages.produce import (
@@ -35,6 +40,7 @@ from ottla.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from ottla.record.batch import (
@@ -52,8 +58,9 @@ from ottla.record.codecs import Codec
 from ottla.record.errors import InvalidBatch, InvalidRecord
 from ottla.server.api import Api, Serve, decode_request, handles_raw
 from ottla.server.connection import Connection, Slot
-from ottla.server.failures import error_code
+from ottla.server.failures import error_code, error_message
 from ottla.server.lanes import SLOW_WRITE_SECONDS, Transform
+from ottla.server.verification import Client, Verdict, is_open, verify
 from ottla.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -311,16 +318,88 @@ class _General:
         self.failed: ErrorCode | None = None
         self.open = 1  # appends not finished yet, and this very walk over the request
         self.slot: Slot | None = None
+        # What the coordinator said of the partitions of a transaction, as far as it was asked.
+        self.verdict: dict[tuple[str, int], ErrorCode] = {}
+        self.copied = 0
 
     def run(self) -> None:
-        partitions = self.broker.partitions
-        by_id = self.version >= _FIRST_TOPIC_IDS
+        if self.request.transactional_id is None:
+            self._append()
+        else:
+            self._verify()
+
+    def _verify(self) -> None:
+        """Ask the coordinator for the partitions in which the transaction begins, then go on."""
+        begins = self._beginning()
+        waiting = len(begins)
+
+        def answered(verdict: Verdict) -> None:
+            nonlocal waiting
+            self.verdict.update(verdict)
+            waiting -= 1
+            if not waiting:
+                self._append()
+
+        transactional_id = self.request.transactional_id
+        assert transactional_id is not None
+        client = Client.of_produce(self.version)
+        if not begins:
+            self._append()
+        for producer, partitions in begins.items():
+            verify(self.broker, transactional_id, producer, partitions, client, answered)
+        if waiting:
+            # The requests behind this one must not overtake it.
+            self.slot = self.connection.reserve(exclusive=True)
+            self._copy()
+
+    def _beginning(self) -> dict[Identity, list[tuple[str, int]]]:
+        """The partitions that hold no batch of the transaction yet, by its producer; one, usually."""
+        begins: dict[Identity, list[tuple[str, int]]] = {}
         for topic in self.request.topic_data:
-            found = (
-                partitions.by_id.get(topic.topic_id)
-                if by_id
-                else partitions.by_name.get(topic.name)
-            )
+            found = self._find(topic)
+            for data in topic.partition_data:
+                records = data.records
+                if (
+                    found is None
+                    or not 0 <= data.index < len(found)
+                    or records is None
+                    or len(records) < HEADER_SIZE
+                    or records[MAGIC_AT] != 2
+                    or not records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT
+                ):
+                    continue
+                target = found[data.index]
+                header = read_header(records)
+                producer = Identity(header.producer_id, header.producer_epoch)
+                try:
+                    if not is_open(target, producer):
+                        begins.setdefault(producer, []).append((target.topic, target.index))
+                except StorageError:
+                    # The append meets the same, and says so.
+                    continue
+        return begins
+
+    def _copy(self) -> None:
+        """Keep the batches: the buffer that they stand in is the next request's."""
+        for topic in self.request.topic_data:
+            for data in topic.partition_data:
+                if data.records is not None:
+                    data.records = memoryview(bytearray(data.records))
+                    self.copied += len(data.records)
+        self.connection.hold(self.copied)
+
+    def _find(self, topic: TopicProduceData) -> list[Partition] | None:
+        partitions = self.broker.partitions
+        if self.version >= _FIRST_TOPIC_IDS:
+            return partitions.by_id.get(topic.topic_id)
+        return partitions.by_name.get(topic.name)
+
+    def _append(self) -> None:
+        by_id = self.version >= _FIRST_TOPIC_IDS
+        if self.copied:
+            self.connection.release(self.copied)
+        for topic in self.request.topic_data:
+            found = self._find(topic)
             answers = [self._begin(found, data, by_id) for data in topic.partition_data]
             self.response.responses.append(
                 TopicProduceResponse(
@@ -330,7 +409,7 @@ class _General:
         self.open -= 1
         if not self.open:
             self._answer()
-        else:
+        elif self.slot is None:
             # Also where no answer is wanted: unfinished requests are counted by their slots.
             self.slot = self.connection.reserve()
 
@@ -398,7 +477,11 @@ class _General:
         if codec == _ZSTD and self.version < 7:
             raise ProtocolError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if attributes & TRANSACTIONAL_BIT:
-            raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
+            if not self.request.transactional_id:
+                raise ProtocolError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            code = self.verdict.get((target.topic, target.index))
+            if code:
+                raise ProtocolError(code)
         return workers.transform(config, codec)
 
     def _done(
@@ -422,7 +505,7 @@ class _General:
     def _refuse(self, answer: PartitionProduceResponse, error: Exception) -> None:
         code = error_code(error)
         answer.error_code = code
-        answer.error_message = str(error) or None
+        answer.error_message = error_message(error)
         self.failed = code
 
     def _answer(self) -> None:

@@ -17,6 +17,7 @@ from ottla.protocol.messages.update_features import (
     UpdateFeaturesResponse,
 )
 from ottla.server.api import Request, handles
+from ottla.server.failures import error_message
 
 
 @handles(UpdateFeaturesRequest, versions=(0, 2))
@@ -33,7 +34,7 @@ async def update_features(request: Request[UpdateFeaturesRequest]) -> UpdateFeat
         )
     except ProtocolError as error:
         response.error_code = error.code
-        response.error_message = error.message
+        response.error_message = error_message(error)
     if request.version < 2 and response.error_code == ErrorCode.NONE:
         response.results = [
             UpdatableFeatureResult(feature=each.feature, error_message=None)

@@ -1,4 +1,4 @@
-"""A shard with everything around it that a broker would give: a log, a clock, topics, waiting clients."""
+"""A shard with all that a broker would give it: a log, a clock, topics, waiting clients."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 # Without the delay that lets the first members of a group come together.
 SETTINGS = GroupSettings(group_initial_rebalance_delay_ms=0)
+# What everybody may do with a group where nobody is forbidden anything.
+GROUP_OPERATIONS = 3400
 
 
 class Topics:
@@ -222,15 +224,7 @@ def _call(message: Message, version: int, client: str) -> Call:
             )
         case DescribeGroupsRequest():
             return lambda shard, ticket, now: Effects(
-                (
-                    ticket,
-                    DescribeGroupsResponse(
-                        groups=[
-                            shard.describe_group(ticket, each, now, version).answers[0][1].groups[0]
-                            for each in message.groups
-                        ]
-                    ),
-                )
+                (ticket, _described(shard, message, version, now))
             )
         case DeleteGroupsRequest():
             return lambda shard, ticket, now: _deleted(shard, ticket, message, now)
@@ -280,6 +274,18 @@ def _fetched(
     )
 
 
+def _described(
+    shard: GroupShard, message: DescribeGroupsRequest, version: int, now: Instant
+) -> DescribeGroupsResponse:
+    groups = []
+    for each in message.groups:
+        groups += shard.describe_group(0, each, now, version).answers[0][1].groups
+    if message.include_authorized_operations:
+        for group in groups:
+            group.authorized_operations = GROUP_OPERATIONS
+    return DescribeGroupsResponse(groups=groups)
+
+
 def _deleted(
     shard: GroupShard, ticket: Ticket, message: DeleteGroupsRequest, now: Instant
 ) -> Effects:
@@ -321,9 +327,6 @@ class MachineTarget:
             return None
         del self._waiting[client]
         # As a client of this version would see it.
-        if isinstance(answer, DescribeGroupsResponse):
-            for group in answer.groups:
-                group.authorized_operations = -(2**31)
         return response.decode(answer.encode(version), 0, version)[0]
 
     def sleep(self, milliseconds: int) -> None:

@@ -1,6 +1,6 @@
 """Write the answers of scenarios anew, as a running broker (Apache Kafka) gives them.
 
-    PYTHONPATH=tests/coordinator/groups python -m groups_kit.record HOST:PORT FILE...
+PYTHONPATH=tests/coordinator/groups python -m groups_kit.record HOST:PORT FILE...
 """
 
 from __future__ import annotations

@@ -94,7 +94,9 @@ def read(path: Path) -> tuple[str, list[Scenario]]:
 class Target(Protocol):
     """Who answers."""
 
-    def send(self, client: str, request: Message, response: type[Message], version: int) -> None: ...
+    def send(
+        self, client: str, request: Message, response: type[Message], version: int
+    ) -> None: ...
 
     def answer(self, client: str, expected: str) -> Message | None:
         """The answer to the client's request, None if it waits; `expected` is what the text says."""
@@ -202,7 +204,9 @@ class Run:
     # Requests -----------------------------------------------------------------------------------
 
     def _join(self, words: Arguments) -> tuple[Message, type[Message], int]:
-        protocols = words.text("protocols", "range:m").split("|") if words.text("protocols", "-") else []
+        protocols = (
+            words.text("protocols", "range:m").split("|") if words.text("protocols", "-") else []
+        )
         return (
             JoinGroupRequest(
                 group_id=self._group(words.text("group", "g")),
@@ -447,7 +451,7 @@ class Run:
                         words = [each.protocol_type, each.group_state, each.group_type]
                         yield "/".join([self._group_names[each.group_id], *words])
             case DescribeGroupsResponse():
-                for each in answer.groups:
+                for each in sorted(answer.groups, key=lambda group: group.group_id):
                     name = self._group_names.get(each.group_id, each.group_id)
                     yield f"{name}:{code(each.error_code)} {each.group_state}"
                     yield f"type={each.protocol_type} data={each.protocol_data}"
@@ -506,3 +510,17 @@ class Run:
 
 def code(number: int) -> str:
     return ErrorCode(number).name
+
+
+def play(target: Target, text: str) -> None:
+    """Run a conversation that stands in a test; its answers must be those in the text.
+
+    An expected answer that ends in `...` may go on in any way.
+    """
+    lines = [line.strip() for line in text.strip().splitlines()]
+    played = Run(Scenario("in a test", lines), target, lambda group: group).text()
+    shown = []
+    for line, expected in zip(played.split("\n")[2:], lines, strict=True):
+        begin = expected.removesuffix(" ...")
+        shown.append(expected if begin != expected and line.startswith(begin) else line)
+    assert shown == lines

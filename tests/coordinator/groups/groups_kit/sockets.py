@@ -5,8 +5,6 @@ from __future__ import annotations
 import select
 import time
 
-
-
 from groups_kit.scenarios import TOPICS, UNKNOWN, WAITS
 from groups_kit.wire import Wire
 from ottla.protocol.errors import ErrorCode
@@ -20,6 +18,7 @@ from ottla.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -28,13 +27,20 @@ from ottla.protocol.messages.metadata import (
 
 
 class Sockets:
-    def __init__(self, host: str, port: int, patience: float = 0.0) -> None:
-        """`patience`: seconds to wait for an answer of which the scenario says nothing."""
+    def __init__(
+        self, host: str, port: int, patience: float = 0.0, *, loading: bool = False
+    ) -> None:
+        """`patience`: seconds to wait for an answer of which the scenario says nothing.
+
+        `loading`: the coordinator may still be loading its groups, which are waited for.
+        """
         self._address = host, port
         self._patience = patience
         self._clients: dict[str, Wire] = {}
         self._pending: dict[str, tuple[type[Message], int]] = {}
         self._topic_ids: dict[str, bytes] = {}
+        if loading:
+            wait_until_loaded(self._wire("metadata"))
 
     def _wire(self, client: str) -> Wire:
         if client not in self._clients:
@@ -74,6 +80,14 @@ class Sockets:
     def close(self) -> None:
         for wire in self._clients.values():
             wire.sock.close()
+
+
+def wait_until_loaded(wire: Wire) -> None:
+    """Ask until every shard answers."""
+    deadline = time.monotonic() + 30
+    while wire.call(ListGroupsRequest(), ListGroupsResponse, 4).error_code:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def prepare(host: str, port: int) -> None:

@@ -1,0 +1,58 @@
+"""DescribeGroups: state and members of classic groups.
+
+- The members' metadata is told of a stable group only; before, it is open which of their protocols
+  will be used.
+- A group of another kind is, to this request, none.
+
+Versions:
+  v1  throttle time
+  v3  what the caller may do with the group
+  v4  group.instance.id
+  v5  flexible
+  v6  GROUP_ID_NOT_FOUND with a message; before, a group that does not exist is "Dead"
+"""
+
+from __future__ import annotations
+
+from ottla.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from ottla.server.api import Outcome, Request, handles
+from ottla.server.gathering import Part, gathered
+from ottla.server.operations import Operation
+
+GROUP_OPERATIONS = sum(
+    1 << operation
+    for operation in (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    )
+)
+
+
+@handles(DescribeGroupsRequest, versions=(0, 6))
+def describe_groups(request: Request[DescribeGroupsRequest]) -> Outcome:
+    def combine(answers: list[DescribeGroupsResponse]) -> DescribeGroupsResponse:
+        groups = [group for answer in answers for group in answer.groups]
+        if request.message.include_authorized_operations:
+            for group in groups:
+                group.authorized_operations = GROUP_OPERATIONS
+        return DescribeGroupsResponse(groups=groups)
+
+    parts = [_describe(request, group_id) for group_id in request.message.groups]
+    return gathered(DescribeGroupsResponse, parts, combine)
+
+
+def _describe(request: Request[DescribeGroupsRequest], group_id: str) -> Part:
+    return request.broker.groups.submit(
+        group_id,
+        lambda shard, ticket, now: shard.describe_group(ticket, group_id, now, request.version),
+        lambda code: DescribeGroupsResponse(
+            groups=[DescribedGroup(group_id=group_id, error_code=code)]
+        ),
+    )

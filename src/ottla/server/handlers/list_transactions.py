@@ -1,0 +1,84 @@
+"""ListTransactions: the transactional ids that this broker coordinates.
+
+- Filters by state, producer id, age and a pattern of the id; each that is given has to fit.
+- States that nobody knows are named in the answer and fit nothing.
+- Patterns are RE2's (one that backtracks could hang the broker), and match the whole id. Without the
+  package google-re2 every pattern is refused.
+
+Versions:
+  v1  a least age in milliseconds
+  v2  a pattern
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ottla.coordinator.shard import Instant
+from ottla.coordinator.transactions import Transaction, TransactionShard
+from ottla.coordinator.transactions.states import BY_NAME
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
+from ottla.server.api import Request, handles
+
+log = logging.getLogger("ottla.transactions")
+
+
+@handles(ListTransactionsRequest, versions=(0, 2))
+def list_transactions(request: Request[ListTransactionsRequest]) -> ListTransactionsResponse:
+    message = request.message
+    states = {BY_NAME[name] for name in message.state_filters if name in BY_NAME}
+    producers = set(message.producer_id_filters)
+    duration = message.duration_filter
+    try:
+        matches = _matcher(message.transactional_id_pattern)
+    except ProtocolError as error:
+        return ListTransactionsResponse(error_code=error.code)
+
+    def fits(transaction: Transaction, now: Instant) -> bool:
+        return (
+            (not producers or transaction.producer_id in producers)
+            and (not message.state_filters or transaction.state in states)
+            and (duration < 0 or now.wall - transaction.started > duration)
+            and matches(transaction.transactional_id)
+        )
+
+    def question(shard: TransactionShard, now: Instant) -> list[TransactionState]:
+        return [
+            TransactionState(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                transaction_state=each.state.shown,
+            )
+            for each in shard.transactions.values()
+            if fits(each, now) and shard.describe(each.transactional_id) is not None
+        ]
+
+    try:
+        found = request.broker.transactions.ask_all(question)
+    except ProtocolError as error:
+        return ListTransactionsResponse(error_code=error.code)
+    return ListTransactionsResponse(
+        unknown_state_filters=[name for name in message.state_filters if name not in BY_NAME],
+        transaction_states=[state for states_of_shard in found for state in states_of_shard],
+    )
+
+
+def _matcher(pattern: str | None) -> Callable[[str], bool]:
+    if not pattern:
+        return lambda _: True
+    try:
+        import re2  # type: ignore[import-not-found]
+    except ImportError:
+        log.warning("a pattern was refused: the package google-re2 is not installed")
+        raise ProtocolError(ErrorCode.INVALID_REGULAR_EXPRESSION) from None
+    try:
+        compiled = re2.compile(pattern)
+    except re2.error:
+        raise ProtocolError(ErrorCode.INVALID_REGULAR_EXPRESSION) from None
+    return lambda transactional_id: compiled.fullmatch(transactional_id) is not None

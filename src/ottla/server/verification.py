@@ -1,0 +1,181 @@
+"""Whether a partition may take a transaction's first batch: its coordinator is asked.
+
+A batch that comes late, when its transaction has ended, would open a transaction in its partition that
+nobody ever ends, and hold back every reader of committed records. So the first batch of a transaction in
+a partition is written only if the coordinator knows the partition to be part of that transaction. With
+the second transaction protocol (Produce v12, TxnOffsetCommit v5) the producer does not announce its
+partitions: the same question makes them part of the transaction.
+
+The answer of a coordinator on this broker is used in the same turn of the loop, so nothing comes
+between it and the append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ottla.coordinator.transactions import Identity
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+
+if TYPE_CHECKING:
+    from ottla.coordinator.shard import Effects, Instant, Ticket
+    from ottla.coordinator.transactions import TransactionShard
+    from ottla.coordinator.transactions.transaction import TopicPartition
+    from ottla.protocol.message import Message
+    from ottla.replication.partition import Partition
+    from ottla.server.broker import Broker
+
+# While the markers of the producer's last transaction are still being written, the new one waits this
+# long on the broker before its producer is told to try again.
+PATIENCE_SECONDS = 0.1
+BACKOFF_SECONDS = 0.02
+
+# The transaction protocol of those who let partitions be added by their first batch.
+_SECOND_PROTOCOL = 2
+
+Verdict = Mapping["TopicPartition", ErrorCode]
+
+
+class Client(Enum):
+    """What a producer understands, by the version of its request."""
+
+    OLD = "old"
+    KNOWS_ABORTABLE = "knows TRANSACTION_ABORTABLE"
+    SECOND_PROTOCOL = "its batches add their partitions"
+
+    @classmethod
+    def of_produce(cls, version: int) -> Client:
+        if version >= 12:
+            return cls.SECOND_PROTOCOL
+        return cls.KNOWS_ABORTABLE if version == 11 else cls.OLD
+
+    @classmethod
+    def of_offset_commit(cls, version: int) -> Client:
+        if version >= 5:
+            return cls.SECOND_PROTOCOL
+        return cls.KNOWS_ABORTABLE if version == 4 else cls.OLD
+
+
+_BY_NUMBER = {int(code): code for code in ErrorCode}
+
+# What clients can make something of: they repeat the request, and need no new metadata for it.
+_AGAIN = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NETWORK_EXCEPTION,
+)
+
+
+def is_open(target: Partition, producer: Identity) -> bool:
+    """Whether the partition holds batches of the producer's transaction already."""
+    state = target.log.producers.producers.get(producer.producer_id)
+    return (
+        state is not None and state.transaction_first_offset >= 0 and state.epoch == producer.epoch
+    )
+
+
+def verify(
+    broker: Broker,
+    transactional_id: str,
+    producer: Identity,
+    partitions: Sequence[TopicPartition],
+    client: Client,
+    then: Callable[[Verdict], None],
+) -> None:
+    """Ask the coordinator of a transactional id; `then` is called with the error for each partition,
+    at once or later."""
+    if client is not Client.SECOND_PROTOCOL and not (
+        broker.config.transaction_partition_verification_enable
+    ):
+        then(dict.fromkeys(partitions, ErrorCode.NONE))
+        return
+    deadline = broker.loop.time() + PATIENCE_SECONDS
+
+    def ask() -> None:
+        asked = _ask(broker, transactional_id, producer, partitions, client)
+        if isinstance(asked, asyncio.Future):
+            asked.add_done_callback(lambda done: answered(done.result()))
+        else:
+            answered(asked)
+
+    def answered(response: Message) -> None:
+        assert isinstance(response, AddPartitionsToTxnResponse)
+        codes = {
+            (topic.name, each.partition_index): _BY_NUMBER[each.partition_error_code]
+            for topic in response.results_by_transaction[0].topic_results
+            for each in topic.results_by_partition
+        }
+        if (
+            client is Client.SECOND_PROTOCOL
+            and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
+            and broker.loop.time() < deadline
+        ):
+            broker.loop.call_later(BACKOFF_SECONDS, ask)
+            return
+        then({each: _told(code, client) for each, code in codes.items()})
+
+    ask()
+
+
+def _ask(
+    broker: Broker,
+    transactional_id: str,
+    producer: Identity,
+    partitions: Sequence[TopicPartition],
+    client: Client,
+) -> Message | asyncio.Future[Message]:
+    def call(shard: TransactionShard, ticket: Ticket, now: Instant) -> Effects:
+        if client is Client.SECOND_PROTOCOL:
+            return shard.add_partitions(
+                ticket, transactional_id, producer, partitions, _SECOND_PROTOCOL, refusal, now
+            )
+        return shard.verify_partitions(ticket, transactional_id, producer, partitions, answer)
+
+    def answer(codes: Verdict) -> Message:
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[result_of(transactional_id, codes)]
+        )
+
+    def refusal(code: ErrorCode) -> Message:
+        return answer(dict.fromkeys(partitions, code))
+
+    return broker.transactions.submit(transactional_id, call, refusal)
+
+
+def result_of(transactional_id: str, codes: Verdict) -> AddPartitionsToTxnResult:
+    """The part of a response for one transaction."""
+    topics: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
+    for (topic, index), code in codes.items():
+        topics.setdefault(topic, []).append(
+            AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+        )
+    return AddPartitionsToTxnResult(
+        transactional_id=transactional_id,
+        topic_results=[
+            AddPartitionsToTxnTopicResult(name=topic, results_by_partition=results)
+            for topic, results in topics.items()
+        ],
+    )
+
+
+def _told(code: ErrorCode, client: Client) -> ErrorCode:
+    """What the producer is told of a coordinator's answer."""
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code in _AGAIN:
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    if client is not Client.SECOND_PROTOCOL and code is ErrorCode.CONCURRENT_TRANSACTIONS:
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    if client is Client.OLD and code is ErrorCode.TRANSACTION_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    return code

@@ -1,0 +1,304 @@
+"""What compaction leaves of a batch. The rules are Kafka's:
+
+- a record with a key stays if the map knows no later one of its key; one without a key goes;
+- a record without a value, a tombstone, stays until the delete horizon of its batch has passed. The
+  first pass that keeps one sets the horizon, `delete.retention.ms` from then: attribute bit 6, and the
+  horizon in the place of the base timestamp. (In the old formats, by the age of the segment.)
+- records of aborted transactions go; a marker goes when nothing is left of its transaction, and the
+  horizon that was set when that was first seen has passed;
+- what lies at or behind the end of the map stays, as far as records are concerned;
+- a batch keeps its base and last offset, epoch, producer and sequence. One that has no record left
+  goes, unless it is the last one of a producer, whose sequence or epoch would be forgotten with it:
+  then its header stays.
+
+Beyond Kafka, which keeps an emptied header at the end of a whole pass, one stays at the end of every
+new segment: so a segment ends where the ones it was made from ended, and after a crash it is known
+exactly which ones it replaces.
+
+A batch that keeps all its records is given back as it came. Otherwise the bytes of the records that
+stay are put together anew, and compressed with the batch's codec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ottla.record.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    LOG_APPEND_TIME,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    HeaderFields,
+    assemble,
+    build_batch,
+    contents,
+    parse_records,
+)
+from ottla.record.codecs import Codec, compress
+from ottla.record.errors import InvalidRecord
+from ottla.record.legacy import messages
+from ottla.record.varint import decode_varint, decode_varlong
+from ottla.storage.compaction.offset_map import OffsetMap
+from ottla.storage.compaction.transactions import WalkedTransactions
+
+# The most that one batch may unfold to: what the broker accepts, too.
+DECOMPRESSED_LIMIT = 256 << 20
+
+
+class LastOfProducer(NamedTuple):
+    """What must be left of a producer for the log to know it again."""
+
+    offset: int  # the last one of its last data batch, -1 if that is not remembered
+    epoch: int
+
+
+class RecordSpan(NamedTuple):
+    """Where a record lies in the contents of its batch, and what compaction asks of it."""
+
+    start: int
+    end: int
+    offset_delta: int
+    timestamp_delta: int
+    key: bytes | None
+    has_value: bool
+
+
+def record_spans(data: bytes, count: int) -> Iterator[RecordSpan]:
+    """The records in the decompressed contents of a batch; neither value nor headers are unpacked.
+    InvalidRecord if lengths make no sense."""
+    end = len(data)
+    at = 0
+    new = tuple.__new__
+    try:
+        for _ in range(count):
+            start = at
+            length = data[at]
+            if length < 0x80:
+                at += 1
+                length = (length >> 1) ^ -(length & 1)
+            else:
+                length, at = decode_varint(data, at)
+            record_end = at + length
+            if not at < record_end <= end:
+                raise InvalidRecord(f"a record of {length} bytes, {end - at} are left")
+            at += 1  # attributes
+            timestamp_delta = data[at]
+            if timestamp_delta < 0x80:
+                at += 1
+                timestamp_delta = (timestamp_delta >> 1) ^ -(timestamp_delta & 1)
+            else:
+                timestamp_delta, at = decode_varlong(data, at)
+            offset_delta = data[at]
+            if offset_delta < 0x80:
+                at += 1
+                offset_delta = (offset_delta >> 1) ^ -(offset_delta & 1)
+            else:
+                offset_delta, at = decode_varint(data, at)
+            length = data[at]
+            if length < 0x80:
+                at += 1
+                length = (length >> 1) ^ -(length & 1)
+            else:
+                length, at = decode_varint(data, at)
+            key: bytes | None = None
+            if length >= 0:
+                key = data[at : at + length]
+                at += length
+            if at >= record_end:
+                raise InvalidRecord("a key runs past the end of its record")
+            # Of the value's length only the sign: odd is negative, in the last bit of the first byte.
+            has_value = not data[at] & 1
+            at = record_end
+            yield new(
+                RecordSpan, (start, record_end, offset_delta, timestamp_delta, key, has_value)
+            )
+    except IndexError:
+        raise InvalidRecord("a record runs past the end of the batch") from None
+    if at != end:
+        raise InvalidRecord(f"{end - at} bytes are left after {count} records")
+
+
+class BatchFilter:
+    """Goes over the batches of a log in order, from the start of the log on."""
+
+    __slots__ = (
+        "_delete_retention_ms",
+        "_map",
+        "_map_end",
+        "_now_ms",
+        "_producers",
+        "keeps_old_tombstones",
+        "records_dropped",
+        "transactions",
+    )
+
+    def __init__(
+        self,
+        offset_map: OffsetMap,
+        map_end: int,
+        transactions: WalkedTransactions,
+        producers: Mapping[int, LastOfProducer],
+        now_ms: int,
+        delete_retention_ms: int,
+    ) -> None:
+        """`map_end`: the map is complete below this offset."""
+        self._map = offset_map
+        self._map_end = map_end
+        self.transactions = transactions
+        self._producers = producers
+        self._now_ms = now_ms
+        self._delete_retention_ms = delete_retention_ms
+        # Tombstones of the old formats, which have no horizon: set for each segment.
+        self.keeps_old_tombstones = True
+        self.records_dropped = 0
+
+    def leave(
+        self, batch: memoryview, fields: HeaderFields, is_last: bool
+    ) -> memoryview | bytes | None:
+        """What is left of a batch, None if nothing is. Of the last one of a segment something is."""
+        if fields[3] < 2:
+            return self._leave_old(batch, fields, is_last)
+        attributes = fields[5]
+        horizon = fields[7] if attributes & DELETE_HORIZON_BIT else None
+        keep_empty = is_last or self._is_last_of_producer(fields)
+        if attributes & CONTROL_BIT:
+            is_over = self.transactions.control(fields, batch)
+            if not fields[12] or (is_over and horizon is not None and horizon <= self._now_ms):
+                return _emptied(fields) if keep_empty else None
+            if is_over and horizon is None:
+                return self._with_horizon(batch, fields, None)
+            return batch
+        if self.transactions.data(fields):
+            self.records_dropped += fields[12]
+            return _emptied(fields) if keep_empty else None
+        return self._leave_records(batch, fields, horizon, keep_empty)
+
+    def _is_last_of_producer(self, fields: HeaderFields) -> bool:
+        last = self._producers.get(fields[9])
+        if last is None:
+            return False
+        if last.offset >= 0:
+            return fields[0] + fields[6] == last.offset
+        # All that is known of it is its epoch, from a marker.
+        return bool(fields[5] & CONTROL_BIT) and fields[10] == last.epoch
+
+    def _leave_records(
+        self, batch: memoryview, fields: HeaderFields, horizon: int | None, keep_empty: bool
+    ) -> memoryview | bytes | None:
+        header = BatchHeader._make(fields)
+        data = contents(batch, header, DECOMPRESSED_LIMIT)
+        keeps_tombstones = horizon is None or self._now_ms < horizon
+        has_tombstones = False
+        base_offset = fields[0]
+        map_end = self._map_end
+        last_offset = self._map.last_offset
+        kept: list[RecordSpan] = []
+        for span in record_spans(data, fields[12]):
+            offset = base_offset + span.offset_delta
+            if offset < map_end:
+                key = span.key
+                if key is None or offset < last_offset(key):
+                    continue
+                if not span.has_value and not keeps_tombstones:
+                    continue
+            if not span.has_value:
+                has_tombstones = True
+            kept.append(span)
+        self.records_dropped += fields[12] - len(kept)
+        if not kept:
+            return _emptied(fields) if keep_empty else None
+        if has_tombstones and horizon is None:
+            return self._with_horizon(batch, fields, {span.offset_delta for span in kept})
+        if len(kept) == fields[12]:
+            return batch
+        payload = b"".join([data[span.start : span.end] for span in kept])
+        max_timestamp = fields[8]
+        if header.timestamp_type != LOG_APPEND_TIME:
+            max_timestamp = fields[7] + max(span.timestamp_delta for span in kept)
+        codec = fields[5] & CODEC_MASK
+        if codec != Codec.NONE:
+            payload = compress(codec, payload)
+        return assemble(
+            header._replace(max_timestamp=max_timestamp, record_count=len(kept)), payload
+        )
+
+    def _with_horizon(
+        self, batch: memoryview, fields: HeaderFields, kept: set[int] | None
+    ) -> bytes:
+        """The batch with a delete horizon, and those of its records whose offset deltas are kept
+        (None: all)."""
+        header = BatchHeader._make(fields)
+        data = contents(batch, header, DECOMPRESSED_LIMIT)
+        base_offset = fields[0]
+        return build_batch(
+            [
+                record
+                for record in parse_records(data, header)
+                if kept is None or record.offset - base_offset in kept
+            ],
+            base_offset=base_offset,
+            codec=header.codec,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            leader_epoch=header.partition_leader_epoch,
+            transactional=header.is_transactional,
+            control=header.is_control,
+            timestamp_type=header.timestamp_type,
+            last_offset=header.last_offset,
+            max_timestamp=header.max_timestamp if header.timestamp_type else None,
+            delete_horizon=self._now_ms + self._delete_retention_ms,
+        )
+
+    def _leave_old(
+        self, entry: memoryview, fields: HeaderFields, is_last: bool
+    ) -> memoryview | bytes | None:
+        """Of a message set. One that loses some of its messages becomes a batch of today's format."""
+        self.transactions.data(fields)
+        last_offset = fields[0]
+        every = list(messages(entry, DECOMPRESSED_LIMIT))
+        kept = [
+            record
+            for record in every
+            if record.offset >= self._map_end
+            or (
+                record.key is not None
+                and record.offset >= self._map.last_offset(record.key)
+                and (record.value is not None or self.keeps_old_tombstones)
+            )
+        ]
+        self.records_dropped += len(every) - len(kept)
+        if len(kept) == len(every):
+            return entry
+        if not kept and not is_last:
+            return None
+        return build_batch(
+            kept,
+            base_offset=kept[0].offset if kept else last_offset,
+            codec=fields[5] & CODEC_MASK,
+            timestamp_type=(fields[5] & TIMESTAMP_TYPE_BIT) >> 3,
+            last_offset=last_offset,
+            max_timestamp=None if kept else fields[8],
+        )
+
+
+def _emptied(fields: HeaderFields) -> bytes:
+    """The header alone: offsets, epochs, producer and sequence."""
+    attributes = fields[5]
+    return build_batch(
+        (),
+        base_offset=fields[0],
+        producer_id=fields[9],
+        producer_epoch=fields[10],
+        base_sequence=fields[11],
+        leader_epoch=fields[2],
+        transactional=bool(attributes & TRANSACTIONAL_BIT),
+        control=bool(attributes & CONTROL_BIT),
+        timestamp_type=(attributes & TIMESTAMP_TYPE_BIT) >> 3,
+        last_offset=fields[0] + fields[6],
+        max_timestamp=fields[8],
+    )

@@ -1,0 +1,109 @@
+"""Fixtures of the tests of transactions; those over sockets are the server's own.
+
+OTTLA_TEST_BOOTSTRAP=HOST:PORT names a running broker to be used in place of ours (say Apache Kafka).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# The kits are packages beside the tests; with pytest's importlib mode nothing else puts them on the
+# path.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "server"))
+
+from server_kit.broker_thread import BrokerElsewhere, BrokerThread, Complaints
+from server_kit.wire import Wire
+from transactions_kit.world import World
+
+from ottla.testing import BrokerProcess
+
+# Two partitions of the coordinators' topics are enough, and quicker to make than fifty.
+SETTINGS = {
+    "transaction.state.log.num.partitions": "2",
+    "offsets.topic.num.partitions": "2",
+    "transaction.two.phase.commit.enable": "true",
+}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread | BrokerElsewhere]:
+    elsewhere = os.environ.get("OTTLA_TEST_BOOTSTRAP")
+    if elsewhere:
+        host, _, port = elsewhere.rpartition(":")
+        yield BrokerElsewhere(host, int(port))
+        return
+    data = tmp_path_factory.mktemp("broker") / "data"
+    with BrokerThread(data, settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def inside(broker: BrokerThread | BrokerElsewhere) -> BrokerThread:
+    if isinstance(broker, BrokerElsewhere):
+        pytest.skip("the broker's inside is out of reach")
+    return broker
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerThread]]:
+    if "OTTLA_TEST_BOOTSTRAP" in os.environ:
+        pytest.skip("this test starts brokers of its own")
+    started: list[BrokerThread] = []
+
+    def start(**settings: str) -> BrokerThread:
+        own = {name.replace("_", "."): value for name, value in settings.items()}
+        thread = BrokerThread(tmp_path / f"broker-{len(started)}", settings=SETTINGS | own)
+        started.append(thread)
+        return thread.start()
+
+    yield start
+    for thread in started:
+        thread.stop()
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker in a process of its own, which can be killed."""
+    if "OTTLA_TEST_BOOTSTRAP" in os.environ:
+        pytest.skip("this test starts a broker of its own")
+    running = BrokerProcess(tmp_path / "data", settings=SETTINGS)
+    yield running.start()
+    running.kill()
+
+
+@pytest.fixture(autouse=True)
+def complaints() -> Iterator[list[str]]:
+    """What brokers in this process logged as errors during a test: nothing."""
+    with Complaints() as kept:
+        yield kept.lines
+    assert kept.lines == []
+
+
+@pytest.fixture
+def connect(broker: BrokerThread | BrokerElsewhere) -> Iterator[Callable[[], Wire]]:
+    opened: list[Wire] = []
+
+    def open_one() -> Wire:
+        wire = broker.wire()
+        opened.append(wire)
+        return wire
+
+    yield open_one
+    for wire in opened:
+        wire.close()
+
+
+@pytest.fixture
+def wire(connect: Callable[[], Wire]) -> Wire:
+    return connect()

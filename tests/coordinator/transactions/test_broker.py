@@ -1,0 +1,292 @@
+"""Transactions in a whole broker: what happens around a restart, a slow disk, a deleted topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from server_kit.broker_thread import BrokerThread
+from server_kit.calls import Topic, create_topic
+from transactions_kit.calls import (
+    TRANSACTIONS,
+    add,
+    begin,
+    committed_values,
+    describe,
+    end,
+    finish,
+    fresh_id,
+    init,
+    make_ready,
+    send,
+    sent,
+    stable_end,
+    until_complete,
+    values,
+)
+
+from ottla.coordinator.transactions import Ending, Identity
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from ottla.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from ottla.server.broker import Broker
+
+StartBroker = Callable[..., BrokerThread]
+
+
+@pytest.fixture
+def ready(start_broker: StartBroker) -> BrokerThread:
+    running = start_broker()
+    make_ready(running)
+    return running
+
+
+def hold_markers(running: BrokerThread) -> list[Ending]:
+    """Markers are asked for, and nobody writes them."""
+    held: list[Ending] = []
+
+    def hold(broker: Broker) -> None:
+        broker.markers.write = lambda _, ending: held.append(ending)  # type: ignore[method-assign]
+        for index in range(len(broker.partitions.by_name[TRANSACTIONS])):
+            # Shards that are there know the old way.
+            broker.transactions.unload(index)
+
+    running.run(hold)
+    return held
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_what_was_decided_is_ended_by_the_next_start(ready: BrokerThread, committed: bool) -> None:
+    name = fresh_id()
+    with ready.wire() as wire:
+        topic = create_topic(wire)
+        producer = begin(wire, name)
+        sent(wire, topic, name, producer, b"decided", version=12)
+        held = hold_markers(ready)
+        answer = end(wire, name, producer, committed, version=5)
+        assert answer.error_code == 0
+        assert len(held) == 1
+        assert stable_end(wire, topic) == 0
+        # Nobody begins before it has ended.
+        following = Identity(answer.producer_id, answer.producer_epoch)
+        early = send(wire, topic, name, following, b"early", version=12, patient=False)
+        assert early.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+        assert init(wire, name, patient=False).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    ready.restart()
+    with ready.wire() as wire:
+        state = until_complete(wire, name).transaction_state
+        assert state == ("CompleteCommit" if committed else "CompleteAbort")
+        assert committed_values(wire, topic) == ([b"decided"] if committed else [])
+        sent(wire, topic, name, following, b"next", version=12)
+
+
+def test_an_open_transaction_outlives_a_restart(ready: BrokerThread) -> None:
+    names = [fresh_id(), fresh_id()]
+    with ready.wire() as wire:
+        topic = create_topic(wire)
+        producers = [begin(wire, name) for name in names]
+        for name, producer in zip(names, producers, strict=True):
+            sent(wire, topic, name, producer, b"before", version=12)
+    ready.restart()
+    with ready.wire() as wire:
+        for name, producer in zip(names, producers, strict=True):
+            sent(wire, topic, name, producer, b"after", version=12, sequence=1)
+        assert committed_values(wire, topic) == []
+        assert end(wire, names[0], producers[0], False, version=5).error_code == 0
+        assert end(wire, names[1], producers[1], True, version=5).error_code == 0
+        until_complete(wire, names[1])
+        assert committed_values(wire, topic) == [b"before", b"after"]
+        assert len(values(wire, topic)) == 4
+        # The old identity gives its place to the next one.
+        assert begin(wire, names[0]).epoch == producers[0].epoch + 2
+
+
+def test_a_transaction_past_its_timeout_is_aborted(start_broker: StartBroker) -> None:
+    running = start_broker(transaction_abort_timed_out_transaction_cleanup_interval_ms="20")
+    make_ready(running)
+    with running.wire() as wire:
+        topic = create_topic(wire)
+        patient, late = fresh_id(), fresh_id()
+        kept = begin(wire, patient, version=6, enable2_pc=True)
+        sent(wire, topic, patient, kept, b"prepared", version=12)
+        producer = begin(wire, late, timeout_ms=50)
+        sent(wire, topic, late, producer, b"late", version=12)
+        assert until_complete(wire, late).transaction_state == "CompleteAbort"
+        assert end(wire, late, producer, True, version=5).error_code == ErrorCode.INVALID_TXN_STATE
+        # One that is prepared has no timeout.
+        assert describe(wire, patient).transaction_state == "Ongoing"
+        end(wire, patient, kept, True, version=5)
+        until_complete(wire, patient)
+        assert committed_values(wire, topic) == [b"prepared"]
+
+
+def test_ids_expire(start_broker: StartBroker) -> None:
+    running = start_broker(
+        transaction_remove_expired_transaction_cleanup_interval_ms="20",
+        transactional_id_expiration_ms="1",
+    )
+    make_ready(running)
+    with running.wire() as wire:
+        names = [fresh_id() for _ in range(20)]
+        first = begin(wire, names[0])
+        for name in names[1:]:
+            begin(wire, name)
+        running.until(
+            lambda broker: not any(broker.transactions.ask_all(lambda shard, _: shard.transactions))
+        )
+        assert describe(wire, names[0]).error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        assert add(wire, names[0], first, (create_topic(wire), 0)) == [
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        ]
+        answer = wire.call(ListTransactionsRequest(), ListTransactionsResponse, 1)
+        assert answer.transaction_states == []
+    running.restart()
+    with running.wire() as wire:
+        assert begin(wire, names[0]).producer_id != first.producer_id
+
+
+def test_two_phase_commit_over_a_restart_of_everything(ready: BrokerThread) -> None:
+    name = fresh_id()
+    with ready.wire() as wire:
+        topic = create_topic(wire)
+        first = begin(wire, name, version=6, enable2_pc=True)
+        sent(wire, topic, name, first, b"prepared", version=12)
+    ready.restart()
+    with ready.wire() as wire:
+        answer = init(wire, name, version=6, enable2_pc=True, keep_prepared_txn=True)
+        assert answer.error_code == 0
+        assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == first
+        second = Identity(answer.producer_id, answer.producer_epoch)
+        assert second == Identity(first.producer_id, first.epoch + 1)
+        assert end(wire, name, first, False, version=5).error_code == ErrorCode.PRODUCER_FENCED
+        ended = end(wire, name, second, True, version=5)
+        assert (ended.error_code, ended.producer_epoch) == (0, second.epoch + 1)
+        until_complete(wire, name)
+        assert committed_values(wire, topic) == [b"prepared"]
+        third = Identity(ended.producer_id, ended.producer_epoch)
+        sent(wire, topic, name, third, b"more", version=12)
+        assert end(wire, name, third, True, version=5).error_code == 0
+        until_complete(wire, name)
+        assert committed_values(wire, topic) == [b"prepared", b"more"]
+
+
+def test_two_phase_commit_has_to_be_switched_on(start_broker: StartBroker) -> None:
+    running = start_broker(transaction_two_phase_commit_enable="false")
+    make_ready(running)
+    with running.wire() as wire:
+        answer = init(wire, fresh_id(), version=6, enable2_pc=True)
+        assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def test_markers_queue_behind_appends_to_a_slow_disk(ready: BrokerThread) -> None:
+    name = fresh_id()
+    with ready.wire() as wire:
+        topic = create_topic(wire, partitions=3)
+
+        def slow(broker: Broker) -> None:
+            for partition in broker.partitions.by_name[topic.name]:
+                broker.lanes.mark_slow(partition.log.folder, 1.0)
+
+        ready.run(slow)
+        producer = begin(wire, name)
+        expected: list[bytes | None] = []
+        for number in range(10):
+            value = b"%d" % number
+            for index in range(3):
+                sent(wire, topic, name, producer, value, version=12, index=index)
+            answer = end(wire, name, producer, number % 3 != 0, version=5)
+            assert answer.error_code == 0
+            producer = Identity(answer.producer_id, answer.producer_epoch)
+            if number % 3 != 0:
+                expected.append(value)
+        until_complete(wire, name)
+        for index in range(3):
+            assert committed_values(wire, topic, index) == expected
+
+
+def test_a_transaction_over_many_partitions(ready: BrokerThread) -> None:
+    name = fresh_id()
+    with ready.wire() as wire:
+        topic = create_topic(wire, partitions=250)
+        producer = begin(wire, name)
+        partitions = [(topic, index) for index in range(250)]
+        assert set(add(wire, name, producer, *partitions)) == {ErrorCode.NONE}
+        for index in (0, 99, 100, 249):
+            sent(wire, topic, name, producer, b"x", index=index)
+        finish(wire, name, producer, True)
+        for index in (0, 99, 100, 249):
+            assert committed_values(wire, topic, index) == [b"x"]
+
+
+def test_a_topic_that_was_deleted_holds_nobody_back(ready: BrokerThread) -> None:
+    name = fresh_id()
+    with ready.wire() as wire:
+        topic, other = create_topic(wire), create_topic(wire)
+        producer = begin(wire, name)
+        sent(wire, topic, name, producer, b"gone", version=12)
+        sent(wire, other, name, producer, b"there", version=12)
+        wire.call(
+            DeleteTopicsRequest(topic_names=[topic.name], timeout_ms=10_000),
+            DeleteTopicsResponse,
+            5,
+        )
+        assert end(wire, name, producer, True, version=5).error_code == 0
+        assert until_complete(wire, name).transaction_state == "CompleteCommit"
+        assert committed_values(wire, other) == [b"there"]
+
+
+def test_without_its_topic_there_is_no_coordinator(start_broker: StartBroker) -> None:
+    with start_broker().wire() as wire:
+        topic = create_topic(wire)
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        producer = Identity(1, 0)
+        assert init(wire, "t", patient=False).error_code == code
+        assert end(wire, "t", producer, True, patient=False).error_code == code
+        assert describe(wire, "t").error_code == code
+        assert send(wire, topic, "t", producer, b"x", patient=False).error_code == (
+            ErrorCode.NOT_ENOUGH_REPLICAS
+        )
+
+
+def test_patterns_of_ids(ready: BrokerThread) -> None:
+    with ready.wire() as wire:
+        begin(wire, "orders-1")
+        begin(wire, "orders-2")
+
+        def listed(pattern: str) -> tuple[ErrorCode, set[str]]:
+            answer = wire.call(
+                ListTransactionsRequest(transactional_id_pattern=pattern),
+                ListTransactionsResponse,
+                2,
+            )
+            return ErrorCode(answer.error_code), {
+                each.transactional_id for each in answer.transaction_states
+            }
+
+        assert listed("") == (ErrorCode.NONE, {"orders-1", "orders-2"})
+        assert listed("orders-[") == (ErrorCode.INVALID_REGULAR_EXPRESSION, set())
+        pytest.importorskip("re2")
+        assert listed("orders-.") == (ErrorCode.NONE, {"orders-1", "orders-2"})
+        assert listed(".*2") == (ErrorCode.NONE, {"orders-2"})
+        assert listed("orders") == (ErrorCode.NONE, set())
+
+
+def test_the_log_is_as_kafka_writes_it(ready: BrokerThread, tmp_path: Path) -> None:
+    """Its tools find the folder and read it; here only that there is one record for each step."""
+    name = fresh_id()
+    with ready.wire() as wire:
+        topic: Topic = create_topic(wire)
+        producer = begin(wire, name)
+        sent(wire, topic, name, producer, b"x", version=12)
+        end(wire, name, producer, True, version=5)
+        until_complete(wire, name)
+    ends = ready.run(
+        lambda broker: sorted(
+            each.log.log_end_offset for each in broker.partitions.by_name[TRANSACTIONS]
+        )
+    )
+    assert ends == [0, 4]

@@ -1,0 +1,181 @@
+"""A full disk: its logs go offline with KAFKA_STORAGE_ERROR, those on another disk go on, and with more
+room every acknowledged record is there, none of them overwritten."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from durability_kit.disk import assert_sound
+from durability_kit.wire import LATEST, Refused, Wire, a_batch
+
+from ottla.protocol.errors import ErrorCode
+from ottla.testing import BrokerDied, BrokerProcess
+
+Connect = Callable[[BrokerProcess], Wire]
+SmallDisk = Callable[[str, int], Path]
+
+MEGABYTE = 1 << 20
+
+
+def fill(
+    wire: Wire, topic: str, partition: int, chance: random.Random, first: int = 0
+) -> list[bytes]:
+    """Produces until the broker refuses; the values that it took."""
+    taken: list[bytes] = []
+    for number in range(first, first + 100_000):
+        value = b"%d " % number + chance.randbytes(chance.choice((10, 1_000, 100_000)))
+        answer = wire.produce_batch(topic, partition, a_batch([value]))
+        if answer.error_code:
+            assert ErrorCode(answer.error_code) is ErrorCode.KAFKA_STORAGE_ERROR
+            return taken
+        assert answer.base_offset == number
+        taken.append(value)
+    raise AssertionError("the disk does not fill up")
+
+
+def folder_of(wire: Wire, topic: str) -> dict[str, list[int]]:
+    """Partitions by data folder."""
+    return {
+        path: sorted(
+            partition.partition_index
+            for found in folder.topics
+            if found.name == topic
+            for partition in found.partitions
+        )
+        for path, folder in wire.log_folders().items()
+    }
+
+
+def test_a_full_disk_costs_its_own_logs_only(
+    make_broker: Callable[..., BrokerProcess],
+    connect: Connect,
+    small_disk: SmallDisk,
+    tmp_path: Path,
+) -> None:
+    chance = random.Random(1)
+    small = small_disk("small", 3 * MEGABYTE)
+    roomy = tmp_path / "roomy"
+    broker = make_broker(log_dirs=f"{roomy},{small}")
+    wire = connect(broker.start())
+    wire.create_topic("orders", 4, {"segment.bytes": str(MEGABYTE)})
+    placed = folder_of(wire, "orders")
+    on_small, on_roomy = placed[str(small)], placed[str(roomy)]
+    assert (len(on_small), len(on_roomy)) == (2, 2)
+    values = {
+        index: [b"first %d" % index, b"second %d" % index] for index in (*on_small, *on_roomy)
+    }
+    for index, (first, second) in values.items():
+        wire.produce("orders", index, [first])
+        wire.produce("orders", index, [second])
+
+    full = on_small[0]
+    taken = fill(wire, "orders", full, chance, first=len(values[full]))
+    values[full] += taken
+    assert sum(map(len, taken)) > MEGABYTE
+
+    # It stays offline, for readers too, also when there is room for a small batch.
+    again = wire.produce_batch("orders", full, a_batch([b"small"]))
+    assert ErrorCode(again.error_code) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert wire.fetch("orders", full, 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    states = {state.partition_index: state for state in wire.metadata("orders").partitions}
+    assert states[full].offline_replicas
+    assert f"orders-{full} is offline" in broker.log_text()
+    assert "No space left" in broker.log_text()
+    # The others go on.
+    for index in on_roomy:
+        values[index].append(b"third %d" % index)
+        wire.produce("orders", index, [values[index][-1]])
+        assert wire.values("orders", index) == values[index]
+        assert not states[index].offline_replicas
+    assert wire.values("orders", on_small[1]) == values[on_small[1]]
+
+    # On the same full disk: whatever it does with its logs, the others are served.
+    broker.kill()
+    wire = connect(broker.start())
+    for index in on_roomy:
+        assert wire.values("orders", index) == values[index]
+    assert broker.stop() == 0
+
+    # With more room everything that was acknowledged is there, and nothing else.
+    small_disk("small", 30 * MEGABYTE)
+    wire = connect(broker.start())
+    for index, expected in values.items():
+        assert wire.values("orders", index) == expected
+        assert wire.produce("orders", index, [b"behind it"]) == len(expected)
+    assert broker.stop() == 0
+    assert_sound(small)
+    assert_sound(roomy)
+
+
+def test_a_full_disk_under_everything(
+    make_broker: Callable[..., BrokerProcess], connect: Connect, small_disk: SmallDisk
+) -> None:
+    """Logs and metadata on one disk."""
+    small = small_disk("small", 2 * MEGABYTE)
+    broker = make_broker(small / "data")
+    wire = connect(broker.start())
+    wire.create_topic("orders")
+    wire.create_topic("others")
+    wire.produce("others", 0, [b"others"])
+    values = fill(wire, "orders", 0, random.Random(2))
+    # It still answers.
+    assert wire.values("others") == [b"others"]
+    with pytest.raises(Refused, match="KAFKA_STORAGE_ERROR"):
+        wire.offset("orders", 0, LATEST)
+    broker.kill()
+    assert_right_with_more_room(small, broker, connect, small_disk, {"orders", "others"}, values)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_new_topics_and_a_start_on_a_full_disk(
+    make_broker: Callable[..., BrokerProcess], connect: Connect, small_disk: SmallDisk, end: str
+) -> None:
+    """The controller tries again for some time before it gives up, so this takes long."""
+    small = small_disk("small", 2 * MEGABYTE)
+    broker = make_broker(small / "data")
+    wire = connect(broker.start())
+    wire.create_topic("orders")
+    wire.create_topic("others")
+    wire.produce("others", 0, [b"others"])
+    values = fill(wire, "orders", 0, random.Random(2))
+    # New topics are refused, and not half made.
+    with contextlib.suppress(Refused):
+        for number in range(50):
+            wire.create_topic(f"new-{number}")
+    topics = wire.topic_names()
+    assert len(topics) < 50
+    getattr(broker, end)()
+    try:
+        broker.start()
+    except BrokerDied:
+        # It may refuse to start without any room; then it says why, in a sentence.
+        assert broker.process is not None
+        assert broker.process.returncode == 1
+        assert "Traceback" not in broker.log_text()
+    else:
+        broker.kill()
+    assert_right_with_more_room(small, broker, connect, small_disk, topics, values)
+
+
+def assert_right_with_more_room(
+    small: Path,
+    broker: BrokerProcess,
+    connect: Connect,
+    small_disk: SmallDisk,
+    topics: set[str | None],
+    values: list[bytes],
+) -> None:
+    small_disk("small", 30 * MEGABYTE)
+    wire = connect(broker.start())
+    assert wire.topic_names() == topics
+    assert wire.values("orders") == values
+    assert wire.values("others") == [b"others"]
+    assert wire.produce("orders", 0, [b"behind it"]) == len(values)
+    wire.create_topic("later")
+    assert broker.stop() == 0
+    assert_sound(small / "data")

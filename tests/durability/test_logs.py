@@ -1,0 +1,220 @@
+"""The same promises on the logs alone, without a broker around them, where the file layer can be
+looked at or the moment of a crash chosen."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from durability_kit.disk import batch_positions, cut, segments, stored_recovery_point
+
+from ottla.storage.checkpoints import (
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+)
+from ottla.storage.config import LogConfig
+from ottla.storage.errors import LogOffline
+from ottla.storage.files import OS_FILES, Files
+from ottla.storage.log import Log
+from ottla.storage.logs import Logs
+from ottla.testing.logs import NOW, a_batch, stored_batches
+
+TOPIC_ID = b"0123456789abcdef"
+SMALL = LogConfig(segment_index_bytes=24, index_interval_bytes=0)
+
+
+class CountingFiles(Files):
+    """Counts the bytes that are read of log files."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:  # type: ignore[override]
+        data = os.pread(fd, size, position)
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
+            self.read += len(data)
+        return data
+
+
+def open_logs(data: Path, config: LogConfig = SMALL, files: Files = OS_FILES) -> Logs:
+    logs = Logs([str(data)], lambda _: config, files=files, clock=lambda: NOW)
+    logs.open()
+    return logs
+
+
+def crash(logs: Logs) -> None:
+    """As a killed process leaves them: no flush, no marker, and the locks are free."""
+    for log in logs.loaded():
+        for segment in log.segments:
+            segment.close()
+    for folder in logs.folders:
+        folder.unlock()
+
+
+def write(log: Log, count: int, size: int = 10) -> None:
+    for number in range(log.log_end_offset, log.log_end_offset + count):
+        log.append(a_batch(b"%d" % number + bytes(size), timestamp=NOW + number), 0, NOW)
+
+
+def flush(logs: Logs, log: Log) -> None:
+    log.flush(NOW)
+    for job in logs.checkpoint(NOW):
+        job.run()
+        logs.finish(job)
+
+
+def offsets_in(log: Log) -> list[int]:
+    return [first for first, _, _ in stored_batches(log)]
+
+
+def test_recovery_reads_the_tail_and_not_the_log(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=4 << 20)
+    logs = open_logs(tmp_path, config)
+    log = logs.create("orders", 0, TOPIC_ID)
+    write(log, 200, size=100_000)
+    flush(logs, log)
+    write(log, 10, size=100_000)
+    assert len(log.segments) > 3
+    crash(logs)
+    stored = sum(path.stat().st_size for path in segments(tmp_path / "orders-0"))
+    assert stored > 20_000_000
+
+    files = CountingFiles()
+    recovered = open_logs(tmp_path, config, files).get("orders", 0)
+    assert recovered.log_end_offset == 210
+    tail = 10 * 100_100
+    # The tail once, and what is between the last index entry before it and the recovery point; the
+    # producers are read anew from the last snapshot on, at most a segment.
+    assert tail < files.read < tail + config.segment_bytes + 500_000
+    assert offsets_in(recovered) == list(range(210))
+
+
+def test_after_a_clean_shutdown_next_to_nothing_is_read(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=4 << 20)
+    logs = open_logs(tmp_path, config)
+    write(logs.create("orders", 0, TOPIC_ID), 200, size=100_000)
+    logs.close()
+    files = CountingFiles()
+    log = open_logs(tmp_path, config, files).get("orders", 0)
+    assert log.log_end_offset == 200
+    assert files.read < 500_000
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="recovery takes the zeros behind the last batch of a preallocated segment for a torn "
+    "tail, and removes the segments behind it with acknowledged records in them",
+)
+def test_preallocated_segments_survive_a_crash(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=1 << 20, preallocate=True)
+    logs = open_logs(tmp_path, config)
+    write(logs.create("orders", 0, TOPIC_ID), 30, size=100_000)
+    assert len(segments(tmp_path / "orders-0")) == 3
+    crash(logs)
+    log = open_logs(tmp_path, config).get("orders", 0)
+    assert log.log_end_offset == 30
+    assert offsets_in(log) == list(range(30))
+
+
+def test_a_log_with_a_gap_in_its_flushed_part_keeps_what_lies_behind_it(tmp_path: Path) -> None:
+    config = LogConfig(segment_index_bytes=48, index_interval_bytes=0)
+    logs = open_logs(tmp_path, config)
+    log = logs.create("orders", 0, TOPIC_ID)
+    write(log, 3)
+    flush(logs, log)
+    write(log, 9)
+    crash(logs)
+    before = segments(tmp_path / "orders-0")
+    assert len(before) >= 3
+    assert stored_recovery_point(tmp_path, "orders") == 3
+    # All but the first batch, at a boundary: no torn batch tells of it.
+    cut(before[0], batch_positions(before[0])[1])
+    with pytest.raises(LogOffline):
+        open_logs(tmp_path, config).get("orders", 0)
+    assert segments(tmp_path / "orders-0") == before
+
+
+@pytest.mark.parametrize("name", ["orders-00", "backup-01"])
+@pytest.mark.xfail(
+    strict=True, reason="numbers with leading zeros are taken for partitions, in another folder"
+)
+def test_a_folder_named_almost_like_a_log_is_none(tmp_path: Path, name: str) -> None:
+    logs = open_logs(tmp_path)
+    write(logs.create("orders", 0, TOPIC_ID), 3)
+    logs.close()
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "notes.txt").write_text("nothing of yours")
+    logs = open_logs(tmp_path)
+    assert logs.keys() == [("orders", 0)]
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
+@pytest.mark.xfail(
+    strict=True, reason="a name that is taken by something else takes the whole data folder offline"
+)
+def test_what_is_in_the_way_of_a_new_log_costs_that_log_only(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    logs = open_logs(tmp_path)
+    healthy = logs.create("healthy", 0, TOPIC_ID)
+    write(healthy, 3)
+    # Put there while the broker runs: a backup, say, that is being restored.
+    make(tmp_path / "orders-0")
+    with pytest.raises(LogOffline):
+        logs.create("orders", 0, TOPIC_ID)
+    write(healthy, 3)
+    assert offsets_in(healthy) == list(range(6))
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(random.Random(path.name).randbytes(100))
+
+
+@pytest.mark.parametrize("damage", [garbage, Path.unlink, lambda path: cut(path, -1)])
+@pytest.mark.parametrize("clean", [True, False])
+def test_lost_checkpoints_cost_a_recovery_and_nothing_else(
+    tmp_path: Path, damage: Callable[[Path], None], clean: bool
+) -> None:
+    logs = open_logs(tmp_path)
+    log = logs.create("orders", 0, TOPIC_ID)
+    write(log, 10)
+    log.advance_high_watermark(10)
+    log.advance_start(3)
+    flush(logs, log)
+    write(log, 2)
+    if clean:
+        logs.close()
+    else:
+        crash(logs)
+    for name in (RECOVERY_POINT_CHECKPOINT, REPLICATION_CHECKPOINT, LOG_START_CHECKPOINT):
+        damage(tmp_path / name)
+    logs = open_logs(tmp_path)
+    log = logs.get("orders", 0)
+    # Where the log started is forgotten: records that were deleted but not yet removed come back.
+    assert offsets_in(log) == list(range(12))
+    write(log, 2)
+    logs.close()
+    assert offsets_in(open_logs(tmp_path).get("orders", 0)) == list(range(14))
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a corrupt checkpoint whose content would be empty is never replaced, so that no start "
+    "after it is a clean one",
+)
+def test_a_corrupt_checkpoint_costs_one_recovery(tmp_path: Path) -> None:
+    logs = open_logs(tmp_path)
+    write(logs.create("orders", 0, TOPIC_ID), 3)
+    logs.close()
+    (tmp_path / LOG_START_CHECKPOINT).write_bytes(b"no checkpoint")
+    logs = open_logs(tmp_path)
+    assert not logs.was_clean
+    assert offsets_in(logs.get("orders", 0)) == [0, 1, 2]
+    logs.close()
+    logs = open_logs(tmp_path)
+    assert logs.was_clean
+    assert stored_recovery_point(tmp_path, "orders") == 3

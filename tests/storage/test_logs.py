@@ -1,0 +1,614 @@
+"""All logs of a broker: folders, checkpoints, lazy loading, background work."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ottla.storage.checkpoints import read_offsets
+from ottla.storage.config import LogConfig
+from ottla.storage.errors import (
+    DuplicateLog,
+    FolderLocked,
+    FolderOffline,
+    LogOffline,
+    TopicIdMismatch,
+    UnknownLog,
+)
+from ottla.storage.files import Files
+from ottla.storage.flush import FlushJob
+from ottla.storage.folders import CheckpointJob, deleted_folder_name, parse_folder_name
+from ottla.storage.logs import Logs
+from ottla.storage.removal import RemovalJob, RetireJob
+from ottla.storage.retention import Retired
+from ottla.testing.logs import NOW, a_batch, stored_batches
+
+ID = bytes(range(16))
+OTHER_ID = bytes(range(1, 17))
+
+
+class Clock:
+    now = NOW
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Maker:
+    """Opens brokers' logs one after the other on the same folders."""
+
+    def __init__(self, *folders: Path) -> None:
+        self.folders = [str(folder) for folder in folders]
+        self.config = LogConfig(file_delete_delay_ms=1000)
+        self.clock = Clock()
+        self.opened: list[Logs] = []
+
+    def open(self, files: Files | None = None, **options: int) -> Logs:
+        logs = Logs(
+            self.folders, lambda _: self.config, files=files or Files(), clock=self.clock, **options
+        )
+        logs.open()
+        self.opened.append(logs)
+        return logs
+
+    def killed(self, logs: Logs) -> None:
+        """As if the process had ended: the system gives the locks back."""
+        for folder in logs.folders:
+            folder.unlock()
+
+
+@pytest.fixture
+def maker(tmp_path: Path) -> Iterator[Maker]:
+    maker = Maker(tmp_path / "a")
+    yield maker
+    for logs in maker.opened:
+        maker.killed(logs)
+
+
+def work(logs: Logs, now: int) -> list[object]:
+    """What a server does with what is due."""
+    jobs = logs.due(now)
+    for job in jobs:
+        job.run()
+        logs.finish(job)
+    return list(jobs)
+
+
+def append(logs: Logs, topic: str, partition: int, *values: bytes) -> None:
+    log = logs.get(topic, partition)
+    for value in values:
+        log.append(a_batch(value), 0, NOW)
+    log.advance_high_watermark(log.log_end_offset)
+
+
+def values(logs: Logs, topic: str, partition: int) -> list[bytes]:
+    # The last bytes of a record without headers: value, number of headers.
+    return [data[-2:-1] for _, _, data in stored_batches(logs.get(topic, partition))]
+
+
+def test_folder_names() -> None:
+    assert parse_folder_name("topic-0") == ("topic", 0)
+    assert parse_folder_name("a-b.c_d-12") == ("a-b.c_d", 12)
+    for name in (
+        "topic",
+        "topic-",
+        "-1",
+        "topic-x",
+        "topic-1.0123-delete",
+        "__cluster_metadata-0",
+        "tøpic-1",
+    ):
+        assert parse_folder_name(name) is None
+    deleted = deleted_folder_name("x" * 249 + "-0")
+    assert len(deleted) == 255
+    assert deleted.endswith("-delete")
+    assert parse_folder_name(deleted) is None
+
+
+def test_create_get_and_unknown(maker: Maker) -> None:
+    logs = maker.open()
+    log = logs.create("topic", 0, ID)
+    assert logs.get("topic", 0) is log
+    assert logs.get_or_create("topic", 0, ID) is log
+    assert ("topic", 0) in logs
+    assert logs.keys() == [("topic", 0)]
+    with pytest.raises(UnknownLog):
+        logs.get("topic", 1)
+    with pytest.raises(TopicIdMismatch):
+        logs.get_or_create("topic", 0, OTHER_ID)
+    with pytest.raises(ValueError, match="already"):
+        logs.create("topic", 0, ID)
+
+
+def test_a_clean_stop_and_a_lazy_start(maker: Maker) -> None:
+    logs = maker.open()
+    assert not logs.was_clean
+    for partition in range(5):
+        logs.create("topic", partition, ID)
+        append(logs, "topic", partition, b"a", b"b")
+    logs.close(broker_epoch=17)
+    folder = Path(maker.folders[0])
+    assert (folder / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":17}'
+    assert read_offsets(str(folder / "recovery-point-offset-checkpoint")) == {
+        ("topic", partition): 2 for partition in range(5)
+    }
+    opened = []
+
+    class Watching(Files):
+        def open(self, path: str, flags: int = os.O_RDONLY) -> int:
+            opened.append(path)
+            return super().open(path, flags)
+
+        def names(self, folder: str) -> list[str]:
+            opened.append(folder)
+            return super().names(folder)
+
+    again = maker.open(Watching())
+    assert again.was_clean
+    assert again.previous_broker_epoch == 17
+    assert len(again) == 5
+    assert not any("topic-" in path for path in opened)  # none was touched
+    assert not (folder / ".kafka_cleanshutdown").exists()
+    log = again.get("topic", 3)
+    assert (log.log_end_offset, log.high_watermark, log.topic_id) == (2, 2, ID)
+    assert [("topic-3" in path) for path in opened if "topic-" in path]
+    assert not any("topic-2" in path for path in opened)
+    assert values(again, "topic", 3) == [b"a", b"b"]
+
+
+def test_a_lazily_opened_log_survives_a_crash_untouched(maker: Maker) -> None:
+    logs = maker.open()
+    for partition in range(3):
+        logs.create("topic", partition, ID)
+        append(logs, "topic", partition, b"a")
+    logs.close()
+    logs = maker.open()
+    append(logs, "topic", 1, b"b")
+    maker.killed(logs)
+    logs = maker.open()
+    assert not logs.was_clean
+    assert logs.previous_broker_epoch == -1
+    assert [values(logs, "topic", partition) for partition in range(3)] == [
+        [b"a"],
+        [b"a", b"b"],
+        [b"a"],
+    ]
+    logs.close()
+    assert maker.open().was_clean
+
+
+def test_two_brokers_on_one_folder(maker: Maker) -> None:
+    maker.open()
+    with pytest.raises(FolderLocked, match="another broker"):
+        maker.open()
+
+
+def test_a_log_in_two_folders(tmp_path: Path) -> None:
+    maker = Maker(tmp_path / "a", tmp_path / "b")
+    for folder in ("a", "b"):
+        (tmp_path / folder / "topic-0").mkdir(parents=True)
+    with pytest.raises(DuplicateLog, match="move one of the two away"):
+        maker.open()
+    (tmp_path / "b" / "topic-0").rmdir()
+    logs = maker.open()  # and no lock was kept
+    maker.killed(logs)
+
+
+def test_logs_are_spread_evenly(tmp_path: Path) -> None:
+    maker = Maker(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    logs = maker.open()
+    for partition in range(10):
+        logs.create("topic", partition, ID)
+    assert sorted(folder.partitions for folder in logs.folders) == [3, 3, 4]
+    logs.delete("topic", 0)
+    logs.delete("topic", 3)
+    logs.create("other", 0, ID)
+    logs.create("other", 1, ID)
+    assert sorted(folder.partitions for folder in logs.folders) == [3, 3, 4]
+    logs.close()
+    logs = maker.open()
+    assert sorted(folder.partitions for folder in logs.folders) == [3, 3, 4]
+    maker.killed(logs)
+
+
+class Broken(Files):
+    """Fails calls below a path, from now on."""
+
+    path = "-"
+    error = errno.EIO
+
+    def _maybe(self, path: str) -> None:
+        if path.startswith(self.path):
+            raise OSError(self.error, os.strerror(self.error), path)
+
+    def open(self, path: str, flags: int = os.O_RDONLY) -> int:
+        self._maybe(path)
+        return super().open(path, flags)
+
+    def mkdir(self, path: str) -> None:
+        self._maybe(path)
+        super().mkdir(path)
+
+    def make_folders(self, path: str) -> None:
+        self._maybe(path)
+        super().make_folders(path)
+
+
+def test_a_folder_that_cannot_be_opened_is_offline_and_the_others_serve(tmp_path: Path) -> None:
+    maker = Maker(tmp_path / "a", tmp_path / "b")
+    logs = maker.open()
+    for partition in range(4):
+        logs.create("topic", partition, ID)
+        append(logs, "topic", partition, b"a")
+    in_a = [key for key in logs.keys() if logs.folder_of(*key).path.endswith("a")]  # noqa: SIM118
+    logs.close()
+    files = Broken()
+    files.path = str(tmp_path / "a")
+    logs = maker.open(files)
+    assert logs.folders[0].offline is not None
+    assert len(logs) == 2
+    assert logs.create("new", 0, ID).folder.startswith(str(tmp_path / "b"))
+    # It may be in the folder that is offline: no second, empty one is made of it.
+    with pytest.raises(LogOffline, match="may be in"):
+        logs.get_or_create(*in_a[0], ID)
+    logs.get_or_create("brand-new", 0, ID, is_new=True)
+    logs.close()
+    files.path = str(tmp_path)
+    with pytest.raises(FolderOffline):
+        maker.open(files)
+    files.path = "-"
+    logs = maker.open(files)
+    assert all(values(logs, *key) == [b"a"] for key in in_a)
+    maker.killed(logs)
+
+
+def test_a_folder_that_fails_later_takes_its_logs_along(tmp_path: Path) -> None:
+    maker = Maker(tmp_path / "a", tmp_path / "b")
+    files = Broken()
+    logs = maker.open(files)
+    offline: list[str] = []
+    logs.on_offline = lambda log: offline.append(log.name)
+    for partition in range(4):
+        logs.create("topic", partition, ID)
+    files.path = str(tmp_path / "a")
+    assert logs.create("topic", 4, ID).folder.startswith(str(tmp_path / "b"))
+    assert logs.folders[0].offline is not None
+    assert len(offline) == 2
+    failed = [key for key in logs.keys() if logs.folder_of(*key).offline is not None]  # noqa: SIM118
+    assert len(failed) == 2
+    for key in failed:
+        with pytest.raises(LogOffline):
+            logs.get(*key).append(a_batch(), 0, NOW)
+    assert logs.get("topic", 4).append(a_batch(), 0, NOW).base_offset == 0
+    files.path = "-"
+    logs.close()
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / "b" / ".kafka_cleanshutdown").exists()
+
+
+def test_one_broken_log_does_not_stop_the_others(maker: Maker) -> None:
+    logs = maker.open()
+    for partition in range(3):
+        logs.create("topic", partition, ID)
+        append(logs, "topic", partition, b"a", b"b")
+    logs.close()
+    path = Path(maker.folders[0]) / "topic-1" / f"{0:020d}.log"
+    os.truncate(path, 10)
+    logs = maker.open()
+    with pytest.raises(LogOffline, match="synced up to 2"):
+        logs.get("topic", 1)
+    with pytest.raises(LogOffline):
+        logs.get("topic", 1)
+    assert values(logs, "topic", 0) == [b"a", b"b"]
+    logs.close()
+    # What is broken is not forgotten by the checkpoints, nor marked as clean.
+    logs = maker.open()
+    assert not logs.was_clean
+    with pytest.raises(LogOffline, match="synced up to 2"):
+        logs.get("topic", 1)
+    logs.delete("topic", 1)  # somebody gives it up
+    assert logs.get_or_create("topic", 1, ID, is_new=True).log_end_offset == 0
+    logs.close()
+    assert maker.open().was_clean
+
+
+def test_flush_and_checkpoint_in_the_background(maker: Maker) -> None:
+    logs = maker.open()
+    maker.config = replace(maker.config, flush_ms=100)
+    for partition in range(3):
+        logs.create("topic", partition, ID)
+    append(logs, "topic", 0, b"a")
+    append(logs, "topic", 2, b"a", b"b")
+    assert work(logs, NOW + 99) == []
+    assert [type(job) for job in work(logs, NOW + 100)] == [FlushJob, FlushJob]
+    assert logs.get("topic", 2).recovery_point == 2
+    path = f"{maker.folders[0]}/recovery-point-offset-checkpoint"
+    assert [type(job) for job in work(logs, NOW + 200)] == [CheckpointJob]
+    assert read_offsets(path) == {("topic", 0): 1, ("topic", 2): 2}
+    append(logs, "topic", 0, b"b")
+    assert [type(job) for job in work(logs, NOW + 300)] == [FlushJob]
+    assert work(logs, NOW + 400) == []  # the next checkpoint waits some seconds
+    assert read_offsets(path)["topic", 0] == 1
+    work(logs, NOW + 6000)
+    assert read_offsets(path)["topic", 0] == 2
+    assert work(logs, NOW + 10**6) == []
+
+
+def test_a_flush_that_is_wanted_at_once(maker: Maker) -> None:
+    logs = maker.open()
+    maker.config = replace(maker.config, flush_messages=1)
+    wanted = []
+    logs.on_flush_wanted = wanted.append
+    log = logs.create("topic", 0, ID)
+    log.append(a_batch(), 0, NOW)
+    assert wanted == [log]
+    job = logs.flush_now(log, NOW)
+    assert job is not None
+    log.append(a_batch(), 0, NOW)
+    job.run()
+    logs.finish(job)
+    assert log.recovery_point == 1
+    assert any(isinstance(job, FlushJob) for job in work(logs, NOW))
+    assert log.recovery_point == 2
+
+
+def test_a_flush_that_a_truncation_took_back_comes_again(maker: Maker) -> None:
+    logs = maker.open()
+    maker.config = replace(maker.config, flush_ms=100)
+    log = logs.create("topic", 0, ID)
+    append(logs, "topic", 0, b"a", b"b")
+    (job,) = logs.due(NOW + 100)
+    log.truncate_to(1, NOW)
+    job.run()
+    logs.finish(job)
+    assert log.recovery_point == 0
+    work(logs, NOW + 200)
+    assert log.recovery_point == 1
+
+
+def test_many_logs_share_few_descriptors(maker: Maker) -> None:
+    """Unsynced files are kept open; crowding makes them be flushed, and then they are closed."""
+    logs = maker.open(max_open_files=10)
+    for partition in range(50):
+        logs.create("topic", partition, ID)
+        append(logs, "topic", partition, b"a")
+    assert len(logs.open_files) == 50
+    for _ in range(3):
+        work(logs, NOW)
+    assert len(logs.open_files) <= 11
+    assert all(values(logs, "topic", partition) == [b"a"] for partition in range(50))
+    assert len(logs.open_files) <= 11
+
+
+def test_retention_stores_the_start_before_it_renames(
+    maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = maker.open()
+    maker.config = replace(maker.config, segment_bytes=600, retention_bytes=600)
+    log = logs.create("topic", 0, ID)
+    logs.create("topic", 1, ID)
+    append(logs, "topic", 0, *[b"x" * 200] * 6)
+    jobs = list(logs.retention(NOW))
+    assert len(jobs) == 2
+    (job,) = [job for job in jobs if job is not None]
+    assert isinstance(job, RetireJob)
+    start = log.log_start_offset
+    assert start == 2
+    seen: list[dict[tuple[str, int], int]] = []
+    rename = Retired.rename
+
+    def watched(self: Retired, one_by_one: bool = False) -> None:
+        seen.append(read_offsets(f"{maker.folders[0]}/log-start-offset-checkpoint"))
+        rename(self, one_by_one)
+
+    monkeypatch.setattr(Retired, "rename", watched)
+    job.run()
+    assert seen == [{("topic", 0): 2}]
+    logs.finish(job)
+    deleted = [name for name in os.listdir(log.folder) if name.endswith(".deleted")]
+    assert f"{0:020d}.log.deleted" in deleted
+    assert not any(isinstance(job, RemovalJob) for job in work(logs, NOW + 999))
+    assert any(isinstance(job, RemovalJob) for job in work(logs, NOW + 1000))
+    assert not [name for name in os.listdir(log.folder) if name.endswith(".deleted")]
+
+
+def test_a_full_disk_does_not_keep_retention_from_making_room(maker: Maker) -> None:
+    files = Broken()
+    files.error = errno.ENOSPC
+    logs = maker.open(files)
+    maker.config = replace(maker.config, segment_bytes=600, retention_bytes=600)
+    log = logs.create("topic", 0, ID)
+    append(logs, "topic", 0, *[b"x" * 200] * 6)
+    (job,) = logs.retention(NOW)
+    assert job is not None
+    files.path = f"{maker.folders[0]}/log-start"
+    job.run()
+    logs.finish(job)
+    assert logs.folders[0].offline is None
+    assert log.offline is None
+    work(logs, NOW + 1000)
+    assert sorted(name for name in os.listdir(log.folder) if name.endswith(".log")) == [
+        f"{2:020d}.log",
+        f"{4:020d}.log",
+    ]
+
+
+def test_retention_looks_at_logs_that_nobody_touched(maker: Maker) -> None:
+    logs = maker.open()
+    maker.config = replace(maker.config, retention_ms=1000)
+    for partition in range(3):
+        logs.create("topic", partition, ID)
+    append(logs, "topic", 1, b"a")
+    logs.close()
+    logs = maker.open()
+    assert [job is not None for job in logs.retention(NOW + 2000)] == [False, True, False]
+    assert len(logs.loaded()) == 1  # those without records are not even loaded
+    assert logs.get("topic", 1).log_start_offset == 1
+
+
+def test_deleting_a_log(maker: Maker) -> None:
+    logs = maker.open()
+    log = logs.create("topic", 0, ID)
+    append(logs, "topic", 0, b"a")
+    part = log.read(0, 100, 1)
+    assert part is not None
+    logs.delete("topic", 0)
+    with pytest.raises(UnknownLog):
+        logs.get("topic", 0)
+    with pytest.raises(LogOffline):
+        log.append(a_batch(), 0, NOW)
+    folders = [name for name in os.listdir(maker.folders[0]) if name.startswith("topic")]
+    (name,) = folders
+    assert name.startswith("topic-0.")
+    assert name.endswith("-delete")
+    assert logs.create("topic", 0, OTHER_ID).log_end_offset == 0  # the name is free
+    work(logs, NOW + 999)
+    assert name in os.listdir(maker.folders[0])
+    work(logs, NOW + 1000)
+    assert name not in os.listdir(maker.folders[0])
+    assert b"a" in part.read()
+
+
+def test_a_deletion_is_finished_after_a_restart(maker: Maker) -> None:
+    logs = maker.open()
+    logs.create("topic", 0, ID)
+    append(logs, "topic", 0, b"a")
+    logs.delete("topic", 0)
+    maker.killed(logs)
+    logs = maker.open()
+    assert len(logs) == 0
+    work(logs, NOW)
+    assert not [name for name in os.listdir(maker.folders[0]) if name.startswith("topic")]
+
+
+def test_a_new_log_does_not_inherit_the_offsets_of_a_deleted_one(maker: Maker) -> None:
+    logs = maker.open()
+    logs.create("topic", 0, ID)
+    append(logs, "topic", 0, b"a", b"b", b"c")
+    logs.get("topic", 0).advance_start(2)
+    job = logs.flush_now(logs.get("topic", 0), NOW)
+    assert job is not None
+    job.run()
+    logs.finish(job)
+    late = logs.checkpoint(NOW)
+    for checkpoint in logs.checkpoint(NOW) or late:
+        checkpoint.run()
+    logs.delete("topic", 0)
+    logs.create("topic", 0, OTHER_ID)
+    append(logs, "topic", 0, b"z")
+    for checkpoint in late:
+        checkpoint.run()  # collected before, run only now
+        logs.finish(checkpoint)
+    maker.killed(logs)
+    logs = maker.open()
+    log = logs.get("topic", 0)
+    assert (log.log_start_offset, log.log_end_offset, log.topic_id) == (0, 1, OTHER_ID)
+    assert values(logs, "topic", 0) == [b"z"]
+
+
+def test_truncation_lowers_the_stored_recovery_point_first(maker: Maker) -> None:
+    logs = maker.open()
+    log = logs.create("topic", 0, ID)
+    append(logs, "topic", 0, b"a", b"b", b"c")
+    log.flush(NOW)
+    for job in logs.checkpoint(NOW):
+        job.run()
+        logs.finish(job)
+    late = logs.checkpoint(NOW)
+    log.truncate_to(1, NOW)
+    for job in late:
+        job.run()
+    assert read_offsets(f"{maker.folders[0]}/recovery-point-offset-checkpoint") == {("topic", 0): 1}
+
+
+def test_a_changed_configuration_reaches_the_logs(maker: Maker) -> None:
+    logs = maker.open()
+    log = logs.create("topic", 0, ID)
+    other = logs.create("other", 0, ID)
+    maker.config = replace(maker.config, max_message_bytes=1234)
+    logs.reconfigure("topic")
+    assert log.config.max_message_bytes == 1234
+    assert other.config.max_message_bytes != 1234
+
+
+def test_a_lost_topic_id_is_written_again(maker: Maker) -> None:
+    logs = maker.open()
+    logs.create("topic", 0, ID)
+    logs.close()
+    path = Path(maker.folders[0]) / "topic-0" / "partition.metadata"
+    path.unlink()
+    logs = maker.open()
+    assert logs.get_or_create("topic", 0, ID).topic_id == ID
+    assert path.exists()
+
+
+def test_checkpoints_that_cannot_be_read_cost_time_not_data(maker: Maker) -> None:
+    logs = maker.open()
+    logs.create("topic", 0, ID)
+    append(logs, "topic", 0, b"a", b"b")
+    logs.close()
+    Path(maker.folders[0], "recovery-point-offset-checkpoint").write_text("0\n5\ngarbage\n")
+    logs = maker.open()
+    assert values(logs, "topic", 0) == [b"a", b"b"]
+    assert not logs.was_clean
+
+
+def test_producers_expire(maker: Maker) -> None:
+    logs = maker.open(producer_expiration_ms=1000)
+    log = logs.create("topic", 0, ID)
+    log.append(a_batch(producer_id=1, producer_epoch=0, base_sequence=0), 0, NOW)
+    assert logs.expire_producers(NOW + 999) == 0
+    assert logs.expire_producers(NOW + 1000) == 1
+
+
+def test_thousands_of_partitions(maker: Maker) -> None:
+    """Made, stopped and opened without a file each that could be spared."""
+    logs = maker.open(max_open_files=64)
+    for partition in range(2000):
+        logs.create("topic", partition, ID)
+    assert all(
+        os.listdir(f"{maker.folders[0]}/topic-{partition}") == ["partition.metadata"]
+        for partition in (0, 999, 1999)
+    )
+    assert len(logs.open_files) == 0
+    logs.close()
+    logs = maker.open()
+    assert len(logs) == 2000
+    assert logs.loaded() == []
+
+
+def test_close_flushes_in_threads(maker: Maker) -> None:
+    logs = maker.open()
+    for partition in range(100):
+        logs.create("topic", partition, ID)
+        append(logs, "topic", partition, b"a")
+    begun = logs.flush_now(logs.get("topic", 7), NOW)  # and nobody runs it
+    assert begun is not None
+    logs.close(threads=4)
+    logs = maker.open()
+    assert logs.was_clean
+    assert all(values(logs, "topic", partition) == [b"a"] for partition in range(100))
+
+
+def test_jobs_never_raise(maker: Maker) -> None:
+    files = Broken()
+    logs = maker.open(files)
+    maker.config = replace(maker.config, flush_ms=0, file_delete_delay_ms=0)
+    logs.create("topic", 0, ID)
+    logs.create("topic", 1, ID)
+    append(logs, "topic", 0, b"a")
+    logs.delete("topic", 1)
+    jobs = logs.due(NOW) + logs.checkpoint(NOW)
+    runs: list[Callable[[], None]] = [job.run for job in jobs]
+    files.path = maker.folders[0]
+    for run in runs:
+        run()
+    for job in jobs:
+        logs.finish(job)
+    assert logs.get  # the broker lives
+    assert logs.folders[0].offline is not None
