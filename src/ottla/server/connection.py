@@ -267,9 +267,8 @@ class Connection:
         if filled < 4:
             return _FIRST_PARTIAL
         needed: int = _read_length(begun)[0] + 4
-        reactor = self.reactor
-        plenty = 2 * reactor.partial_bytes < reactor.partial_bytes_limit
-        eager = SPARE_BYTES if plenty and filled >= TRUSTED_BYTES else EAGER_BYTES
+        trusted = filled >= TRUSTED_BYTES and self.reactor.has_memory
+        eager = SPARE_BYTES if trusted else EAGER_BYTES
         return min(needed, max(2 * filled, eager))
 
     def _grow_partial(self, size: int) -> None:

@@ -168,9 +168,14 @@ class Reactor:
             connection.pause()
             self._waiting_for_memory.append(connection)
 
+    @property
+    def has_memory(self) -> bool:
+        """There is enough to be generous with it."""
+        return 2 * self.partial_bytes < self.partial_bytes_limit
+
     def take_buffer(self, size: int) -> bytearray:
         """Memory for a request that has arrived in part; it may be larger than asked for."""
-        if EAGER_BYTES < size <= SPARE_BYTES:
+        if EAGER_BYTES < size <= SPARE_BYTES and self.has_memory:
             buffer = self._spares.pop() if self._spares else bytearray(SPARE_BYTES)
         else:
             buffer = bytearray(size)

@@ -94,14 +94,14 @@ class Requests:
             return dice.choice(_CONFIG_VALUES)
         if "software" in name:
             return dice.choice(("client", "1.0", "", "-x", "a b"))
-        if chance < 0.75:
+        if chance < 0.85:
             alterable = "Delete" in self._api or "Alter" in self._api or "Partitions" in self._api
             if alterable and self._api != "DeleteRecordsRequest":
                 return dice.choice(self.world.victims)
             if name == "resource_name" and chance < 0.2:
                 return dice.choice((str(self.world.node_id), ""))
             return dice.choice(list(self.world.topics))
-        if chance < 0.77:
+        if chance < 0.88:
             return "x" * dice.choice((249, 250, 32767))
         length = dice.choice((0, 1, 3, 12, 126, 127, 128))
         return "".join(dice.choices(_LETTERS, k=length))
@@ -112,9 +112,9 @@ class Requests:
             return dice.random() < (0.8 if name == "validate_only" else 0.5)
         if code == "16s":
             chance = dice.random()
-            if chance < 0.7:
+            if chance < 0.85:
                 return dice.choice(list(self.world.topics.values()))
-            return bytes(16) if chance < 0.85 else dice.randbytes(16)
+            return bytes(16) if chance < 0.93 else dice.randbytes(16)
         if code == "d":
             return dice.choice((0.0, -1.5, 1e300, float("nan")))
         if name in _USUAL and dice.random() < 0.9:
@@ -128,10 +128,10 @@ class Requests:
         return fitting(dice, code)
 
 
-_PARTITIONS = (0, 0, 0, 1, 2, -1)
+_PARTITIONS = (0, 0, 0, 0, 1, 1, 2, 2, 3, -1)
 _OFFSETS = (0, 0, 1, 2, 3, 5, 10, -1, -2)
 _USUAL: dict[str, tuple[int, ...]] = {
-    "acks": (1, 1, 1, -1, -1, 0, 2),
+    "acks": (1, 1, 1, 1, -1, -1, -1, 0, 2),
     "index": _PARTITIONS,
     "partition": _PARTITIONS,
     "partitions": _PARTITIONS,
