@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gc
 import json
 import os
 import platform
@@ -105,9 +106,11 @@ def _processor() -> str:
 
 def _commit() -> str:
     root = Path(__file__).parent.parent
-    described = subprocess.run(
-        ["git", "-C", str(root), "describe", "--always", "--dirty"], capture_output=True, text=True
-    )
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
+    try:
+        described = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        return "unknown"
     return described.stdout.strip() or "unknown"
 
 
@@ -133,6 +136,7 @@ def _stop(_number: int, _frame: object) -> NoReturn:
 
 def _measure(options: argparse.Namespace, rows: list[Row]) -> dict[str, Any]:
     signal.signal(signal.SIGTERM, _stop)  # so that brokers and folders are cleared away
+    gc.disable()  # a collection would show up among the slowest requests
     environment = _environment()
     print(", ".join(f"{name} {value}" for name, value in environment.items()))
     bench = Bench(
@@ -151,6 +155,7 @@ def _measure(options: argparse.Namespace, rows: list[Row]) -> dict[str, Any]:
     print(ONE_LINE_HEADING)
     try:
         for row in rows:
+            gc.collect()
             row_began = time.monotonic()
             try:
                 figures = row.run(bench)

@@ -25,8 +25,8 @@ HOST = "127.0.0.1"
 _COMPLAINT = re.compile(r"\b(WARN|WARNING|ERROR|CRITICAL|FATAL|Traceback|slow disk)\b")
 _TIME = re.compile(r"^\S*\d\d:\d\d:\d\d\S*\s*")
 _VARYING = re.compile(r"\d+(\.\d+)?|/\S+")
-START_TIMEOUT = 90.0
-STOP_TIMEOUT = 90.0
+START_TIMEOUT = 180.0
+STOP_TIMEOUT = 180.0
 
 
 def free_port() -> int:

@@ -11,8 +11,8 @@ from types import TracebackType
 from bench.harness import wire
 from bench.harness.errors import BenchError
 
-ANSWER_TIMEOUT = 90.0  # Kafka takes long over thousands of partitions
-LEADER_TIMEOUT = 60.0
+ANSWER_TIMEOUT = 180.0  # Kafka takes long over thousands of partitions
+LEADER_TIMEOUT = 180.0
 
 # Errors that a broker answers with while it starts up or elects: worth asking again.
 _NOT_YET = {3, 5, 6, 14, 15, 16, 7}

@@ -12,6 +12,9 @@ import pytest
 # The kit is a package beside the tests; with pytest's importlib mode nothing else puts it on the path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+# What the kit asserts is told in full, as in a test.
+pytest.register_assert_rewrite("durability_kit")
+
 from durability_kit.wire import Wire
 
 from ottla.testing import BrokerProcess

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,10 +24,10 @@ from durability_kit.disk import (
     segments,
     stored_recovery_point,
 )
+from durability_kit.failing import FailingFiles, InnerBroker
 from durability_kit.wire import Wire, a_batch
 
 from ottla.protocol.errors import ErrorCode
-from ottla.testing import BrokerProcess
 
 COUNT = 12
 FIRST_TIMESTAMP = 1_700_000_000_000
@@ -42,7 +42,6 @@ class Topic(NamedTuple):
     """A topic of `COUNT` batches of one record, written by one producer."""
 
     name: str
-    folder: Path
     topic_id: bytes
     producer_id: int
     epoch: int
@@ -210,7 +209,7 @@ AFTER_A_STOP: dict[str, Case] = {
     "sealed-segment-broken": Case(ONE_SEGMENT, last_segment(break_fourth_header), offline),
     "folder-gone": Case(SEGMENTED, shutil.rmtree, begun_anew),
 }
-AFTER_A_KILL: dict[str, Case] = {
+AFTER_A_CRASH: dict[str, Case] = {
     "healthy": Case(SEGMENTED, lambda folder: None, all_there),
     **{
         f"tail-torn-{torn}": Case(
@@ -230,50 +229,52 @@ AFTER_A_KILL: dict[str, Case] = {
 }
 
 
-def survey(
-    folder: Path, cases: Mapping[str, Case], end: Callable[[BrokerProcess], object]
-) -> dict[str, Finding]:
-    broker = BrokerProcess(folder / "data")
-    try:
-        broker.start()
-        with Wire(broker.bootstrap) as wire:
-            producer_id, epoch = wire.producer_id()
-            topics = {}
+def survey(folder: Path, cases: Mapping[str, Case], *, crash: bool) -> dict[str, Finding]:
+    data = folder / "data"
+    topics = {}
+    files = FailingFiles()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        InnerBroker([data], files, patch) as broker,
+        Wire(broker.bootstrap) as wire,
+    ):
+        producer_id, epoch = wire.producer_id()
+        for name, case in cases.items():
+            wire.create_topic(name, 1, case.config)
+            topic_id = wire.metadata(name).topic_id
+            topics[name] = Topic(name, topic_id, producer_id, epoch)
+            topics[name].write(wire, 0, COUNT)
+        if crash:
             for name, case in cases.items():
-                wire.create_topic(name, 1, case.config)
-                topic_id = wire.metadata(name).topic_id
-                topic = Topic(name, broker.data / f"{name}-0", topic_id, producer_id, epoch)
-                topics[name] = topic
-                topic.write(wire, 0, COUNT)
-        for name, case in cases.items():
-            if case.config is FLUSHED:
-                await_that(
-                    lambda name=name: stored_recovery_point(broker.data, name) == COUNT,
-                    "the stored recovery point",
-                )
-        end(broker)
-        for name, case in cases.items():
-            case.damage(topics[name].folder)
-        before = {name: digests(topic.folder) for name, topic in topics.items()}
-        broker.start()
-        errors: dict[str, BaseException | None] = {}
+                if case.config is FLUSHED:
+                    await_that(
+                        lambda name=name: stored_recovery_point(data, name) == COUNT,
+                        "the stored recovery point",
+                    )
+            # What a process that is killed now would leave behind.
+            shutil.copytree(data, folder / "left")
+    if crash:
+        data = folder / "left"
+    logs = {name: data / f"{name}-0" for name in cases}
+    for name, case in cases.items():
+        case.damage(logs[name])
+    before = {name: digests(log) for name, log in logs.items()}
+    errors: dict[str, BaseException] = {}
+    with pytest.MonkeyPatch.context() as patch, InnerBroker([data], files, patch) as broker:
         for name, case in cases.items():
             with Wire(broker.bootstrap) as wire:
                 try:
                     case.probe(wire, topics[name])
-                except (AssertionError, OSError, pytest.fail.Exception) as error:
+                except (AssertionError, OSError) as error:
                     errors[name] = error
-        assert broker.stop() == 0
-        problems = problems_in(broker.data)
-        for name, topic in topics.items():
-            if cases[name].probe is offline and name not in errors:
-                try:
-                    untouched(before[name], digests(topic.folder))
-                except AssertionError as error:
-                    errors[name] = error
-        return {name: Finding(errors.get(name), problems.get(f"{name}-0", [])) for name in cases}
-    finally:
-        broker.kill()
+    problems = problems_in(data)
+    for name, case in cases.items():
+        if case.probe is offline and name not in errors:
+            try:
+                untouched(before[name], digests(logs[name]))
+            except AssertionError as error:
+                errors[name] = error
+    return {name: Finding(errors.get(name), problems.get(f"{name}-0", [])) for name in cases}
 
 
 def untouched(before: Mapping[str, str], after: Mapping[str, str]) -> None:
@@ -283,13 +284,13 @@ def untouched(before: Mapping[str, str], after: Mapping[str, str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def after_a_stop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Finding]]:
-    return survey(tmp_path_factory.mktemp("stop"), AFTER_A_STOP, BrokerProcess.stop)
+def after_a_stop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
+    return survey(tmp_path_factory.mktemp("stop"), AFTER_A_STOP, crash=False)
 
 
 @pytest.fixture(scope="module")
-def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Finding]]:
-    return survey(tmp_path_factory.mktemp("kill"), AFTER_A_KILL, BrokerProcess.kill)
+def after_a_crash(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
+    return survey(tmp_path_factory.mktemp("crash"), AFTER_A_CRASH, crash=True)
 
 
 def judge(finding: Finding, case: Case) -> None:
@@ -322,7 +323,7 @@ def test_damage_after_a_stop(after_a_stop: dict[str, Finding], name: str) -> Non
     judge(after_a_stop[name], AFTER_A_STOP[name])
 
 
-@pytest.mark.xdist_group("damage after a kill")
-@pytest.mark.parametrize("name", named(AFTER_A_KILL))
-def test_damage_after_a_kill(after_a_kill: dict[str, Finding], name: str) -> None:
-    judge(after_a_kill[name], AFTER_A_KILL[name])
+@pytest.mark.xdist_group("damage after a crash")
+@pytest.mark.parametrize("name", named(AFTER_A_CRASH))
+def test_damage_after_a_crash(after_a_crash: dict[str, Finding], name: str) -> None:
+    judge(after_a_crash[name], AFTER_A_CRASH[name])

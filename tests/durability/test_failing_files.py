@@ -177,3 +177,21 @@ def test_a_folder_whose_checkpoints_fail_is_offline_with_all_its_logs(
             assert_lives(wire, topic, 5)
     for folder in (one, two):
         assert_sound(folder)
+
+
+def test_a_flush_after_each_message_moves_the_recovery_point(
+    tmp_path: Path, files: FailingFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with InnerBroker([tmp_path], files, monkeypatch) as broker, Wire(broker.bootstrap) as wire:
+        wire.create_topic("flushed", 1, FLUSHED)
+        wire.create_topic("lazy")
+        for number in range(3):
+            write(wire, "lazy", 1, first=number)
+            write(wire, "flushed", 1, first=number)
+            await_that(
+                lambda number=number: stored_recovery_point(tmp_path, "flushed") == number + 1,
+                "the stored recovery point",
+            )
+            assert stored_recovery_point(tmp_path, "lazy") == 0
+        segment = str(tmp_path / "flushed-0" / "00000000000000000000.log")
+        assert files.calls["fsync"][segment] >= 3

@@ -115,10 +115,12 @@ def test_kill_while_topics_come_and_go(broker: BrokerProcess) -> None:
             names = wire.topic_names()
             wanted = {name for name, there in known.items() if there}
             assert names - undecided == wanted - undecided
-            for name in sorted(wanted & names)[-5:]:
+            for name in names:
                 for partition in (0, 1):
+                    # What was torn while the partition was made is mended when it is first used.
                     _, end = wire.bounds(name, partition)
-                    assert wire.produce(name, partition, [b"%d" % end]) == end
+                    if chance.random() < 0.1:
+                        assert wire.produce(name, partition, [b"%d" % end]) == end
     assert len(known) > 20
     assert broker.stop() == 0
     assert_sound(broker.data)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from durability_kit.disk import SMALL_SEGMENTS, assert_sound, await_that, segments
+from durability_kit.failing import FailingFiles, InnerBroker
 from durability_kit.wire import Wire, a_batch
 
 from ottla.protocol.errors import ErrorCode
@@ -18,6 +19,7 @@ from ottla.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from ottla.server.broker import Broker
 from ottla.testing import BrokerProcess
 
 Connect = Callable[[BrokerProcess], Wire]
@@ -195,3 +197,26 @@ def test_what_was_to_be_removed_goes_after_a_restart(
     assert wire.bounds("doomed") == (0, 0)
     assert broker.stop() == 0
     assert_sound(broker.data)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a crash between the deletion in the metadata store and the renaming of the folder leaves "
+    "the log for ever: it is taken for one of an unknown topic",
+)
+def test_a_deletion_that_a_crash_interrupted_is_brought_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        monkeypatch.context() as patch,
+        InnerBroker([tmp_path], FailingFiles(), patch) as inner,
+        Wire(inner.bootstrap) as wire,
+    ):
+        wire.create_topic("orders")
+        write(wire, "orders", 3)
+        # As if the process were killed there.
+        patch.setattr(Broker, "_delete_log", lambda *_: None)
+        wire.delete_topic("orders")
+    assert (tmp_path / "orders-0").exists()
+    with InnerBroker([tmp_path], FailingFiles(), monkeypatch):
+        await_that(lambda: not (tmp_path / "orders-0").exists(), "the log to go", patience=2)

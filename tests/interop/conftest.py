@@ -67,7 +67,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         yield elsewhere
         return
     data = tmp_path_factory.mktemp("broker") / "data"
-    with BrokerProcess(data) as process:
+    # Groups of one member need not wait for more of them.
+    with BrokerProcess(data, settings={"group.initial.rebalance.delay.ms": "0"}) as process:
         yield RunningBroker(process.bootstrap, data)
 
 

@@ -31,11 +31,13 @@ template(name="document" type="list" option.jsonf="on") {{
 ruleset(name="file lines") {{
   action(type="omkafka" broker=["{bootstrap}"] topic="{topic}" key="{key}" template="line"
          errorFile="{folder}/errors.json"
+         action.resumeInterval="1" action.resumeRetryCount="-1"
          confParam=["compression.codec={codec}", "linger.ms=20", "reconnect.backoff.max.ms=100"])
 }}
 ruleset(name="programs") {{
   action(type="omkafka" broker=["{bootstrap}"] topic="{topic}" template="document"
          errorFile="{folder}/errors.json"
+         action.resumeInterval="1" action.resumeRetryCount="-1"
          confParam=["compression.codec={codec}", "linger.ms=20", "reconnect.backoff.max.ms=100"])
 }}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -179,6 +180,7 @@ def test_transactions_hold_back_the_stable_offset(log: Log) -> None:
     log.append(sent(1, 0), 0, NOW)  # 1
     log.append(sent(2, 0), 0, NOW)  # 2
     log.append(a_batch(), 0, NOW)  # 3
+    assert log.last_stable_offset == 0  # not above the high watermark
     log.advance_high_watermark(4)
     assert log.last_stable_offset == 1
     log.append(a_marker(1, committed=False), 0, NOW, COORDINATOR)  # 4
@@ -320,6 +322,18 @@ def test_rolls_before_a_relative_offset_overflows(maker: LogMaker) -> None:
     sound(log)
 
 
+def test_a_leader_rolls_before_a_relative_offset_overflows(maker: LogMaker) -> None:
+    log = maker.create()
+    far = 2**31 - 2
+    log.append_replicated(build_batch([Record(0, NOW, None, b"")]), NOW)
+    log.append_replicated(build_batch([Record(far, NOW, None, b"")], base_offset=far), NOW)
+    log.append(a_batch(), 0, NOW)
+    assert len(log.segments) == 1
+    log.append(a_batch(), 0, NOW)
+    assert [segment.base_offset for segment in log.segments] == [0, 2**31]
+    sound(log)
+
+
 def test_jitter_makes_segments_roll_earlier_but_never_later(maker: LogMaker) -> None:
     maker.config = LogConfig(segment_ms=1000, segment_jitter_ms=1000)
     log = maker.create()
@@ -370,6 +384,27 @@ def test_prepare_changes_nothing_and_an_old_one_is_not_written(log: Log) -> None
     with pytest.raises(RuntimeError):
         log.commit(second)
     assert log.log_end_offset == 1
+    sound(log)
+
+
+def test_writes_and_flushes_on_other_threads(maker: LogMaker) -> None:
+    """With rolls in them, while the log is read here."""
+    maker.config = LogConfig(segment_bytes=1000)
+    log = maker.create()
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(60):
+            append = log.prepare(a_batch(b"x" * 300), 0, NOW)
+            writing = pool.submit(log.write, append)
+            job = log.flush_begin(NOW)
+            flushing = pool.submit(job.run) if job is not None else None
+            assert len(list(stored_batches(log))) == number
+            writing.result()
+            log.commit(append)
+            if job is not None and flushing is not None:
+                flushing.result()
+                log.flush_end(job)
+                assert log.recovery_point == number
+    assert len(log.segments) == 30
     sound(log)
 
 

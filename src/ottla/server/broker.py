@@ -34,6 +34,7 @@ from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.server import handlers
 from ottla.server.api import Api
 from ottla.server.clockwork import Clockwork
+from ottla.server.compaction import Compactor
 from ottla.server.config_rules import Rules
 from ottla.server.connection import Connection
 from ottla.server.coordinators import Coordinators
@@ -111,6 +112,7 @@ class Broker:
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
         self.clockwork = Clockwork(self.loop, self.logs, self.threads)
+        self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
         self.partitions = Partitions(self.id, self.logs, self.wakeups.moved, self.topic_config)
         self.store = EmbeddedStore(os.path.join(config.log_dirs[0], METADATA_FILE))
         self.controller = Controller(
@@ -270,6 +272,7 @@ class Broker:
         self.transactions.load_all()
         self.spawn(self._watch_store(), "watch over the metadata store")
         self.clockwork.start(self.config.log_retention_check_interval_ms / 1000)
+        self.compactor.start()
         self.reactor.start()
 
     async def _watch_store(self) -> None:
@@ -414,6 +417,7 @@ class Broker:
         self.reactor.close()
         for task in list(self._tasks):
             task.cancel()
+        await self.compactor.stop()
         await self.clockwork.stop()
         await self.controller.close()
         await self.store.close()

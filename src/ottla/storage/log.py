@@ -75,8 +75,9 @@ class Log(ReadableLog):
     ) -> Append:
         """Checks every batch and gives it its place, in the buffer too; the log stays as it is.
 
-        InvalidBatch, AppendRefused: nothing was wrong with the log. A duplicate of what was written
-        before comes back with `duplicate` set, and neither `write` nor `commit` is due.
+        InvalidBatch, AppendRefused: nothing was wrong with the log. The buffer is spent in any case:
+        it is no producer's batch any more. A duplicate of what was written before comes back with
+        `duplicate` set, and neither `write` nor `commit` is due.
         """
         if self.offline is not None or self._writing is not None:
             raise self._not_ready()

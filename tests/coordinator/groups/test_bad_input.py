@@ -26,6 +26,7 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 STABLE_WITH_TWO = """
     a: join instance=one -> NONE generation=1 ...
@@ -229,3 +230,36 @@ def test_a_member_without_any_time_to_rebalance_does_not_stop_the_clock() -> Non
         c: describe -> g:NONE Empty type=consumer data=
         """,
     )
+
+
+@pytest.mark.parametrize(
+    ("instance", "client"), [("x" * 32_731, "a"), (None, "x" * 32_731), ("ä" * 16_366, "a")]
+)
+def test_names_to_which_no_uuid_can_be_added(instance: str | None, client: str) -> None:
+    machine = Machine()
+    request = subscription(b"")
+    request.group_instance_id = instance
+    answer = machine.call(request, 9, client)
+    assert isinstance(answer, JoinGroupResponse)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert not machine.log
+
+
+def test_the_longest_name_that_fits() -> None:
+    machine = Machine()
+    request = subscription(b"")
+    request.group_id = "x" * 32_767
+    request.group_instance_id = "y" * 32_730
+    joined = machine.call(request, 9)
+    assert isinstance(joined, JoinGroupResponse)
+    assert joined.error_code == ErrorCode.NONE
+    synced = machine.call(
+        SyncGroupRequest(group_id=request.group_id, generation_id=1, member_id=joined.member_id),
+        4,
+    )
+    assert isinstance(synced, SyncGroupResponse)
+    assert synced.error_code == ErrorCode.NONE
+    machine.reload()
+    group = machine.shard.groups[request.group_id]
+    assert isinstance(group, ClassicGroup)
+    assert list(group.members) == [joined.member_id]

@@ -94,4 +94,5 @@ def problems_in(data: Path) -> dict[str, list[str]]:
 
 
 def assert_sound(data: Path) -> None:
-    assert not problems_in(data)
+    found = problems_in(data)
+    assert not found, found

@@ -35,10 +35,7 @@ _RANGES = {"b": 8, "h": 16, "i": 32, "q": 64}
 def fitting(dice: random.Random, code: str) -> int:
     """An integer for a struct code: one that often makes trouble, or any."""
     bits = _RANGES[code.lower()]
-    if dice.random() < 0.7:
-        value = dice.choice(INTERESTING)
-    else:
-        value = dice.getrandbits(bits)
+    value = dice.choice(INTERESTING) if dice.random() < 0.7 else dice.getrandbits(bits)
     value &= (1 << bits) - 1
     if code.islower() and value >> (bits - 1):
         value -= 1 << bits
@@ -147,7 +144,8 @@ def small_bomb(dice: random.Random) -> bytes:
     codec = dice.choice((Codec.GZIP, Codec.LZ4, Codec.ZSTD))
     header = read_header(build_batch(some_records(dice)))
     return assemble(
-        header._replace(attributes=int(codec)), compress(codec, bytes(dice.choice((40_000, 400_000))))
+        header._replace(attributes=int(codec)),
+        compress(codec, bytes(dice.choice((40_000, 400_000)))),
     )
 
 

@@ -16,19 +16,20 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-from fuzz_kit.requests import World
 from server_kit.broker_thread import Complaints
 
+from fuzz_kit.requests import World
 from ottla.cluster.decisions.topics import NewTopic
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.frame import has_flexible_response_header, parse_response_header
 from ottla.protocol.message import MalformedMessage, Message
-from ottla.record.errors import InvalidBatch
+from ottla.record.batch import records
 from ottla.server.api import DECLARED
 from ottla.server.broker import Broker
 from ottla.server.config import load
 from ottla.server.connection import Connection
 from ottla.storage.verify import verify_log
+from ottla.storage.walk import walk_checked
 
 _HEADER = struct.Struct(">ihhi")
 # A broker that needs longer for one request hangs.
@@ -127,43 +128,20 @@ class Harness:
 
     # Feeding ------------------------------------------------------------------------------------
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Send bytes over a connection; the response frames, without their lengths."""
-        return self.loop.run_until_complete(self.feed_async(data))
+    def feed(self, *pieces: bytes) -> list[bytes]:
+        """Send bytes over a connection, each piece read by itself; the response frames, without
+        their lengths."""
+        return self.loop.run_until_complete(self._feed(pieces))
 
-    async def feed_async(self, data: bytes) -> list[bytes]:
+    async def _feed(self, pieces: tuple[bytes, ...]) -> list[bytes]:
         if self._peer is None:
             self._connect()
-        peer, connection = self._peer, self._connection
-        assert peer is not None
+        connection = self._connection
         received = bytearray()
-        view = memoryview(data)
-        started = time.monotonic()
-        spins = 0
-        while True:
-            if view and not connection.closed:
-                try:
-                    view = view[peer.send(view) :]
-                except BlockingIOError:
-                    pass
-                except (BrokenPipeError, ConnectionResetError):
-                    view = view[:0]
-                if connection._reading:
-                    connection.on_readable()
-            self._drain(peer, received)
-            if connection.closed:
-                break
-            if not view and connection.idle and not self._unread(connection):
-                break
-            spins += 1
-            if spins > 3:
-                for fetch in list(self.broker.waiting_fetches):
-                    fetch.conclude()
-            if time.monotonic() - started > PATIENCE:
-                raise Misbehaviour("the broker hangs")
-            await asyncio.sleep(0 if spins < 100 else 0.001)
+        for piece in pieces:
+            await self._exchange(piece, received)
         frames = self._frames(received)
-        self._check(data, frames)
+        self._check(b"".join(pieces), frames)
         if connection.closed:
             self.closed += 1
             self.hang_up()
@@ -173,6 +151,35 @@ class Harness:
         else:
             self.answered += 1
         return frames
+
+    async def _exchange(self, data: bytes, received: bytearray) -> None:
+        """Send, and take what comes back, until everything was read and answered."""
+        peer, connection = self._peer, self._connection
+        assert peer is not None
+        view = memoryview(data)
+        started = time.monotonic()
+        spins = 0
+        while not connection.closed:
+            if view:
+                try:
+                    view = view[peer.send(view) :]
+                except BlockingIOError:
+                    pass
+                if connection._reading:
+                    connection.on_readable()
+            self._drain(peer, received)
+            if connection.closed:
+                break
+            if not view and connection.idle and not self._unread(connection):
+                return
+            spins += 1
+            if spins > 3:
+                for fetch in list(self.broker.waiting_fetches):
+                    fetch.conclude()
+            if time.monotonic() - started > PATIENCE:
+                raise Misbehaviour("the broker hangs")
+            await asyncio.sleep(0 if spins < 100 else 0.001)
+        self._drain(peer, received)
 
     @staticmethod
     def _unread(connection: Connection) -> bool:
@@ -269,14 +276,23 @@ class Harness:
             lines, self._complaints.lines = self._complaints.lines, []
             raise Misbehaviour("the broker complains:\n" + "\n".join(lines))
 
-    def verify_logs(self) -> None:
-        """Every batch that was stored is whole, in its place, and known to the indexes."""
+    def verify_logs(self) -> int:
+        """Every batch that was stored is whole, in its place, and known to the indexes; where the
+        broker has looked at every record, every record can be read. How many batches there are."""
+        batches = 0
         for partition in self.broker.partitions:
-            if partition.opened is None or partition.opened.offline is not None:
+            log = partition.opened
+            if log is None:
                 continue
-            try:
-                problems = list(verify_log(partition.opened))
-            except InvalidBatch as error:
-                raise Misbehaviour(f"{partition.topic}-{partition.index}: {error}") from error
+            assert log.offline is None, log.offline
+            problems = list(verify_log(log))
             if problems:
-                raise Misbehaviour(f"{partition.topic}-{partition.index}: {problems}")
+                raise Misbehaviour(f"{log.name}: {problems}")
+            for segment in log.segments:
+                if not segment.size:
+                    continue
+                for _, _, _, batch in walk_checked(segment.file(), 0, segment.size):
+                    batches += 1
+                    if log.topic == "compacted":
+                        assert all(record.key is not None for record in records(batch))
+        return batches

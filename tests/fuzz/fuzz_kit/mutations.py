@@ -39,7 +39,9 @@ def _false_length(dice: random.Random, data: bytearray) -> bytes:
         case 0:
             length = len(data) - 4 + dice.choice((-1, 1, -5, 5, 100))
         case 1:
-            length = dice.choice((0, 9, 10, 11, -1, 2**31 - 1, -(2**31), 100 << 20, (100 << 20) + 1))
+            length = dice.choice(
+                (0, 9, 10, 11, -1, 2**31 - 1, -(2**31), 100 << 20, (100 << 20) + 1)
+            )
         case _:
             length = dice.getrandbits(31)
     data[:4] = (length & 0xFFFFFFFF).to_bytes(4, "big")
@@ -70,7 +72,13 @@ def _overwrite(dice: random.Random, data: bytearray, _: list[bytes]) -> None:
 def _varint(dice: random.Random, data: bytearray, _: list[bytes]) -> None:
     at = _place(dice, data)
     data[at : at + dice.choice((0, 1))] = dice.choice(
-        (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\x80", b"\xff", b"\x80\x80\x80\x80\x80\x80")
+        (
+            b"\xff\xff\xff\xff\x0f",
+            b"\xff\xff\xff\xff\x07",
+            b"\x80",
+            b"\xff",
+            b"\x80\x80\x80\x80\x80\x80",
+        )
     )
 
 

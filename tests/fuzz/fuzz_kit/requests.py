@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzz_kit.batches import any_records, fitting
-
 from ottla.protocol.message import Message, Part
 from ottla.protocol.schema import Kind, Slot, slots_of
 

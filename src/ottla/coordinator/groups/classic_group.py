@@ -87,7 +87,6 @@ class ClassicMember:
         """Its request waits here, so it cannot send any."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
-
     def says(self, stored: MemberMetadata, protocol: str) -> bool:
         """Whether it is this member, in the state it is in, that was stored."""
         return (

@@ -15,6 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from ottla.coordinator.groups.classic_answers import (
+    answer_sync,
+    assigned,
+    joined,
+    leaving,
+    left,
+    protocols_of,
+    rebalance_timeout,
+    refuse_join,
+    refused_join,
+)
 from ottla.coordinator.groups.classic_group import (
     ClassicGroup,
     ClassicMember,
@@ -31,12 +42,9 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.join_group import (
     JoinGroupRequest,
-    JoinGroupResponse,
-    JoinGroupResponseMember,
 )
 from ottla.protocol.messages.leave_group import (
     LeaveGroupRequest,
-    LeaveGroupResponse,
     MemberIdentity,
     MemberResponse,
 )
@@ -54,14 +62,13 @@ STABLE = ClassicState.STABLE
 NEW_MEMBER_TIMEOUT_MS: Final = 5 * 60_000
 # How long silent members are waited for at the least, even if they ask for no time at all.
 LEAST_PATIENCE_MS: Final = 100
+# What a member id has behind the name of its client: a dash and a UUID.
+MEMBER_ID_SUFFIX: Final = 37
+LONGEST_STRING: Final = 32_767  # bytes, in the protocol and in records
 # From this version of JoinGroup on, a client has to come back with the id that it is given.
 _MEMBER_ID_REQUIRED_SINCE: Final = 4
-# From this version on, an answer can name no protocol,
-_NO_PROTOCOL_SINCE: Final = 7
-# and tell a leader that it leads, but has nothing to assign.
+# From this version on, a leader can be told that it leads, but has nothing to assign.
 _SKIP_ASSIGNMENT_SINCE: Final = 9
-# From this version of LeaveGroup on, several members can leave at once.
-_LEAVE_TOGETHER_SINCE: Final = 3
 
 
 class ClassicProtocol:
@@ -106,7 +113,7 @@ class ClassicProtocol:
             if joining is not None:
                 answer = refused_join(ErrorCode.NOT_COORDINATOR, member.id, joining.version)
                 out.answers.append((joining.ticket, answer))
-            _answer_sync(member, SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR), out)
+            answer_sync(member, SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR), out)
         group.move(Event.GONE)
 
     # JoinGroup ----------------------------------------------------------------------------------
@@ -120,6 +127,9 @@ class ClassicProtocol:
         now: Instant,
     ) -> Effects:
         protocols = protocols_of(request)
+        if not request.member_id and not _can_be_named(request, caller):
+            code = ErrorCode.INVALID_REQUEST
+            return Effects((ticket, refused_join(code, request.member_id, caller.version)))
         if group is not None:
             out = Effects()
             self._join(group, Waiting(ticket, caller.version), request, protocols, caller, now, out)
@@ -223,7 +233,7 @@ class ClassicProtocol:
             request.group_instance_id,
             caller.client_id,
             caller.client_host,
-            _rebalance_timeout(request, caller.version),
+            rebalance_timeout(request, caller.version),
             request.session_timeout_ms,
             protocols,
             self.session(group.group_id, new_id),
@@ -261,12 +271,12 @@ class ClassicProtocol:
         # were added), so in a stable group its joining again means a rebalance.
         if unchanged and (group.state is COMPLETING or (group.state is STABLE and not leads)):
             # Its client has perhaps not seen the answer to its first request.
-            out.answers.append((waiting.ticket, _joined(group, member)))
+            out.answers.append((waiting.ticket, joined(group, member)))
             return
         group.update(
             member,
             protocols,
-            _rebalance_timeout(request, waiting.version),
+            rebalance_timeout(request, waiting.version),
             request.session_timeout_ms,
         )
         self._wait_for_join(group, member, waiting, out)
@@ -295,15 +305,15 @@ class ClassicProtocol:
     ) -> None:
         """A static member is back. Who still uses its old id is fenced."""
         fenced = ErrorCode.FENCED_INSTANCE_ID
-        _refuse_join(group, old, fenced, old.id, out)
-        _answer_sync(old, SyncGroupResponse(error_code=fenced), out)
+        refuse_join(group, old, fenced, old.id, out)
+        answer_sync(old, SyncGroupResponse(error_code=fenced), out)
         old_leader = group.leader
         new = ClassicMember(
             new_id,
             old.instance_id,
             old.client_id,
             old.client_host,
-            _rebalance_timeout(request, waiting.version),
+            rebalance_timeout(request, waiting.version),
             request.session_timeout_ms,
             protocols,
             self.session(group.group_id, new_id),
@@ -323,12 +333,12 @@ class ClassicProtocol:
             return Effects((waiting.ticket, refused_join(code, "", waiting.version)))
 
         if waiting.version >= _SKIP_ASSIGNMENT_SINCE:
-            answer = _joined(group, new)
+            answer = joined(group, new)
             answer.skip_assignment = group.leader == new_id
         else:
             # Older clients cannot be told that they lead and have nothing to assign. With the old id
             # of the leader, which is not theirs, they take themselves for followers.
-            answer = _joined(group, new, leader=old_leader)
+            answer = joined(group, new, leader=old_leader)
         out.answers.append((waiting.ticket, answer))
         out.records.append(group_record(group, assignments_of(group), group.state_timestamp))
         out.failed = failed
@@ -355,9 +365,9 @@ class ClassicProtocol:
         if not group.pending_syncs:
             unset(group.synchronization)
         if group.state is STABLE:
-            out.answers.append((ticket, _assigned(group, member.assignment)))
+            out.answers.append((ticket, assigned(group, member.assignment)))
             return out
-        _answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out)
+        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out)
         member.syncing = ticket
         if group.leader == member.id:
             self._assign(group, request, now, out)
@@ -370,11 +380,14 @@ class ClassicProtocol:
         assignments = {each.member_id: each.assignment for each in request.assignments}
         for member in group.members.values():
             # A member that the leader forgot has nothing to do, and is told so.
-            assigned = _assigned(group, assignments.get(member.id, b""))
-            if _answer_sync(member, assigned, out):
+            share = assigned(group, assignments.get(member.id, b""))
+            if answer_sync(member, share, out):
                 self._renew(member, now)
 
         def failed(code: ErrorCode) -> Effects:
+            if code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE:
+                # Too large for the log, but no commit.
+                code = ErrorCode.UNKNOWN_SERVER_ERROR
             refusal = SyncGroupResponse(error_code=code)
             refused = Effects(*((told, refusal) for told, _ in out.answers))
             self._prepare_rebalance(group, now, refused)
@@ -420,7 +433,7 @@ class ClassicProtocol:
             if group.state in (STABLE, COMPLETING):
                 self._prepare_rebalance(group, now, out)
             elif group.state is PREPARING:
-                self._complete_when_all_joined(group, now, out)
+                self._complete_when_alljoined(group, now, out)
         return out
 
     @staticmethod
@@ -449,7 +462,7 @@ class ClassicProtocol:
     def _rebalance(self, group: ClassicGroup, now: Instant, out: Effects) -> None:
         """Begin one; or, in the middle of one, see whether all are there now."""
         if group.state is PREPARING:
-            self._complete_when_all_joined(group, now, out)
+            self._complete_when_alljoined(group, now, out)
         else:
             self._prepare_rebalance(group, now, out)
 
@@ -459,7 +472,7 @@ class ClassicProtocol:
             code = ErrorCode.REBALANCE_IN_PROGRESS
             for member in group.members.values():
                 member.assignment = b""
-                if _answer_sync(member, SyncGroupResponse(error_code=code), out):
+                if answer_sync(member, SyncGroupResponse(error_code=code), out):
                     self._renew(member, now)
         group.pending_syncs.clear()
         unset(group.synchronization)
@@ -476,7 +489,7 @@ class ClassicProtocol:
         else:
             self._timers.set(group.rebalance, now.monotonic + group.rebalance_timeout)
 
-    def _complete_when_all_joined(self, group: ClassicGroup, now: Instant, out: Effects) -> None:
+    def _complete_when_alljoined(self, group: ClassicGroup, now: Instant, out: Effects) -> None:
         # The first rebalance of a group waits for its delay, not for its members.
         if group.previous_state is not EMPTY and group.all_have_joined:
             self._complete_join(group, now, out)
@@ -513,7 +526,7 @@ class ClassicProtocol:
         for member in group.members.values():
             joining = group.take_join(member)
             if joining is not None:
-                out.answers.append((joining.ticket, _joined(group, member)))
+                out.answers.append((joining.ticket, joined(group, member)))
             self._renew(member, now)
             member.is_new = False
             group.pending_syncs.add(member.id)
@@ -576,90 +589,15 @@ class ClassicProtocol:
         return out
 
 
-# Requests and answers -------------------------------------------------------------------------------
-
-
-def protocols_of(request: JoinGroupRequest) -> Protocols:
-    protocols: Protocols = {}
-    for each in request.protocols:
-        protocols.setdefault(each.name, each.metadata)
-    return protocols
-
-
-def _rebalance_timeout(request: JoinGroupRequest, version: int) -> int:
-    """Version 0 has only one timeout."""
-    return request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
-
-
-def refused_join(code: ErrorCode, member_id: str, version: int) -> JoinGroupResponse:
-    return JoinGroupResponse(
-        error_code=code,
-        member_id=member_id,
-        protocol_name=None if version >= _NO_PROTOCOL_SINCE else "",
-    )
-
-
-def _joined(
-    group: ClassicGroup, member: ClassicMember, leader: str | None = None
-) -> JoinGroupResponse:
-    protocol = group.protocol or ""
-    response = JoinGroupResponse(
-        generation_id=group.generation,
-        protocol_type=group.protocol_type,
-        protocol_name=protocol,
-        leader=leader or group.leader or "",
-        member_id=member.id,
-    )
-    # Only the leader, who assigns, needs to know the others; unless it is not to assign.
-    if group.leader == member.id and leader is None:
-        response.members = [
-            JoinGroupResponseMember(
-                member_id=each.id,
-                group_instance_id=each.instance_id,
-                metadata=each.protocols[protocol],
-            )
-            for each in group.members.values()
-        ]
-    return response
-
-
-def _refuse_join(
-    group: ClassicGroup, member: ClassicMember, code: ErrorCode, member_id: str, out: Effects
-) -> None:
-    joining = group.take_join(member)
-    if joining is not None:
-        out.answers.append((joining.ticket, refused_join(code, member_id, joining.version)))
-
-
 def _dismiss(group: ClassicGroup, member: ClassicMember, out: Effects) -> None:
     """Remove a member, and tell it so where it waits."""
     code = ErrorCode.UNKNOWN_MEMBER_ID
-    _refuse_join(group, member, code, "", out)
-    _answer_sync(member, SyncGroupResponse(error_code=code), out)
+    refuse_join(group, member, code, "", out)
+    answer_sync(member, SyncGroupResponse(error_code=code), out)
     group.remove(member.id)
 
 
-def _assigned(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
-    return SyncGroupResponse(
-        protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=assignment
-    )
-
-
-def _answer_sync(member: ClassicMember, response: SyncGroupResponse, out: Effects) -> bool:
-    """Answer the member's SyncGroup, if one waits."""
-    waiting, member.syncing = member.syncing, None
-    if waiting is not None:
-        out.answers.append((waiting, response))
-    return waiting is not None
-
-
-def leaving(request: LeaveGroupRequest, version: int) -> list[MemberIdentity]:
-    if version >= _LEAVE_TOGETHER_SINCE:
-        return request.members
-    return [MemberIdentity(member_id=request.member_id)]
-
-
-def left(results: list[MemberResponse], version: int) -> LeaveGroupResponse:
-    if version >= _LEAVE_TOGETHER_SINCE:
-        return LeaveGroupResponse(members=results)
-    return LeaveGroupResponse(error_code=results[0].error_code)
+def _can_be_named(request: JoinGroupRequest, caller: Caller) -> bool:
+    """Whether the id of a new member, which begins with a name of its client, is not too long."""
+    name = caller.client_id if request.group_instance_id is None else request.group_instance_id
+    return len(name.encode()) + MEMBER_ID_SUFFIX <= LONGEST_STRING

@@ -38,6 +38,12 @@ _OFFSET_VALUE_WITH_EXPIRY_VERSION: Final = 1
 _SHORT = Struct(">h")
 _pack_short = _SHORT.pack
 _read_short = _SHORT.unpack_from
+_pack_int = Struct(">i").pack
+_OFFSET_KEY_BEGIN = _pack_short(OFFSET)
+# Version, offset, leader epoch, length of the metadata plus one, timestamp.
+_pack_plain_offset = Struct(">hqiBq").pack
+# One tagged field: number 0, of 16 bytes.
+_TOPIC_ID_TAG = b"\x01\x00\x10"
 
 
 def kind_of(key: bytes) -> int:
@@ -51,8 +57,18 @@ def kind_of(key: bytes) -> int:
 
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
-    return _pack_short(OFFSET) + key.encode(0)
+    # Written by hand, as its value: a commit makes one for each partition.
+    group, name = group_id.encode(), topic.encode()
+    return b"".join(
+        (
+            _OFFSET_KEY_BEGIN,
+            _pack_short(len(group)),
+            group,
+            _pack_short(len(name)),
+            name,
+            _pack_int(partition),
+        )
+    )
 
 
 def offset_value(
@@ -63,16 +79,25 @@ def offset_value(
     expire_timestamp: int,
     topic_id: bytes,
 ) -> bytes:
-    version = _OFFSET_VALUE_VERSION if expire_timestamp < 0 else _OFFSET_VALUE_WITH_EXPIRY_VERSION
-    value = OffsetCommitValue(
-        offset=offset,
-        leader_epoch=leader_epoch,
-        metadata=metadata,
-        commit_timestamp=commit_timestamp,
-        expire_timestamp=expire_timestamp,
-        topic_id=topic_id,
+    if metadata or expire_timestamp >= 0 or topic_id == ZERO_UUID:
+        version = _OFFSET_VALUE_VERSION
+        if expire_timestamp >= 0:
+            version = _OFFSET_VALUE_WITH_EXPIRY_VERSION
+        value = OffsetCommitValue(
+            offset=offset,
+            leader_epoch=leader_epoch,
+            metadata=metadata,
+            commit_timestamp=commit_timestamp,
+            expire_timestamp=expire_timestamp,
+            topic_id=topic_id,
+        )
+        return _pack_short(version) + value.encode(version)
+    # What nearly all of them are.
+    return (
+        _pack_plain_offset(_OFFSET_VALUE_VERSION, offset, leader_epoch, 1, commit_timestamp)
+        + _TOPIC_ID_TAG
+        + topic_id
     )
-    return _pack_short(version) + value.encode(version)
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> RecordPair:

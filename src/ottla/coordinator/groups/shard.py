@@ -11,13 +11,9 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from ottla.coordinator.groups.classic_answers import leaving, left, refused_join
 from ottla.coordinator.groups.classic_group import ClassicGroup, stored_member
-from ottla.coordinator.groups.classic_protocol import (
-    ClassicProtocol,
-    leaving,
-    left,
-    refused_join,
-)
+from ottla.coordinator.groups.classic_protocol import ClassicProtocol
 from ottla.coordinator.groups.group import Caller, Group
 from ottla.coordinator.groups.offset_requests import OffsetRequests
 from ottla.coordinator.groups.offsets import Offsets

@@ -13,7 +13,7 @@
 
 Beyond Kafka, which keeps an emptied header at the end of a whole pass, one stays at the end of every
 new segment: so a segment ends where the ones it was made from ended, and after a crash it is known
-exactly which ones it replaces.
+exactly which ones it replaces. It has offsets and epoch only, so that no transaction seems to go on.
 
 A batch that keeps all its records is given back as it came. Otherwise the bytes of the records that
 stay are put together anew, and compressed with the batch's codec.
@@ -164,18 +164,23 @@ class BatchFilter:
             return self._leave_old(batch, fields, is_last)
         attributes = fields[5]
         horizon = fields[7] if attributes & DELETE_HORIZON_BIT else None
-        keep_empty = is_last or self._is_last_of_producer(fields)
         if attributes & CONTROL_BIT:
             is_over = self.transactions.control(fields, batch)
             if not fields[12] or (is_over and horizon is not None and horizon <= self._now_ms):
-                return _emptied(fields) if keep_empty else None
+                return self._leave_none(fields, is_last)
             if is_over and horizon is None:
                 return self._with_horizon(batch, fields, None)
             return batch
         if self.transactions.data(fields):
             self.records_dropped += fields[12]
-            return _emptied(fields) if keep_empty else None
-        return self._leave_records(batch, fields, horizon, keep_empty)
+            return self._leave_none(fields, is_last)
+        return self._leave_records(batch, fields, horizon, is_last)
+
+    def _leave_none(self, fields: HeaderFields, is_last: bool) -> bytes | None:
+        """Of a batch without records."""
+        if self._is_last_of_producer(fields):
+            return _emptied(fields)
+        return _placeholder(fields) if is_last else None
 
     def _is_last_of_producer(self, fields: HeaderFields) -> bool:
         last = self._producers.get(fields[9])
@@ -187,7 +192,7 @@ class BatchFilter:
         return bool(fields[5] & CONTROL_BIT) and fields[10] == last.epoch
 
     def _leave_records(
-        self, batch: memoryview, fields: HeaderFields, horizon: int | None, keep_empty: bool
+        self, batch: memoryview, fields: HeaderFields, horizon: int | None, is_last: bool
     ) -> memoryview | bytes | None:
         header = BatchHeader._make(fields)
         data = contents(batch, header, DECOMPRESSED_LIMIT)
@@ -210,7 +215,7 @@ class BatchFilter:
             kept.append(span)
         self.records_dropped += fields[12] - len(kept)
         if not kept:
-            return _emptied(fields) if keep_empty else None
+            return self._leave_none(fields, is_last)
         if has_tombstones and horizon is None:
             return self._with_horizon(batch, fields, {span.offset_delta for span in kept})
         if len(kept) == fields[12]:
@@ -274,15 +279,14 @@ class BatchFilter:
         self.records_dropped += len(every) - len(kept)
         if len(kept) == len(every):
             return entry
-        if not kept and not is_last:
-            return None
+        if not kept:
+            return _placeholder(fields) if is_last else None
         return build_batch(
             kept,
-            base_offset=kept[0].offset if kept else last_offset,
+            base_offset=kept[0].offset,
             codec=fields[5] & CODEC_MASK,
             timestamp_type=(fields[5] & TIMESTAMP_TYPE_BIT) >> 3,
             last_offset=last_offset,
-            max_timestamp=None if kept else fields[8],
         )
 
 
@@ -301,4 +305,11 @@ def _emptied(fields: HeaderFields) -> bytes:
         timestamp_type=(attributes & TIMESTAMP_TYPE_BIT) >> 3,
         last_offset=fields[0] + fields[6],
         max_timestamp=fields[8],
+    )
+
+
+def _placeholder(fields: HeaderFields) -> bytes:
+    """A batch of nobody, that holds the offsets of one which went."""
+    return build_batch(
+        (), base_offset=fields[0], leader_epoch=fields[2], last_offset=fields[0] + fields[6]
     )

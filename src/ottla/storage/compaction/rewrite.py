@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from ottla.record.batch import CONTROL_BIT, BatchHeader, HeaderFields, contents
-from ottla.record.errors import InvalidBatch
+from ottla.record.errors import CorruptBatch, InvalidBatch
 from ottla.record.legacy import messages
 from ottla.storage.compaction.filter import (
     DECOMPRESSED_LIMIT,
@@ -365,7 +365,16 @@ class _Rewrite:
     def _batches(self, source: Source) -> Iterator[tuple[HeaderFields, memoryview]]:
         """The batches of a source, checked."""
         with self._open(self._path(source, LOG_SUFFIX)) as file:
-            for _, size, fields, batch in walk_checked(file, 0, source.size):
+            next_offset = source.base_offset
+            for position, size, fields, batch in walk_checked(file, 0, source.size):
+                # The checksum does not cover the base offset.
+                last_offset = fields[0] + fields[6]
+                if fields[0] < next_offset or last_offset >= source.end_offset:
+                    raise CorruptBatch(
+                        f"offsets {fields[0]} to {last_offset} at {position}, not between "
+                        f"{next_offset} and {source.end_offset}"
+                    )
+                next_offset = last_offset + 1
                 self._unchecked += size
                 if self._unchecked >= CHECK_BYTES:
                     self._spend()

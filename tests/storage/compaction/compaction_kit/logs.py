@@ -21,12 +21,12 @@ FAST = 1e308
 
 
 def compacting(**settings: Any) -> LogConfig:
-    """Every segment holds few batches, and anything dirty is worth a pass."""
+    """Small segments, and anything dirty is worth a pass."""
     given = {
         "cleanup_policy": ("compact",),
-        "segment_bytes": 400,
+        "segment_bytes": 8000,
         "index_interval_bytes": 100,
-        "segment_index_bytes": 400,
+        "segment_index_bytes": 4000,
         "min_cleanable_dirty_ratio": 0.0,
         "file_delete_delay_ms": 0,
     }
