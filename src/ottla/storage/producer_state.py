@@ -269,7 +269,8 @@ class ProducerStates:
                 for first, last, base_offset, last_offset, timestamp in state.batches:
                     if first == sequence and last == last_sequence:
                         return Duplicate(base_offset, last_offset, timestamp)
-                raise OutOfOrderSequence(producer_id, sequence, state.last_sequence)
+                if sequence != 0 or state.next_sequence != NO_SEQUENCE:
+                    raise OutOfOrderSequence(producer_id, sequence, state.last_sequence)
         elif origin is not _REPLICATION:
             if epoch < state.epoch:
                 raise InvalidProducerEpoch(producer_id, epoch, state.epoch)
@@ -306,7 +307,8 @@ class ProducerStates:
         if len(batches) == REMEMBERED_BATCHES:
             del batches[0]
         batches.append((sequence, last_sequence, base_offset, last_offset, timestamp))
-        state.next_sequence = last_sequence + 1 & MAX_SEQUENCE
+        # A coordinator's batch has no sequence: what a client may send next then takes a closer look.
+        state.next_sequence = last_sequence + 1 & MAX_SEQUENCE if sequence >= 0 else NO_SEQUENCE
         state.timestamp = timestamp
         state.seen = now
         self.map_end_offset = last_offset + 1
