@@ -118,21 +118,42 @@ def _random_numbers(first: int, last: int) -> Iterator[int]:
         yield numbers.randint(first, last)
 
 
-def _produce(broker: Broker, log: _Log, seconds: float) -> float:
+class _Speed(NamedTuple):
+    """How fast, and what a request cost the broker in microseconds of processor time."""
+
+    speed: float
+    cost: float
+
+
+def _produce(broker: Broker, log: _Log, seconds: float) -> _Speed:
     supply = PlainRequests(log.filled.topic, SHAPE, DEFAULTS)
-    load = produce_load(broker.address, [supply] * 8, 5, seconds=seconds, max_bytes=1 << 30)
-    return load.megabytes_per_second
+    load = produce_load(
+        broker.address,
+        [supply] * 8,
+        5,
+        seconds=seconds,
+        max_bytes=1 << 30,
+        broker_cpu=broker.cpu_seconds,
+    )
+    return _Speed(load.megabytes_per_second, load.broker_cost)
 
 
-def _fetch(broker: Broker, log: _Log, seconds: float) -> float:
-    offsets = _random_numbers(log.first, log.last)
-    load = fetch_load(broker.address, log.filled, FETCH_SIZE, seconds, offsets=offsets)
-    return load.requests_per_second
+def _fetch(broker: Broker, log: _Log, seconds: float) -> _Speed:
+    load = fetch_load(
+        broker.address,
+        log.filled,
+        FETCH_SIZE,
+        seconds,
+        offsets=_random_numbers(log.first, log.last),
+        broker_cpu=broker.cpu_seconds,
+    )
+    return _Speed(load.requests_per_second, load.broker_cost)
 
 
-def _find_by_time(broker: Broker, log: _Log, seconds: float) -> float:
+def _find_by_time(broker: Broker, log: _Log, seconds: float) -> _Speed:
     found = 0
     with broker.client() as client:
+        cpu_before = broker.cpu_seconds()
         began = time.perf_counter()
         for timestamp in _random_numbers(log.from_time, log.to_time):
             client.offset(log.filled.topic, 0, timestamp)
@@ -140,13 +161,14 @@ def _find_by_time(broker: Broker, log: _Log, seconds: float) -> float:
             took = time.perf_counter() - began
             if took >= seconds:
                 break
-    return found / took
+        cpu = broker.cpu_seconds() - cpu_before
+    return _Speed(found / took, cpu / found * 1e6)
 
 
 class _Figure(NamedTuple):
     what: str
     unit: str
-    measure: Callable[[Broker, _Log, float], float]
+    measure: Callable[[Broker, _Log, float], _Speed]
     target: Target | None
 
 
@@ -169,7 +191,7 @@ def _one_broker(
     settle_disk()
     results = []
     for figure in FIGURES:
-        speeds: dict[str, list[float]] = {"small": [], "large": []}
+        rounds: dict[str, list[_Speed]] = {"small": [], "large": []}
         for _ in range(bench.rounds):
             for name, log in (("small", small), ("large", large)):
                 if figure.measure is _produce:
@@ -179,13 +201,18 @@ def _one_broker(
                     settle_disk()
                 else:
                     _warm(broker, log)
-                speeds[name].append(figure.measure(broker, log, seconds))
+                rounds[name].append(figure.measure(broker, log, seconds))
                 if log not in (small, large):
                     broker.forget(log.filled.topic, wait=False)
-        ratios = [large / small for small, large in zip(*speeds.values(), strict=True)]
-        medians = {name: statistics.median(each) for name, each in speeds.items()}
-        note = f"{broker.name}: {medians['large']:,.0f} {figure.unit} with {records:,} records"
-        results.append((ratios, f"{note}, {medians['small']:,.0f} on the small log"))
+        ratios = [large.speed / small.speed for small, large in zip(*rounds.values(), strict=True)]
+        stored = {"small": "little", "large": f"{records:,} records"}
+        notes = [
+            f"{statistics.median(each.speed for each in speeds):,.0f} {figure.unit}"
+            f" and {statistics.median(each.cost for each in speeds):.1f} µs of processor time"
+            f" for a request with {stored[name]}"
+            for name, speeds in rounds.items()
+        ]
+        results.append((ratios, f"{broker.name}: " + "; ".join(notes)))
     for topic in (small.filled.topic, large.filled.topic):
         broker.forget(topic)
     return results

@@ -165,12 +165,12 @@ def busy(name: str, rounds: list[Load]) -> str:
     """Who was the limit: cores that the broker and the client kept busy, as medians."""
     broker = statistics.median(load.broker_cpu for load in rounds)
     client = statistics.median(load.client_cpu for load in rounds)
-    cost = statistics.median(load.broker_cpu * load.seconds / load.requests for load in rounds)
+    cost = statistics.median(load.broker_cost for load in rounds)
     if not broker:  # its processes are not ours to look into
         return f"{name}: client {client:.2f} cores"
     return (
         f"{name}: broker {broker:.2f} cores, client {client:.2f},"
-        f" {cost * 1e6:.1f} µs of the broker's processor time for a request"
+        f" {cost:.1f} µs of the broker's processor time for a request"
     )
 
 

@@ -227,6 +227,11 @@ class Load:
         return self.requests / self.seconds
 
     @property
+    def broker_cost(self) -> float:
+        """Microseconds of the broker's processor time for a request."""
+        return self.broker_cpu * self.seconds / self.requests * 1e6
+
+    @property
     def megabytes_per_second(self) -> float:
         return self.bytes / self.seconds / 1e6
 

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 # What the kit asserts is told in full, as in a test.
 pytest.register_assert_rewrite("durability_kit")
 
-from durability_kit.wire import Wire
+from durability_kit.wire import Wire  # noqa: E402
 
-from ottla.testing import BrokerProcess
+from ottla.testing import BrokerProcess  # noqa: E402
 
 
 @pytest.fixture

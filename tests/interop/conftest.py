@@ -19,6 +19,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from interop_kit.client import Client
+from interop_kit.proxy import RecordingProxy
 from interop_kit.registry import CLIENTS, OLD_CLIENTS
 from interop_kit.wire import RawConnection
 from interop_kit.wire_client import WireClient
@@ -88,6 +89,35 @@ def fresh_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     yield start
     for process in started:
         process.kill()
+
+
+@dataclass(frozen=True)
+class WatchedBroker:
+    """A broker that sends its clients to a proxy, which writes down what they ask."""
+
+    process: BrokerProcess
+    proxy: RecordingProxy
+
+
+@pytest.fixture(scope="session")
+def one_watched_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedBroker]:
+    if running_elsewhere() is not None:
+        pytest.skip("this test starts a broker of its own; OTTLA_TEST_BOOTSTRAP is set")
+    data = tmp_path_factory.mktemp("watched") / "data"
+    with RecordingProxy() as proxy:
+        advertised = f"PLAINTEXT://{proxy.address}"
+        with BrokerProcess(data, settings={"advertised.listeners": advertised}) as process:
+            proxy.forward_to(process.port)
+            yield WatchedBroker(process, proxy)
+
+
+@pytest.fixture
+def watched_broker(one_watched_broker: WatchedBroker) -> WatchedBroker:
+    """One for all tests of a worker, which may stop and start it; the proxy's list is empty."""
+    if not one_watched_broker.process.running:
+        one_watched_broker.process.start()
+    one_watched_broker.proxy.begin()
+    return one_watched_broker
 
 
 @pytest.fixture(scope="session")

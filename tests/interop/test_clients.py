@@ -53,6 +53,7 @@ def create(client: Client, reference: Client, topic: str, partitions: int = 1) -
 def test_create_and_delete_topic(client, reference, broker, topic) -> None:
     config = {"retention.ms": "86400000", "max.message.bytes": "2000000"}
     client.create_topic(topic, 3, config)
+    reference.await_topic(topic)
     with RawConnection(broker.bootstrap) as connection:
         brokers, topics = connection.metadata(topic)
         error, partitions = topics[topic]

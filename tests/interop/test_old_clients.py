@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import pytest
 from interop_kit.client import A, Ability, Client, Start, as_seen_by, carried
-from interop_kit.proxy import RecordingProxy
 from interop_kit.records import assert_same, binary_records, numbered, odd_records, plain_records
 from interop_kit.registry import OLD_CLIENTS, named, parsed
 from interop_kit.wire import RawConnection, stored_batches
@@ -150,25 +149,17 @@ def test_acknowledgements(client, reference, topic, acks) -> None:
 SPOKEN = {(0, 8, 2): (0, 0), (0, 9): (1, 1), (0, 10, 0): (2, 2), (0, 10, 2): (2, 3)}
 
 
-@pytest.fixture
-def proxy(fresh_broker, topic) -> Iterator[RecordingProxy]:
-    """In front of a broker of its own, which sends clients here; the topic is there."""
-    with RecordingProxy() as proxy:
-        broker = fresh_broker(settings={"advertised.listeners": f"PLAINTEXT://{proxy.address}"})
-        proxy.forward_to(broker.port)
-        WireClient(broker.bootstrap).create_topic(topic)
-        yield proxy
-
-
 @pytest.fixture(params=OLD_CLIENTS)
-def watched(request: pytest.FixtureRequest, proxy, tmp_path) -> Iterator[Client]:
-    client = OLD_CLIENTS[request.param].client(proxy.address, tmp_path)
+def watched(request: pytest.FixtureRequest, watched_broker, tmp_path) -> Iterator[Client]:
+    client = OLD_CLIENTS[request.param].client(watched_broker.proxy.address, tmp_path)
     yield client
     client.close()
 
 
-def test_old_clients_speak_old_versions(watched, proxy, topic) -> None:
+def test_old_clients_speak_old_versions(watched, watched_broker, topic) -> None:
     """Seen by a proxy: Produce 0-2 and Fetch 0-3, or the tests above would prove little."""
+    proxy = watched_broker.proxy
+    WireClient(watched_broker.process.bootstrap).create_topic(topic)
     records = carried(plain_records(5), watched)
     watched.produce(topic, records, "gzip")
     if watched.can(A.READ):

@@ -7,33 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 from interop_kit.client import A, Client
-from interop_kit.proxy import RecordingProxy
 from interop_kit.records import Record, assert_same, numbered, plain_records
 from interop_kit.registry import CLIENTS, named
 from interop_kit.wire_client import WireClient
-
-from ottla.testing import BrokerProcess
 
 FETCH = 1
 
 
 @pytest.fixture
-def proxy() -> Iterator[RecordingProxy]:
-    with RecordingProxy() as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def broker(fresh_broker, proxy) -> BrokerProcess:
-    """A broker that sends its clients to the proxy."""
-    broker = fresh_broker(settings={"advertised.listeners": f"PLAINTEXT://{proxy.address}"})
-    proxy.forward_to(broker.port)
-    return broker
-
-
-@pytest.fixture
-def reader(request: pytest.FixtureRequest, proxy, tmp_path) -> Iterator[Client]:
-    client = CLIENTS[request.param].client(proxy.address, tmp_path)
+def reader(request: pytest.FixtureRequest, watched_broker, tmp_path) -> Iterator[Client]:
+    client = CLIENTS[request.param].client(watched_broker.proxy.address, tmp_path)
     yield client
     client.close()
 
@@ -43,8 +26,9 @@ def reader(request: pytest.FixtureRequest, proxy, tmp_path) -> Iterator[Client]:
     [(name, "kill") for name in named(CLIENTS, A.READ)] + [("confluent-kafka", "stop")],
     indirect=["reader"],
 )
-def test_a_reader_goes_on(reader, broker, proxy, topic, end) -> None:
+def test_a_reader_goes_on(reader, watched_broker, topic, end) -> None:
     """What was acknowledged before is there after, and the reader goes on where it was."""
+    broker, proxy = watched_broker.process, watched_broker.proxy
     reference = WireClient(broker.bootstrap)
     reference.create_topic(topic)
     records = numbered(plain_records(40))

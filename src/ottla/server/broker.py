@@ -269,6 +269,7 @@ class Broker:
         self._name_strays()
         self.controller.subscribe(self._changed)
         # What was decided before a crash is ended now, not when somebody asks.
+        self.groups.load_all()
         self.transactions.load_all()
         self.spawn(self._watch_store(), "watch over the metadata store")
         self.clockwork.start(self.config.log_retention_check_interval_ms / 1000)
@@ -355,6 +356,8 @@ class Broker:
         for kind, name in delta.configs:
             if kind is ResourceType.TOPIC:
                 self.partitions.settle(name)
+        if delta.deleted or created:
+            self.groups.tell_all(lambda shard, now: shard.metadata_changed(now))
 
     def _unload_coordinators(self, topic: Topic) -> None:
         for partition in topic.partitions:

@@ -35,7 +35,6 @@ DEFAULT_SECURITY_PROTOCOL_MAP = (
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 REPLICATION = "replication"
-COMPACTION = "compaction"
 
 _BOOLEAN, _STRING, _LIST = SettingType.BOOLEAN, SettingType.STRING, SettingType.LIST
 _INT, _LONG, _DOUBLE = SettingType.INT, SettingType.LONG, SettingType.DOUBLE
@@ -343,7 +342,7 @@ def _compaction() -> Iterator[Setting]:
             _CLUSTER_WIDE,
         ),
     ):
-        yield Setting(name, kind, default, allowed, doc, (), scope, awaits=COMPACTION)
+        yield Setting(name, kind, default, allowed, doc, (), scope)
 
 
 def _replication() -> Iterator[Setting]:

@@ -34,7 +34,7 @@ S = TypeVar("S", bound=Shard)
 T = TypeVar("T")
 
 # Bytes of an internal partition that are read and replayed before the loop gets its turn.
-LOAD_BYTES = 1 << 20
+LOAD_BYTES = 128 << 10
 
 Refusal = Callable[[ErrorCode], "Message"]
 

@@ -38,9 +38,11 @@ def error_message(error: Exception | None) -> str | None:
     if error is None:
         return None
     text = error.message if isinstance(error, ProtocolError) else str(error)
-    if len(text) > LONGEST_MESSAGE:
-        text = f"{text[:LONGEST_MESSAGE]}…"
-    return text or None
+    return shortened(text) or None
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
 
 
 def error_code(error: Exception) -> ErrorCode:

@@ -9,7 +9,6 @@ Partitions that other brokers lead will get theirs by WriteTxnMarkers; `Markers`
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
     from ottla.coordinator.transactions import Ending
+    from ottla.coordinator.transactions.transaction import TopicPartition
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
     from ottla.storage.append import Append
@@ -32,8 +32,9 @@ log = logging.getLogger("ottla.markers")
 
 # Markers written before the loop gets its turn.
 AT_ONCE = 100
-# How long a marker that could not be written waits for the next try.
-RETRY_SECONDS = 0.1
+# How long a marker that could not be written waits for the next try: twice as long each time.
+FIRST_RETRY_SECONDS = 0.05
+LAST_RETRY_SECONDS = 5.0
 
 
 class Marker(NamedTuple):
@@ -130,7 +131,7 @@ class Markers:
 class _Ending:
     """One transaction whose markers are being written."""
 
-    __slots__ = ("_broker", "_done", "_left", "_marker", "cancelled", "ending")
+    __slots__ = ("_broker", "_done", "_left", "_marker", "_waits", "cancelled", "ending")
 
     def __init__(self, broker: Broker, ending: Ending, done: Callable[[_Ending], None]) -> None:
         self.ending = ending
@@ -138,6 +139,8 @@ class _Ending:
         self._broker = broker
         self._done = done
         self._left = len(ending.partitions)
+        # How long the next try of a partition waits, if one has failed.
+        self._waits: dict[TopicPartition, float] = {}
         self._marker = Marker(
             ending.producer_id,
             ending.epoch,
@@ -183,10 +186,11 @@ class _Ending:
                 topic, index, self.ending.transactional_id, error,
             )  # fmt: skip
         elif error is not None and not isinstance(error, UnknownLog):
-            log.warning(
-                "marker not written, tried again: topic=%s partition=%d id=%s %s",
-                topic, index, self.ending.transactional_id, error,
-            )  # fmt: skip
+            if (topic, index) not in self._waits:
+                log.warning(
+                    "marker not written, will be tried again: topic=%s partition=%d id=%s %s",
+                    topic, index, self.ending.transactional_id, error,
+                )  # fmt: skip
             self._again(topic, index)
             return
         self._left -= 1
@@ -194,5 +198,6 @@ class _Ending:
             self._done(self)
 
     def _again(self, topic: str, index: int) -> None:
-        loop: asyncio.AbstractEventLoop = self._broker.loop
-        loop.call_later(RETRY_SECONDS, self._write, topic, index)
+        wait = self._waits.get((topic, index), FIRST_RETRY_SECONDS)
+        self._waits[topic, index] = min(2 * wait, LAST_RETRY_SECONDS)
+        self._broker.loop.call_later(wait, self._write, topic, index)

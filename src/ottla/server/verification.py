@@ -77,7 +77,11 @@ _AGAIN = (
 
 
 def is_open(target: Partition, producer: Identity) -> bool:
-    """Whether the partition holds batches of the producer's transaction already."""
+    """Whether the partition holds batches of the producer's transaction already, and a further one
+    would come to stand among them."""
+    if target.lane is not None:
+        # The marker that ends the transaction may be in the queue.
+        return False
     state = target.log.producers.producers.get(producer.producer_id)
     return (
         state is not None and state.transaction_first_offset >= 0 and state.epoch == producer.epoch
@@ -98,6 +102,10 @@ def verify(
         broker.config.transaction_partition_verification_enable
     ):
         then(dict.fromkeys(partitions, ErrorCode.NONE))
+        return
+    if broker.transactions.partition_for(transactional_id) is None:
+        # Nobody ever had a transactional id.
+        then(dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING))
         return
     deadline = broker.loop.time() + PATIENCE_SECONDS
 

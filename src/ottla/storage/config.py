@@ -221,7 +221,6 @@ def _topic_settings() -> Iterator[Setting]:
         "How long a tombstone (a record with a key and no value) outlives compaction, so that a "
         "consumer reading from the start still learns of the deletion.",
         "log.cleaner.delete.retention.ms",
-        awaits="compaction",
     )
     yield setting(
         "file.delete.delay.ms",
@@ -277,7 +276,6 @@ def _topic_settings() -> Iterator[Setting]:
         "The longest time a record may stay out of compaction's reach; at least "
         "min.compaction.lag.ms.",
         "log.cleaner.max.compaction.lag.ms",
-        awaits="compaction",
     )
     yield setting(
         "max.message.bytes",
@@ -316,7 +314,6 @@ def _topic_settings() -> Iterator[Setting]:
         between(0, 1),
         "The share of a log that has to be uncompacted before it is compacted again.",
         "log.cleaner.min.cleanable.ratio",
-        awaits="compaction",
     )
     yield setting(
         "min.compaction.lag.ms",
@@ -324,7 +321,6 @@ def _topic_settings() -> Iterator[Setting]:
         at_least(0),
         "The shortest time a record stays as it was written before compaction may touch it.",
         "log.cleaner.min.compaction.lag.ms",
-        awaits="compaction",
     )
     yield setting(
         "min.insync.replicas",

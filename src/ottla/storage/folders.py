@@ -75,7 +75,8 @@ class DataFolder:
     """A folder of logs.
 
     Files beside the logs' folders: `.lock`, `.kafka_cleanshutdown` (only while no broker runs), and
-    the checkpoints of recovery points, log starts and high watermarks, each replaced as a whole. A
+    the checkpoints of recovery points, log starts, high watermarks and the offsets where compaction
+    goes on, each replaced as a whole. A
     checkpoint may be behind the logs, never ahead of them: a recovery point is stored after the
     sync, and lowered before a truncation.
     """

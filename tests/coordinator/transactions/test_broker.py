@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import pytest
 from server_kit.broker_thread import BrokerThread
-from server_kit.calls import Topic, create_topic
+from server_kit.calls import batch_of, create_topic, produce_request
 from transactions_kit.calls import (
     TRANSACTIONS,
     add,
@@ -33,7 +34,9 @@ from ottla.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.broker import Broker
+from ottla.storage.errors import StorageError
 
 StartBroker = Callable[..., BrokerThread]
 
@@ -208,6 +211,34 @@ def test_markers_queue_behind_appends_to_a_slow_disk(ready: BrokerThread) -> Non
             assert committed_values(wire, topic, index) == expected
 
 
+def test_a_batch_does_not_queue_up_behind_the_end_of_its_transaction(ready: BrokerThread) -> None:
+    name = fresh_id()
+    with ready.wire() as wire, ready.wire() as other:
+        topic = create_topic(wire)
+        producer = begin(wire, name)
+        add(wire, name, producer, (topic, 0))
+        sent(wire, topic, name, producer, b"in time")
+        gate = asyncio.Event()
+
+        async def wait(batch: bytearray) -> bytearray:
+            await gate.wait()
+            return batch
+
+        def block(broker: Broker) -> None:
+            target = broker.partitions.by_name[topic.name][0]
+            broker.lanes.append(target, bytearray(batch_of(b"slow")), lambda _: None, wait)
+
+        ready.run(block)
+        assert end(wire, name, producer, True).error_code == 0
+        late = send(other, topic, name, producer, b"late", sequence=1)
+        assert late.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert describe(wire, name).transaction_state == "PrepareCommit"
+        ready.run(lambda _: gate.set())
+        until_complete(wire, name)
+        assert committed_values(wire, topic) == [b"in time", b"slow"]
+        assert stable_end(wire, topic) == 3
+
+
 def test_a_transaction_over_many_partitions(ready: BrokerThread) -> None:
     name = fresh_id()
     with ready.wire() as wire:
@@ -220,6 +251,35 @@ def test_a_transaction_over_many_partitions(ready: BrokerThread) -> None:
         finish(wire, name, producer, True)
         for index in (0, 99, 100, 249):
             assert committed_values(wire, topic, index) == [b"x"]
+
+
+def test_a_marker_that_cannot_be_written_is_tried_again(ready: BrokerThread) -> None:
+    name = fresh_id()
+    with ready.wire() as wire:
+        topic = create_topic(wire, partitions=2)
+        producer = begin(wire, name)
+        for index in range(2):
+            sent(wire, topic, name, producer, b"x", version=12, index=index)
+        refusals = [StorageError("not now"), StorageError("nor now")]
+
+        def refuse(broker: Broker) -> None:
+            target = broker.partitions.by_name[topic.name][1]
+            log = target.log
+            whole = log.producers.check_marker
+
+            def check(*arguments: Any) -> None:
+                if refusals:
+                    raise refusals.pop()
+                whole(*arguments)
+
+            log.producers.check_marker = check  # type: ignore[method-assign]
+
+        ready.run(refuse)
+        assert end(wire, name, producer, True, version=5).error_code == 0
+        assert committed_values(wire, topic) == [b"x"]
+        until_complete(wire, name)
+        assert not refusals
+        assert committed_values(wire, topic, 1) == [b"x"]
 
 
 def test_a_topic_that_was_deleted_holds_nobody_back(ready: BrokerThread) -> None:
@@ -248,7 +308,7 @@ def test_without_its_topic_there_is_no_coordinator(start_broker: StartBroker) ->
         assert end(wire, "t", producer, True, patient=False).error_code == code
         assert describe(wire, "t").error_code == code
         assert send(wire, topic, "t", producer, b"x", patient=False).error_code == (
-            ErrorCode.NOT_ENOUGH_REPLICAS
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING
         )
 
 
@@ -275,13 +335,19 @@ def test_patterns_of_ids(ready: BrokerThread) -> None:
         assert listed("orders") == (ErrorCode.NONE, set())
 
 
-def test_the_log_is_as_kafka_writes_it(ready: BrokerThread, tmp_path: Path) -> None:
-    """Its tools find the folder and read it; here only that there is one record for each step."""
+def test_a_transaction_costs_four_records(ready: BrokerThread) -> None:
+    """One for the identity, one for all partitions of a request, two for the end."""
     name = fresh_id()
     with ready.wire() as wire:
-        topic: Topic = create_topic(wire)
+        topic = create_topic(wire, partitions=3)
         producer = begin(wire, name)
-        sent(wire, topic, name, producer, b"x", version=12)
+        fields = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
+        batch = batch_of(b"x", base_sequence=0, transactional=True, **fields)
+        request = produce_request(
+            topic, (0, batch), (1, batch), (2, batch), acks=-1, transactional_id=name
+        )
+        answer = wire.call(request, ProduceResponse, 12)
+        assert {each.error_code for each in answer.responses[0].partition_responses} == {0}
         end(wire, name, producer, True, version=5)
         until_complete(wire, name)
     ends = ready.run(

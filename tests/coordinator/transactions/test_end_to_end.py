@@ -20,7 +20,14 @@ from transactions_kit.calls import fresh_id
 from ottla.testing import BrokerProcess
 
 PATIENCE = 30.0
-_SETTINGS = {"socket.timeout.ms": 5_000, "reconnect.backoff.max.ms": 200, "log_level": 0}
+_SETTINGS = {
+    "socket.timeout.ms": 5_000,
+    "reconnect.backoff.max.ms": 200,
+    "log_level": 0,
+    # librdkafka 2.16 forgets a broker that is away but keeps it as the coordinator of groups, and
+    # then waits for it for ever when it sends offsets.
+    "metadata.recovery.strategy": "none",
+}
 
 
 def make_topic(process: BrokerProcess, partitions: int = 1) -> str:
@@ -234,6 +241,7 @@ class Copier:
                     consumer.consumer_group_metadata(),
                     PATIENCE,
                 )
+                disturb()
                 producer.commit_transaction(PATIENCE)
                 position = following
             return position
@@ -252,15 +260,15 @@ def test_exactly_once_while_broker_and_client_die(
     process: BrokerProcess, chance: random.Random
 ) -> None:
     source, target = make_topic(process), make_topic(process)
-    count = 120
+    count = 80
     feeder = Producer({"bootstrap.servers": process.bootstrap, **_SETTINGS})
     for number in range(count):
         feeder.produce(source, str(number))
     assert feeder.flush(PATIENCE) == 0
-    deaths = ["broker", "client", "broker", "client", "broker"]
+    deaths = ["broker", "client", "broker"]
 
     def disturb() -> None:
-        if deaths and chance.random() < 0.5:
+        if deaths and chance.random() < 0.3:
             if deaths.pop() == "broker":
                 process.kill()
                 process.start()

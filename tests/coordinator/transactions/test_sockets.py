@@ -3,9 +3,21 @@ which is how their expectations were found."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from server_kit.broker_thread import BrokerElsewhere, BrokerThread
-from server_kit.calls import Topic, create_topic, end_offset, versions_of
+from server_kit.calls import (
+    Topic,
+    batch_of,
+    create_topic,
+    end_offset,
+    fetch_request,
+    produce,
+    produce_request,
+    values_of,
+    versions_of,
+)
 from server_kit.wire import Wire
 from transactions_kit.calls import (
     add,
@@ -41,6 +53,7 @@ from ottla.protocol.messages.describe_producers import (
     TopicRequest,
 )
 from ottla.protocol.messages.end_txn import EndTxnRequest
+from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -51,6 +64,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from ottla.protocol.messages.produce import ProduceResponse
 from ottla.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -226,7 +240,7 @@ def test_committed_and_aborted_transactions_side_by_side(wire: Wire, topic: Topi
     for turn in range(5):
         for name in names:
             sent(wire, topic, name, producers[name], name.encode(), sequence=turn, version=12)
-    end(wire, names[1], producers[1 and names[1]], True, version=5)
+    end(wire, names[1], producers[names[1]], True, version=5)
     # The first one holds everybody back.
     assert committed_values(wire, topic) == []
     end(wire, names[0], producers[names[0]], False, version=5)
@@ -237,6 +251,25 @@ def test_committed_and_aborted_transactions_side_by_side(wire: Wire, topic: Topi
     assert committed_values(wire, topic) == [
         name.encode() for _ in range(5) for name in (names[1], names[3])
     ]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_readers_of_committed_records_wait_for_the_end(
+    wire: Wire, connect: Callable[[], Wire], topic: Topic, committed: bool
+) -> None:
+    name = fresh_id()
+    producer = begin(wire, name)
+    sent(wire, topic, name, producer, b"decided", version=12)
+    reader = connect()
+    # It would wait longer than this test's connections do.
+    request = fetch_request(topic, (0, 0), max_wait_ms=60_000, isolation_level=1)
+    reader.send(request, 12)
+    following = end(wire, name, producer, committed, version=5)
+    (answer,) = reader.receive(FetchResponse, 12).responses[0].partitions
+    assert values_of(answer.records)[0] == b"decided"
+    aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
+    assert aborted == ([] if committed else [(producer.producer_id, 0)])
+    assert (answer.last_stable_offset, following.error_code) == (2, 0)
 
 
 # Verification
@@ -258,6 +291,44 @@ def test_a_batch_outside_of_the_transaction_is_refused(
     late = send(wire, topic, name, producer, b"x", version=version, index=1, sequence=1)
     assert late.error_code == expected
     assert end_offset(wire, topic) == 0
+
+
+@pytest.mark.parametrize("version", [9, 12])
+def test_partitions_of_one_request_are_judged_alone(wire: Wire, topic: Topic, version: int) -> None:
+    name = fresh_id()
+    producer = begin(wire, name)
+    assert add(wire, name, producer, (topic, 0)) == [ErrorCode.NONE]
+    fields = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
+    batch = batch_of(b"x", base_sequence=0, transactional=True, **fields)
+    plain = batch_of(b"plain")
+    request = produce_request(
+        topic, (0, batch), (1, batch), (7, batch), acks=-1, transactional_id=name
+    )
+    answer = wire.call(request, ProduceResponse, version)
+    found = {each.index: each.error_code for each in answer.responses[0].partition_responses}
+    other = ErrorCode.INVALID_TXN_STATE if version < 12 else ErrorCode.NONE
+    assert found == {0: 0, 1: other, 7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    # Batches outside of the transaction take no part in it.
+    assert produce(wire, topic, plain, version=version).error_code == 0
+    finish(wire, name, producer, False)
+    assert committed_values(wire, topic) == [b"plain"]
+    assert committed_values(wire, topic, 1) == []
+
+
+def test_a_producer_in_a_transaction_writes_nothing_beside_it(wire: Wire, topic: Topic) -> None:
+    name = fresh_id()
+    producer = begin(wire, name)
+    sent(wire, topic, name, producer, b"x", version=12)
+    fields = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
+    beside = batch_of(b"beside", base_sequence=1, **fields)
+    assert produce(wire, topic, beside, version=12).error_code == ErrorCode.INVALID_TXN_STATE
+    gap = send(wire, topic, name, producer, b"gap", sequence=7, version=12)
+    assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    again = send(wire, topic, name, producer, b"x", sequence=0, version=12)
+    assert (again.error_code, again.base_offset) == (0, 0)
+    assert end(wire, name, producer, True, version=5).error_code == 0
+    until_complete(wire, name)
+    assert committed_values(wire, topic) == [b"x"]
 
 
 @pytest.mark.parametrize("version", [9, 12])

@@ -67,7 +67,7 @@ class FailingFiles(Files):
         self._look("pwrite", self._paths[fd])
         return os.pwrite(fd, data, position)
 
-    def pread(self, fd: int, size: int, position: int) -> bytes:  # type: ignore[override]
+    def pread(self, fd: int, size: int, position: int) -> bytes:
         self._look("pread", self._paths[fd])
         return os.pread(fd, size, position)
 

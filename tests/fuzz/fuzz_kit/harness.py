@@ -35,6 +35,11 @@ _HEADER = struct.Struct(">ihhi")
 # A broker that needs longer for one request hangs.
 PATIENCE = 30.0
 
+# Answered when the other members of a group have come: a moment is given to them, no more.
+WAITING_APIS = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
+MOMENT = 30
+SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+
 TOPICS: dict[str, dict[str, str]] = {
     "plain": {},
     "packed": {"compression.type": "gzip"},
@@ -58,10 +63,9 @@ def response_class(key: int) -> type[Message]:
 
 
 class Harness:
-    def __init__(self, data: Path, **settings: str) -> None:
+    def __init__(self, data: Path) -> None:
         self.loop = asyncio.new_event_loop()
         self._data = data
-        self._settings = settings
         self._complaints = Complaints()
         self.broker: Broker
         self.world: World
@@ -86,9 +90,7 @@ class Harness:
                 environment={},
                 listen="127.0.0.1:0",
                 data=str(self._data),
-                assignments=[
-                    f"{name.replace('_', '.')}={value}" for name, value in self._settings.items()
-                ],
+                assignments=[f"{name}={value}" for name, value in SETTINGS.items()],
             )
         )
         await self.broker.start()
@@ -145,7 +147,7 @@ class Harness:
         if connection.closed:
             self.closed += 1
             self.hang_up()
-        elif connection._partial_filled:
+        elif connection._partial_filled or connection.slots:
             self.waiting += 1
             self.hang_up()
         else:
@@ -173,6 +175,8 @@ class Harness:
             if not view and connection.idle and not self._unread(connection):
                 return
             spins += 1
+            if spins > MOMENT and self._may_wait():
+                return
             if spins > 3:
                 for fetch in list(self.broker.waiting_fetches):
                     fetch.conclude()
@@ -180,6 +184,11 @@ class Harness:
                 raise Misbehaviour("the broker hangs")
             await asyncio.sleep(0 if spins < 100 else 0.001)
         self._drain(peer, received)
+
+    def _may_wait(self) -> bool:
+        """Whether the request that is being handled waits for others by its nature."""
+        api = self._connection.last_api
+        return api is not None and api.key in WAITING_APIS
 
     @staticmethod
     def _unread(connection: Connection) -> bool:

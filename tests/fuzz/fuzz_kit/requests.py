@@ -28,6 +28,26 @@ _CONFIG_VALUES = (
 )  # fmt: skip
 
 
+_GROUPS = ("group-0", "group-1", "group-2")
+_TRANSACTIONS = ("transaction-0", "transaction-1")
+_TEXTS: dict[str, tuple[str | None, ...]] = {
+    "transactional_id": (*_TRANSACTIONS, *_TRANSACTIONS, ""),
+    "transactional_ids": _TRANSACTIONS,
+    "v3_and_below_transactional_id": _TRANSACTIONS,
+    "group_id": _GROUPS,
+    "group_ids": _GROUPS,
+    "groups": _GROUPS,
+    "groups_names": _GROUPS,
+    "member_id": ("", "", "member-0"),
+    "group_instance_id": ("instance-0", "instance-1"),
+    "protocol_type": ("consumer",),
+    "protocol_name": ("range", "sticky"),
+    "states_filter": ("Stable", "Empty", "Dead"),
+    "key": (*_GROUPS, *_TRANSACTIONS),
+    "coordinator_keys": (*_GROUPS, *_TRANSACTIONS),
+}
+
+
 class World:
     """What there is in the broker that the requests go to."""
 
@@ -85,8 +105,10 @@ class Requests:
     def text(self, name: str) -> str | None:
         dice = self.dice
         chance = dice.random()
-        if name == "transactional_id":
-            return None if chance < 0.9 else dice.choice(("", "mine"))
+        if name == "transactional_id" and self._api == "ProduceRequest":
+            return None if chance < 0.9 else dice.choice(("", *_TRANSACTIONS))
+        if name in _TEXTS and chance < 0.9:
+            return dice.choice(_TEXTS[name])
         if name in ("name", "configuration_keys") and "Config" in self._api and chance < 0.9:
             return dice.choice(_CONFIGS)
         if name == "value":
@@ -156,6 +178,13 @@ _USUAL: dict[str, tuple[int, ...]] = {
     "endpoint_type": (1, 1, 2, 0),
     "key_type": (0, 1, 2, 3),
     "max_num_offsets": (0, 1, 2, 100),
-    "producer_id": (-1, 0, 5),
-    "producer_epoch": (-1, 0, 5),
+    "producer_id": (-1, 0, 0, 1, 2, 5),
+    "producer_epoch": (-1, 0, 0, 0, 1, 5),
+    "generation_id": (-1, 0, 1, 2),
+    "generation_id_or_member_epoch": (-1, 0, 1, 2),
+    "session_timeout_ms": (6000, 10_000, 45_000, 1),
+    "rebalance_timeout_ms": (1, 100, -1),
+    "transaction_timeout_ms": (1000, 60_000, 0),
+    "committed_offset": _OFFSETS,
+    "coordinator_epoch": (-1, 0, 1),
 }

@@ -33,6 +33,13 @@ class RecordingProxy:
     def forward_to(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
 
+    def begin(self) -> None:
+        """Hang up on clients of earlier tests, forget what they asked, and take new ones."""
+        self.turn_away()
+        with self._changed:
+            self.requests.clear()
+        self.listen()
+
     def listen(self) -> None:
         """Take clients; the second time on the same port."""
         listener = socket.socket()

@@ -6,7 +6,15 @@ from typing import NamedTuple
 
 import pytest
 
-from ottla.storage.compaction.plan import Dirt, Source, Weight, assess, group, wants_cleaning
+from ottla.storage.compaction.plan import (
+    LARGEST_GROUP,
+    Dirt,
+    Source,
+    Weight,
+    assess,
+    group,
+    wants_cleaning,
+)
 from ottla.storage.config import LogConfig
 
 NOW = 1_000_000
@@ -126,6 +134,11 @@ def test_neighbours_become_one_as_long_as_they_fit() -> None:
     assert groups_of((0, 10, 500, 0), (10, 20, 1, 0), (20, 30, 500, 0)) == [1, 1, 1]
     assert groups_of((0, 10, 1, 60), (10, 20, 1, 60), (20, 30, 1, 40)) == [1, 2]
     assert groups_of() == []
+
+
+def test_not_too_many_become_one() -> None:
+    count = LARGEST_GROUP + 10
+    assert groups_of(*((base, base + 1, 0, 0) for base in range(count))) == [LARGEST_GROUP, 10]
 
 
 def test_offsets_stay_within_32_bits_of_the_first() -> None:

@@ -7,7 +7,7 @@ from it. What lasts (see `settle`) is set by replaying the group's record; the r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.coordinator.groups.group import Committer, GroupKind
@@ -204,15 +204,14 @@ class ClassicGroup:
         self._supporters.update(member.protocols.keys())
 
     def remove(self, member_id: str) -> ClassicMember | None:
-        """Forget a member, or an id that was handed out. Its waiting requests are the caller's."""
+        """Forget a member, or an id that was handed out. Requests of it that wait are answered."""
         self.forget_pending(member_id)
         self.pending_syncs.discard(member_id)
         member = self.members.pop(member_id, None)
         if member is None:
             return None
+        assert member.joining is None
         self._supporters.subtract(member.protocols.keys())
-        if member.joining is not None:
-            self.joining_count -= 1
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
         if self.leader == member_id:
@@ -226,7 +225,7 @@ class ClassicGroup:
             unset(session)
 
     def replace(self, old: ClassicMember, new: ClassicMember) -> None:
-        """A static member is back under a new id. The old one's requests are the caller's."""
+        """A static member is back under a new id."""
         was_leader = self.leader == old.id
         assert old.instance_id == new.instance_id
         self.remove(old.id)
@@ -288,13 +287,6 @@ class ClassicGroup:
         self.subscribed_topics = self._read_subscriptions()
         self.pending_syncs.clear()
         self.move(Event.ALL_JOINED)
-
-    def timers(self) -> Iterator[Timer]:
-        yield self.rebalance
-        yield self.synchronization
-        yield from self.pending_joins.values()
-        for member in self.members.values():
-            yield member.session
 
     # Protocols ----------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from ottla.coordinator.groups.records import (
     read_offset_value,
 )
 from ottla.coordinator.groups.states import ClassicState
-from ottla.coordinator.groups.timers import Timer, Timers, unset
+from ottla.coordinator.groups.timers import Timer, Timers
 from ottla.coordinator.shard import NOTHING, Effects, Instant, Replayed, Ticket
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import MalformedMessage
@@ -304,8 +304,6 @@ class GroupShard:
         group = self._find_classic(group_id)
         if record.value is None:
             if group is not None:
-                for timer in group.timers():
-                    unset(timer)
                 del self.groups[group_id]
             return
         value = read_group_value(record.value)

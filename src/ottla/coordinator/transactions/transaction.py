@@ -59,7 +59,7 @@ class Transaction:
     epoch: int
     timeout_ms: int
     state: State
-    # Never empty while ONGOING, always while EMPTY or COMPLETE.
+    # Always none while EMPTY or COMPLETE.
     partitions: frozenset[TopicPartition] = frozenset()
     # Wall clock in milliseconds; -1: no transaction has begun.
     started: int = -1

@@ -20,6 +20,7 @@ from ottla.protocol.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from ottla.server.api import Outcome, Request, handles
+from ottla.server.failures import shortened
 from ottla.server.gathering import Part, gathered
 from ottla.server.operations import Operation
 
@@ -39,6 +40,9 @@ GROUP_OPERATIONS = sum(
 def describe_groups(request: Request[DescribeGroupsRequest]) -> Outcome:
     def combine(answers: list[DescribeGroupsResponse]) -> DescribeGroupsResponse:
         groups = [group for answer in answers for group in answer.groups]
+        for group in groups:
+            if group.error_message is not None:
+                group.error_message = shortened(group.error_message)
         if request.message.include_authorized_operations:
             for group in groups:
                 group.authorized_operations = GROUP_OPERATIONS

@@ -8,6 +8,9 @@ from typing import NamedTuple, Protocol
 from ottla.storage.config import LogConfig
 from ottla.storage.index import MAX_RELATIVE_OFFSET
 
+# More do not become one at a time: their files are renamed on the loop.
+LARGEST_GROUP = 64
+
 
 class SealedSegment(Protocol):
     """What is asked of a segment. The two timestamps may have to be read from disk, so they are asked
@@ -127,6 +130,7 @@ def group(
         times += weight.time_index_size
         if (
             groups
+            and len(groups[-1]) < LARGEST_GROUP
             and size <= max_bytes
             and offsets <= max_index_bytes
             and times <= max_index_bytes

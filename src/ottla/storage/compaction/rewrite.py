@@ -421,6 +421,6 @@ def _keys(fields: HeaderFields, batch: memoryview) -> Iterator[tuple[bytes, int]
         return
     base_offset = fields[0]
     data = contents(batch, BatchHeader._make(fields), DECOMPRESSED_LIMIT)
-    for span in record_spans(data, fields[12]):
-        if span.key is not None:
-            yield span.key, base_offset + span.offset_delta
+    for _, _, delta, _, key, _ in record_spans(data, fields[12]):
+        if key is not None:
+            yield key, base_offset + delta

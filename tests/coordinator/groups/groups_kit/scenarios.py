@@ -521,6 +521,6 @@ def play(target: Target, text: str) -> None:
     played = Run(Scenario("in a test", lines), target, lambda group: group).text()
     shown = []
     for line, expected in zip(played.split("\n")[2:], lines, strict=True):
-        begin = expected.removesuffix(" ...")
+        begin = expected.removesuffix("...").rstrip()
         shown.append(expected if begin != expected and line.startswith(begin) else line)
     assert shown == lines

@@ -9,6 +9,7 @@ from groups_kit.scenarios import TOPICS, UNKNOWN, WAITS
 from groups_kit.wire import Wire
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.create_topics import (
     CreatableTopic,
     CreateTopicsRequest,
@@ -44,7 +45,9 @@ class Sockets:
 
     def _wire(self, client: str) -> Wire:
         if client not in self._clients:
-            self._clients[client] = Wire(*self._address)
+            wire = self._clients[client] = Wire(*self._address)
+            # Known to the broker from here on: requests are handled in the order they were sent.
+            wire.call(ApiVersionsRequest(), ApiVersionsResponse, 0)
         return self._clients[client]
 
     def send(self, client: str, request: Message, response: type[Message], version: int) -> None:

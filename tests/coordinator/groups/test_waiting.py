@@ -1,0 +1,106 @@
+"""Requests that wait: who is answered, when, and how. Kafka leaves some unanswered; we do not."""
+
+from __future__ import annotations
+
+from groups_kit.machine import Machine, MachineTarget
+from groups_kit.scenarios import play
+
+STABLE = """
+    a: join v=3 session=60000 rebalance=1000000 -> NONE generation=1 ...
+    a: sync id=A assign=A:x -> NONE ...
+"""
+
+
+def test_a_new_member_does_not_wait_for_ever() -> None:
+    """It sends no heartbeats while it waits, so its client may be gone without our knowing."""
+    machine = Machine()
+    target = MachineTarget(machine)
+    play(target, STABLE + "b: join v=3 session=10000 -> waits")
+    for _ in range(6):
+        play(target, "x: describe -> g:NONE PreparingRebalance ...")
+        machine.advance(49_000)
+        play(target, "a: describe -> ...\na: heartbeat id=A -> REBALANCE_IN_PROGRESS")
+    machine.advance(10_000)
+    play(target, "b <- UNKNOWN_MEMBER_ID member=''")
+
+
+def test_a_member_that_was_in_a_generation_may_wait_longer_than_its_session() -> None:
+    machine = Machine()
+    target = MachineTarget(machine)
+    play(
+        target,
+        """
+        a: join v=3 session=60000 rebalance=1000000 -> NONE generation=1 ...
+        b: join v=3 session=10000 -> waits
+        a: join id=A session=60000 rebalance=1000000 -> NONE generation=2 ...
+        b <- NONE generation=2 ...
+        a: sync id=A generation=2 assign=A:x|B:y -> NONE ...
+        b: sync id=B generation=2 -> NONE ...
+        b: join id=B session=10000 protocols=range:mc -> waits
+        after 50000
+        a: heartbeat id=A generation=2 -> REBALANCE_IN_PROGRESS
+        after 50000
+        a: join id=A -> NONE generation=3 ...
+        b <- NONE generation=3 ...
+        """,
+    )
+
+
+def test_who_leaves_while_it_waits_for_its_assignment_is_told() -> None:
+    play(
+        MachineTarget(Machine()),
+        STABLE
+        + """b: join v=3 -> waits
+        a: join id=A -> NONE generation=2 ...
+        b <- NONE generation=2 ...
+        b: sync id=B generation=2 -> waits
+        c: leave ids=B -> NONE B:NONE
+        b <- UNKNOWN_MEMBER_ID
+        """,
+    )
+
+
+def test_a_second_request_takes_the_place_of_the_first() -> None:
+    play(
+        MachineTarget(Machine()),
+        STABLE
+        + """b: join v=3 -> waits
+        c: describe -> ...
+        d: join id=B protocols=range:later -> waits
+        b <- REBALANCE_IN_PROGRESS member=B
+        a: join id=A -> NONE generation=2 ...
+        d <- NONE generation=2 ...
+        b: sync id=B generation=2 -> waits
+        d: sync id=B generation=2 -> waits
+        b <- REBALANCE_IN_PROGRESS
+        a: sync id=A generation=2 assign=A:x|B:y -> NONE ...
+        d <- NONE type=consumer protocol=range assignment=y
+        """,
+    )
+
+
+def test_an_id_that_became_a_member_does_not_expire_as_an_id() -> None:
+    play(
+        MachineTarget(Machine()),
+        """
+        a: join session=6000 -> MEMBER_ID_REQUIRED member=A
+        a: join id=A session=60000 -> NONE generation=1 ...
+        a: sync id=A assign=A:x -> NONE ...
+        after 7000
+        a: heartbeat id=A -> NONE
+        """,
+    )
+
+
+def test_a_group_with_members_and_no_offsets_stays() -> None:
+    """What looks for old offsets takes away groups that have none, if they are empty."""
+    play(
+        MachineTarget(Machine()),
+        """
+        a: join v=3 session=1800000 -> NONE generation=1 ...
+        a: sync id=A assign=A:x -> NONE ...
+        after 700000
+        a: heartbeat id=A -> NONE
+        a: list -> NONE g/consumer/Stable/classic
+        """,
+    )

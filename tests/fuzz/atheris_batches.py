@@ -1,0 +1,17 @@
+"""Coverage-guided fuzzing of record batches and message sets (atheris; `make soak` runs it).
+
+python tests/fuzz/atheris_batches.py CORPUS_FOLDER -max_total_time=1200
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "server")]
+
+if __name__ == "__main__":
+    from fuzz_kit.guided import run
+
+    run("batches")

@@ -1,0 +1,46 @@
+"""Coverage-guided fuzzing for an hour: only in `make soak`, and only where atheris is installed.
+
+OTTLA_SOAK_SECONDS is the time for each of the three targets (20 minutes). A crash leaves its input in
+a file, and the message says how to repeat it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SECONDS = int(os.environ.get("OTTLA_SOAK_SECONDS", "1200"))
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(SECONDS + 600)
+@pytest.mark.parametrize("name", ["requests", "frames", "batches"])
+def test_guided(name: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec("atheris") is None:
+        pytest.skip("atheris is not installed (pip install atheris)")
+    from fuzz_kit.targets import TARGETS
+
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number, seed in enumerate(TARGETS[name][1]()):
+        (corpus / f"seed-{number:05}").write_bytes(seed)
+    findings = tmp_path / "findings"
+    findings.mkdir()
+    program = HERE / f"atheris_{name}.py"
+    done = subprocess.run(
+        [
+            sys.executable, str(program), str(corpus),
+            f"-max_total_time={SECONDS}", "-max_len=4096", "-rss_limit_mb=3000", "-timeout=60",
+            f"-artifact_prefix={findings}/", "-print_final_stats=1",
+        ],
+        capture_output=True, text=True, errors="replace", check=False,
+    )  # fmt: skip
+    tail = "\n".join((done.stdout + done.stderr).splitlines()[-60:])
+    print(tail)
+    assert done.returncode == 0, f"repeat with: python {program} {findings}/*\n{tail}"
