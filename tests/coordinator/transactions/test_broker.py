@@ -312,6 +312,19 @@ def test_without_its_topic_there_is_no_coordinator(start_broker: StartBroker) ->
         )
 
 
+def test_verification_can_be_switched_off(start_broker: StartBroker) -> None:
+    running = start_broker(transaction_partition_verification_enable="false")
+    make_ready(running)
+    name = fresh_id()
+    with running.wire() as wire:
+        topic = create_topic(wire)
+        producer = begin(wire, name)
+        sent(wire, topic, name, producer, b"not announced", version=9)
+        # With the second protocol there is nothing to switch off.
+        refused = send(wire, topic, name, Identity(producer.producer_id, 5), b"x", version=12)
+        assert refused.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
 def test_patterns_of_ids(ready: BrokerThread) -> None:
     with ready.wire() as wire:
         begin(wire, "orders-1")

@@ -1,5 +1,5 @@
 """Seeded simulations: clients lose answers, die and send late, markers are delayed and repeated, the
-coordinator crashes at any moment. What holds at the end of each:
+coordinator crashes at any moment and its log fails at times. What holds at the end of each:
 
 - every batch that was written is committed or aborted as its transaction was decided, all of it;
 - no batch and no marker ever lands in another transaction than its own;

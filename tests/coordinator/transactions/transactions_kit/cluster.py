@@ -144,7 +144,10 @@ class ClusterModel:
         doings, weights = zip(*actions, strict=True)
         for _ in range(steps):
             (doing,) = self.random.choices(doings, weights)
+            # Now and then the coordinator's log takes nothing.
+            self.world.failing = self.random.random() < 0.04
             doing()
+            self.world.failing = False
             self.follow()
             if self.random.random() < 0.02:
                 self.world.stored_is_kept()
