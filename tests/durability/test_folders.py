@@ -231,11 +231,6 @@ def test_logs_whose_topic_is_not_known_any_more_are_kept(
         assert wire.values("orders", 0) == [b"orders 0"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="retention goes over the logs of unknown topics too, with the broker's defaults: what "
-    "their topics wanted to keep for ever is deleted",
-)
 def test_retention_leaves_the_logs_of_unknown_topics_alone(
     make_broker: MakeBroker, connect: Connect
 ) -> None:
@@ -310,11 +305,6 @@ def test_a_read_only_folder_costs_its_own_logs_only(
         assert_sound(folder)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="while one data folder is offline, the logs of new topics are taken for logs that may lie "
-    "in it, and are not made: KAFKA_STORAGE_ERROR",
-)
 def test_new_topics_find_their_place_while_a_folder_is_offline(
     make_broker: MakeBroker,
     connect: Connect,

@@ -119,11 +119,6 @@ def test_stopping_in_the_middle_of_pipelined_requests(broker: BrokerProcess) -> 
     stop_in_the_middle_of_produce(broker, [ConfluentWriter, RawWriter])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the broker closes a socket with unread requests in it: the kernel then resets the "
-    "connection, and answers that the client has not read yet may be lost",
-)
 def test_a_broker_that_stops_does_not_reset_connections(
     broker: BrokerProcess, connect: Connect
 ) -> None:

@@ -37,6 +37,7 @@ class Partition:
         "_moved",
         "index",
         "internal",
+        "is_new",
         "isr",
         "lane",
         "leader",
@@ -65,6 +66,8 @@ class Partition:
         self.lane: object | None = None
         # A topic of the coordinators' own, which clients may not write to.
         self.internal = False
+        # Made in this life of the broker: there is no older log of it.
+        self.is_new = False
         # Nothing about an append to this partition needs a closer look: led here, no other replica
         # to wait for, batches kept as producers compressed them. The server keeps it up to date.
         self.plain = False

@@ -70,6 +70,8 @@ T = TypeVar("T")
 BLOCKING_THREADS = 4
 # How long a stop waits for answers to leave.
 DRAIN_SECONDS = 1.0
+# How long it then waits for clients to close their side.
+PART_SECONDS = 0.3
 # Half-arrived requests of all connections together, where the configuration sets no limit.
 DEFAULT_PARTIAL_BYTES = 1 << 30
 # Folders of new partitions made before the loop gets its turn.
@@ -111,6 +113,7 @@ class Broker:
             self.topic_config,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
+        self.logs.is_known = lambda key: self.partitions.get(*key) is not None
         self.clockwork = Clockwork(self.loop, self.logs, self.threads)
         self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
         self.partitions = Partitions(self.id, self.logs, self.wakeups.moved, self.topic_config)
@@ -348,7 +351,7 @@ class Broker:
                 self._delete_log(topic.name, partition.index)
         created = [*delta.created, *(topic for _, topic in delta.changed)]
         for topic in created:
-            self.partitions.put(topic)
+            self.partitions.put(topic, is_new=True)
         if created:
             self.spawn(self._make_folders(created), "folders of new partitions")
         if any(kind is ResourceType.BROKER for kind, _ in delta.configs):
@@ -417,7 +420,7 @@ class Broker:
             fetch.conclude()
         await self.lanes.drained()
         await self.reactor.drained(DRAIN_SECONDS)
-        self.reactor.close()
+        await self.reactor.close(PART_SECONDS)
         for task in list(self._tasks):
             task.cancel()
         await self.compactor.stop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +48,11 @@ class Clockwork:
         self.retention_seconds = retention_seconds
         self._logs.on_flush_wanted = self._flush_soon
         self._tasks = [
-            self._loop.create_task(self._tick(), name="clockwork"),
-            self._loop.create_task(self._retain(), name="retention"),
-            self._loop.create_task(self._expire(), name="producer expiry"),
+            self._loop.create_task(self._repeat("clockwork", self._tick, TICK_SECONDS)),
+            self._loop.create_task(self._repeat("retention", self._retain, retention_seconds)),
+            self._loop.create_task(
+                self._repeat("producer expiry", self._expire, EXPIRE_PRODUCERS_SECONDS)
+            ),
         ]
 
     async def stop(self) -> None:
@@ -68,31 +70,34 @@ class Clockwork:
             await self._run_all(jobs)
         return next((job.error for job in jobs if job.error is not None), None)
 
-    async def _tick(self) -> None:
+    async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
+        """Again and again; a round that fails is not the last one."""
         while True:
-            await asyncio.sleep(TICK_SECONDS)
-            async with self._checkpoints:
-                checkpoints = []
-                for job in self._logs.due(now_ms()):
-                    if isinstance(job, CheckpointJob):
-                        checkpoints.append(job)
-                    else:
-                        self._spawn(job)
-                await self._run_all(checkpoints)
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except Exception:
+                log.exception("background work failed, it goes on with the next round: %s", name)
+
+    async def _tick(self) -> None:
+        async with self._checkpoints:
+            checkpoints = []
+            for job in self._logs.due(now_ms()):
+                if isinstance(job, CheckpointJob):
+                    checkpoints.append(job)
+                else:
+                    self._spawn(job)
+            await self._run_all(checkpoints)
 
     async def _retain(self) -> None:
-        while True:
-            await asyncio.sleep(self.retention_seconds)
-            for step, job in enumerate(self._logs.retention(now_ms())):
-                if job is not None:
-                    await self._run(job)
-                elif step % RETENTION_STEPS == 0:
-                    await asyncio.sleep(0)
+        for step, job in enumerate(self._logs.retention(now_ms())):
+            if job is not None:
+                await self._run(job)
+            elif step % RETENTION_STEPS == 0:
+                await asyncio.sleep(0)
 
     async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(EXPIRE_PRODUCERS_SECONDS)
-            self._logs.expire_producers(now_ms())
+        self._logs.expire_producers(now_ms())
 
     def _flush_soon(self, wanted: Log) -> None:
         """A log asks for its flush now (`flush.messages`)."""

@@ -552,6 +552,33 @@ class Connection:
             self.flush()
         self.close(why)
 
+    def take_leave(self) -> None:
+        """Tell the peer that nothing more comes, and read on without heeding it until it is gone too.
+
+        A socket that is closed with requests in it that nobody read resets the connection, and a
+        reset may overtake the answers that are on their way.
+        """
+        if self.closed:
+            return
+        self._pause_reading()
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self.close(_reason(error))
+            return
+        self._reading = True
+        self._loop.add_reader(self.fd, self._ignore)
+
+    def _ignore(self) -> None:
+        try:
+            if self.sock.recv_into(self.reactor.scratch):
+                return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            pass  # gone, which is what was waited for
+        self.close("the broker stops")
+
     def close(self, why: str) -> None:
         if self.closed:
             return

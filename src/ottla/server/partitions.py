@@ -49,8 +49,9 @@ class Partitions:
             return None
         return partitions[index]
 
-    def put(self, topic: Topic) -> None:
-        """A topic was created, or something about its partitions changed."""
+    def put(self, topic: Topic, *, is_new: bool = False) -> None:
+        """A topic was created, or something about its partitions changed. `is_new`: partitions that
+        are not known yet have just been made, so no log of theirs can lie anywhere."""
         known = self.by_name.get(topic.name)
         if known is not None and known and known[0].topic_id != topic.topic_id:
             self.remove(topic.name)
@@ -66,6 +67,7 @@ class Partitions:
             else:
                 partition = Partition(topic.name, topic.topic_id, state, self._load, self._moved)
                 partition.internal = topic.internal
+                partition.is_new = is_new
                 known.append(partition)
         self.settle(topic.name)
 
@@ -99,7 +101,9 @@ class Partitions:
     def _load(self, partition: Partition) -> Log:
         topic, index = partition.topic, partition.index
         try:
-            return self._logs.get_or_create(topic, index, partition.topic_id)
+            return self._logs.get_or_create(
+                topic, index, partition.topic_id, is_new=partition.is_new
+            )
         except TopicIdMismatch as error:
             # What lies there belongs to another topic of this name. It may be all that is left of
             # somebody's data, so it is moved out of the way and not deleted.

@@ -76,6 +76,8 @@ class Reactor:
         self.listeners: list[Listener] = []
         # While the broker stops: done when every connection has been answered.
         self.draining: asyncio.Future[None] | None = None
+        # Then: done when no connection is left.
+        self._parting: asyncio.Future[None] | None = None
         self._by_address: Counter[str] = Counter()
         self._waiting_for_memory: deque[Connection] = deque()
         self._favourite: Connection | None = None
@@ -154,6 +156,8 @@ class Reactor:
         if not self._by_address[host]:
             del self._by_address[host]
         self.settled()
+        if self._parting is not None and not self.connections and not self._parting.done():
+            self._parting.set_result(None)
 
     # Limits -------------------------------------------------------------------------------------
 
@@ -253,7 +257,13 @@ class Reactor:
         if draining is not None and not draining.done() and all(c.idle for c in self.connections):
             draining.set_result(None)
 
-    def close(self) -> None:
+    async def close(self, seconds: float) -> None:
+        """Part from all peers: those that do not go by themselves are left after a while."""
+        for connection in list(self.connections):
+            connection.take_leave()
+        if self.connections:
+            self._parting = self.loop.create_future()
+            await asyncio.wait([self._parting], timeout=seconds)
         for connection in list(self.connections):
             connection.close("the broker stops")
 

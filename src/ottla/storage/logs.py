@@ -92,6 +92,8 @@ class Logs(LogOwner):
         self.producer_expiration_ms = producer_expiration_ms
         # Called when a log should be flushed before the next timer (flush.messages, a roll).
         self.on_flush_wanted: Callable[[Log], None] | None = None
+        # Whether a log's topic is known. Others are left alone, also by retention.
+        self.is_known: Callable[[Key], bool] = lambda _key: True
         # Called when a log went offline.
         self.on_offline: Callable[[Log], None] | None = None
         self._config_of = config_of
@@ -600,6 +602,8 @@ class Logs(LogOwner):
         job for those of which segments go."""
         for key, folder in list(self._places.items()):
             if self._places.get(key) is not folder or folder.offline is not None:
+                continue
+            if not self.is_known(key):
                 continue
             yield self._retire(key, folder, now_ms)
 

@@ -242,3 +242,47 @@ def test_the_same_is_left_as_in_kafka(broker: BrokerProcess, story: str) -> None
         }
         assert left[PEER] == left[broker.bootstrap]
         assert left[PEER] == expected
+
+
+def test_what_cannot_be_read_is_named_and_left_alone(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", settings={"log.cleaner.enable": "false"}) as broker:
+        create(broker.bootstrap, "damaged")
+        create(broker.bootstrap, "whole")
+        for topic in ("damaged", "whole"):
+            Story(broker.bootstrap, topic).of_codecs()
+        broker.stop()
+        first = broker.data / "damaged-0" / f"{0:020d}.log"
+        content = bytearray(first.read_bytes())
+        content[-1] ^= 0xFF
+        first.write_bytes(content)
+        broker.settings = dict(QUICK)
+        broker.start()
+        wait_until(lambda: "cannot be compacted: log=damaged-0" in broker.log_text())
+        # The others go on, and so does this one.
+        folder = broker.data / "whole-0"
+        wait_until(lambda: len(list(folder.glob("*.log"))) == 2)
+        Story(broker.bootstrap, "damaged").end(Story(broker.bootstrap, "damaged").producer())
+        assert len(list((broker.data / "damaged-0").glob("*.log"))) > 5
+
+
+def test_killed_again_and_again_while_it_compacts(tmp_path: Path) -> None:
+    """Slowly, so that there is always a pass to interrupt."""
+    slow = {"log.cleaner.io.max.bytes.per.second": "20000"}
+    with BrokerProcess(tmp_path / "data", settings=QUICK | slow) as broker:
+        create(broker.bootstrap, "compacted")
+        story = Story(broker.bootstrap, "compacted")
+        producer = story.producer()
+        folder = broker.data / "compacted-0"
+        for _ in range(3):
+            story.tell(producer, 150)
+            story.end(producer)
+            wait_until(lambda: [*folder.glob("*.cleaned"), *folder.glob("*.swap")])
+            broker.kill()
+            broker.start()
+        broker.stop()
+        broker.settings = dict(QUICK)
+        broker.start()
+        story.tell(producer, 30)
+        story.end(producer)
+        expected = last_of_each_key(story.told)
+        assert wait_for(broker.bootstrap, "compacted", expected) == expected

@@ -21,12 +21,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.coordinator.shard import NOTHING, Effects, Instant, Replayed, Ticket
+from ottla.coordinator.transactions.claims import (
+    ended_before,
+    fault_of_end,
+    fault_of_member,
+    may_be,
+)
 from ottla.coordinator.transactions.ending import Ending, WriteMarkers
 from ottla.coordinator.transactions.records import key_of, read_key, read_value, value_of
 from ottla.coordinator.transactions.states import AT_REST, State
 from ottla.coordinator.transactions.transaction import (
     FIRST_WITH_EPOCH_BUMP,
-    LAST_EPOCH,
     NO_EPOCH,
     NO_PRODUCER,
     NO_TIMEOUT,
@@ -191,7 +196,7 @@ class TransactionShard:
             )
             return self._begin(ticket, fresh, NO_EPOCH, answer)
         expected = takeover.expected
-        if expected != NOBODY and not _may_be(expected, transaction):
+        if expected != NOBODY and not may_be(expected, transaction):
             return Effects((ticket, answer(ErrorCode.PRODUCER_FENCED)))
         if transaction.is_ending:
             return Effects((ticket, answer(ErrorCode.CONCURRENT_TRANSACTIONS)))
@@ -307,7 +312,7 @@ class TransactionShard:
         transaction protocol which the producer speaks."""
         wanted = frozenset(partitions)
         transaction = self.transactions.get(transactional_id)
-        code = self._fault_of_member(transaction, producer)
+        code = fault_of_member(transaction, producer)
         if code is not None or transaction is None:
             return Effects((ticket, answer(code or ErrorCode.INVALID_PRODUCER_ID_MAPPING)))
         if transactional_id in self._pending or transaction.is_ending:
@@ -334,7 +339,7 @@ class TransactionShard:
     ) -> Effects:
         """Whether partitions are part of the open transaction; asked by those who lead them."""
         transaction = self.transactions.get(transactional_id)
-        code = self._fault_of_member(transaction, producer)
+        code = fault_of_member(transaction, producer)
         if code is None and transaction is not None and transaction.is_ending:
             code = ErrorCode.CONCURRENT_TRANSACTIONS
         if code is not None or transaction is None:
@@ -352,20 +357,6 @@ class TransactionShard:
                 ),
             )
         )
-
-    @staticmethod
-    def _fault_of_member(transaction: Transaction | None, producer: Identity) -> ErrorCode | None:
-        """Why a producer may not take part in the transaction of an id."""
-        if transaction is None:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if transaction.changed_hands and producer == transaction.holder:
-            # It has to end the transaction that it took over before it begins one of its own.
-            return ErrorCode.INVALID_TXN_STATE
-        if producer.producer_id != transaction.producer_id:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if producer.epoch != transaction.epoch:
-            return ErrorCode.PRODUCER_FENCED
-        return None
 
     # The end ------------------------------------------------------------------------------------
 
@@ -386,12 +377,12 @@ class TransactionShard:
         if transaction is None:
             return Effects((ticket, answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)))
         bumps = version >= FIRST_WITH_EPOCH_BUMP
-        code = _fault_of_end(transaction, producer, bumps)
+        code = fault_of_end(transaction, producer, bumps)
         if code is None and transactional_id in self._pending:
             code = ErrorCode.CONCURRENT_TRANSACTIONS
         if code is not None:
             return Effects((ticket, answer(code)))
-        again = bumps and _ended_before(transaction, producer)
+        again = bumps and ended_before(transaction, producer)
         state = transaction.state
         if state is State.ONGOING or (bumps and not committed and not again and state in AT_REST):
             if bumps and transaction.holder.is_exhausted and new_id < 0:
@@ -586,46 +577,6 @@ class TransactionShard:
             failed=failed,
             then=then,
         )
-
-
-def _may_be(expected: Identity, transaction: Transaction) -> bool:
-    """Whether a producer that believes to have an identity may be the holder of the id: it has the
-    current producer id, or its last epoch was used up, and it missed the new producer id."""
-    return expected.producer_id == transaction.holder.producer_id or (
-        expected.producer_id == transaction.former_id and expected.is_exhausted
-    )
-
-
-def _ended_before(transaction: Transaction, producer: Identity) -> bool:
-    """Whether a producer repeats the end of the transaction that led to the current epoch."""
-    holder = transaction.holder
-    if producer.producer_id == holder.producer_id:
-        return producer.epoch + 1 == holder.epoch
-    return (
-        producer.producer_id == transaction.former_id
-        and producer.epoch == LAST_EPOCH - 1
-        and holder.epoch == 0
-    )
-
-
-def _fault_of_end(transaction: Transaction, producer: Identity, bumps: bool) -> ErrorCode | None:
-    """Why a producer may not end a transaction, by its identity alone."""
-    holder = transaction.holder
-    if not bumps:
-        if producer.producer_id != holder.producer_id:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        return None if producer.epoch == holder.epoch else ErrorCode.PRODUCER_FENCED
-    again = _ended_before(transaction, producer)
-    if producer.producer_id != holder.producer_id and not again:
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    state = transaction.state
-    if state in (State.ONGOING, State.EMPTY):
-        valid = producer == holder
-    elif transaction.is_ending:
-        valid = again
-    else:
-        valid = again or producer == holder
-    return None if valid else ErrorCode.PRODUCER_FENCED
 
 
 def _failure(code: ErrorCode) -> ErrorCode:
