@@ -33,7 +33,7 @@ layers: setup
 	$(BIN)/lint-imports
 
 tests: setup
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not soak"
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not soak" --reruns 1 -rfER
 
 soak: setup
 	$(BIN)/python -m pytest -m soak --timeout 7200

@@ -10,7 +10,6 @@ import os
 import platform
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +30,8 @@ from bench.harness.bench import Bench, Row
 from bench.harness.errors import BenchError
 from bench.harness.report import write_into
 from bench.harness.results import ONE_LINE_HEADING, Measurement, one_line
+
+BUSY = 0.7  # a load average above which somebody else is at work
 
 # In this order rows that share brokers stand side by side.
 ON_TMPFS = (*produce.ROWS[:-1], *fetch.ROWS, *latency.ROWS)
@@ -126,8 +127,20 @@ def _environment() -> dict[str, Any]:
         "java": peer.java_version(),
         "kafka": peer.VERSION,
         "ottla": _commit(),
-        "load_average_before": os.getloadavg()[0],
+        "load_average_before": round(os.getloadavg()[0], 2),
     }
+
+
+def _command(options: argparse.Namespace) -> str:
+    """What repeats this run, without the files that its results went to."""
+    words = ["python", "-m", "bench", *options.names]
+    words += ["--quick"] * options.quick
+    words += [f"--peer {options.peer}"] * (options.peer != "auto")
+    for name in ("rounds", "seconds", "records"):
+        if (value := getattr(options, name)) is not None:
+            words.append(f"--{name} {value}")
+    words += [f"--set {each}" for each in options.set]
+    return " ".join(words)
 
 
 def _stop(_number: int, _frame: object) -> NoReturn:
@@ -139,6 +152,8 @@ def _measure(options: argparse.Namespace, rows: list[Row]) -> dict[str, Any]:
     gc.disable()  # a collection would show up among the slowest requests
     environment = _environment()
     print(", ".join(f"{name} {value}" for name, value in environment.items()))
+    if (load := environment["load_average_before"]) > BUSY:
+        print(f"others are using this machine (load average {load:.1f}): the figures mean little")
     bench = Bench(
         quick=options.quick,
         peer_choice=options.peer,
@@ -175,7 +190,7 @@ def _measure(options: argparse.Namespace, rows: list[Row]) -> dict[str, Any]:
     print(f"took {(time.monotonic() - began) / 60:.1f} minutes")
     return {
         "environment": environment,
-        "command": "python -m bench " + " ".join(sys.argv[1:]),
+        "command": _command(options),
         "rounds": bench.rounds,
         "notes": bench.notes,
         "failures": failures,

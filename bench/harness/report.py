@@ -20,7 +20,8 @@ def markdown(result: dict[str, Any]) -> str:
             f"Measured {where['when']} on {where['processor']}, {where['cores']} cores,"
             f" {where['memory_gb']} GB, Linux {where['kernel']}; Python {where['python']};"
             f" Kafka {where['kafka']} on {where['java']}; Ottla {where['ottla']};"
-            f" {result['rounds']} rounds. To repeat it:"
+            f" {result['rounds']} rounds; load average {where['load_average_before']} before."
+            " To repeat it:"
         ),
         "",
         f"    {result['command']}",

@@ -300,30 +300,13 @@ def judge(finding: Finding, case: Case) -> None:
         assert not finding.problems
 
 
-# Faults that are known and not mended yet.
-KNOWN = {
-    "timeindex-odd-size": "a time index of an odd size is not rebuilt when a log is loaded: offline",
-    "index-into-batches": "a lookup by time does not rebuild an offset index that leads astray: "
-    "offline",
-}
-
-
-def named(cases: Mapping[str, Case]) -> list[object]:
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=KNOWN[name]))
-        if name in KNOWN
-        else name
-        for name in cases
-    ]
-
-
 @pytest.mark.xdist_group("damage after a stop")
-@pytest.mark.parametrize("name", named(AFTER_A_STOP))
+@pytest.mark.parametrize("name", AFTER_A_STOP)
 def test_damage_after_a_stop(after_a_stop: dict[str, Finding], name: str) -> None:
     judge(after_a_stop[name], AFTER_A_STOP[name])
 
 
 @pytest.mark.xdist_group("damage after a crash")
-@pytest.mark.parametrize("name", named(AFTER_A_CRASH))
+@pytest.mark.parametrize("name", AFTER_A_CRASH)
 def test_damage_after_a_crash(after_a_crash: dict[str, Finding], name: str) -> None:
     judge(after_a_crash[name], AFTER_A_CRASH[name])

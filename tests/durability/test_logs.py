@@ -104,11 +104,6 @@ def test_after_a_clean_shutdown_next_to_nothing_is_read(tmp_path: Path) -> None:
     assert files.read < 500_000
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="recovery takes the zeros behind the last batch of a preallocated segment for a torn "
-    "tail, and removes the segments behind it with acknowledged records in them",
-)
 def test_preallocated_segments_survive_a_crash(tmp_path: Path) -> None:
     config = LogConfig(segment_bytes=1 << 20, preallocate=True)
     logs = open_logs(tmp_path, config)
@@ -139,9 +134,6 @@ def test_a_log_with_a_gap_in_its_flushed_part_keeps_what_lies_behind_it(tmp_path
 
 
 @pytest.mark.parametrize("name", ["orders-00", "backup-01"])
-@pytest.mark.xfail(
-    strict=True, reason="numbers with leading zeros are taken for partitions, in another folder"
-)
 def test_a_folder_named_almost_like_a_log_is_none(tmp_path: Path, name: str) -> None:
     logs = open_logs(tmp_path)
     write(logs.create("orders", 0, TOPIC_ID), 3)
@@ -153,9 +145,6 @@ def test_a_folder_named_almost_like_a_log_is_none(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
-@pytest.mark.xfail(
-    strict=True, reason="a name that is taken by something else takes the whole data folder offline"
-)
 def test_what_is_in_the_way_of_a_new_log_costs_that_log_only(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
@@ -201,11 +190,6 @@ def test_lost_checkpoints_cost_a_recovery_and_nothing_else(
     assert offsets_in(open_logs(tmp_path).get("orders", 0)) == list(range(14))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a corrupt checkpoint whose content would be empty is never replaced, so that no start "
-    "after it is a clean one",
-)
 def test_a_corrupt_checkpoint_costs_one_recovery(tmp_path: Path) -> None:
     logs = open_logs(tmp_path)
     write(logs.create("orders", 0, TOPIC_ID), 3)

@@ -27,9 +27,21 @@ StartProcess = Callable[..., BrokerProcess]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "complains: the broker is expected to log errors in this test"
-    )
+    for line in (
+        "complains: the broker is expected to log errors in this test",
+        "differs(how): Kafka does something else, which is known",
+    ):
+        config.addinivalue_line("markers", line)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where Ottla and Kafka are known to differ, a test of Ottla's way may fail against Kafka."""
+    if "OTTLA_TEST_BOOTSTRAP" not in os.environ:
+        return
+    for item in items:
+        known = item.get_closest_marker("differs")
+        if known is not None:
+            item.add_marker(pytest.mark.xfail(reason=known.args[0]))
 
 
 @pytest.fixture(scope="module")

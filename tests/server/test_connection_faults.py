@@ -346,7 +346,7 @@ def test_a_bug_in_a_waiting_fetch_costs_one_connection(
 
 @pytest.mark.complains
 def test_a_bug_in_a_lane_fails_one_append(
-    wire: Wire, complaints: list[str], monkeypatch: pytest.MonkeyPatch
+    inside: BrokerThread, wire: Wire, complaints: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ottla.server import jobs
 

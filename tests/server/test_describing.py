@@ -200,6 +200,7 @@ def test_missing_and_bad_names(wire: Wire, three: list[Topic]) -> None:
     }
 
 
+@pytest.mark.differs("Kafka gives an empty page")
 def test_a_cursor_at_a_topic_that_is_gone(wire: Wire, three: list[Topic]) -> None:
     names = [topic.name for topic in three]
     response = page(wire, *names, cursor=(names[0] + "x", 1))

@@ -53,6 +53,7 @@ def test_empty_transactional_id(wire: Wire, version: int) -> None:
     assert answer.producer_id == -1
 
 
+@pytest.mark.differs("Kafka is short of ids for a moment at the end of a block")
 def test_many_at_once(wire: Wire, connect: Callable[[], Wire]) -> None:
     """More than one block, from several connections at the same time."""
     crowd = [connect() for _ in range(8)]

@@ -31,6 +31,7 @@ def numbered(producer: int, sequence: int, *values: bytes, epoch: int = 0) -> by
     return batch_of(*values, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
+@pytest.mark.differs("Kafka tells the original batch's timestamp as append time")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_duplicates_get_their_first_offset(
     wire: Wire, topic: Topic, producer: int, version: int

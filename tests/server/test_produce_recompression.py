@@ -126,6 +126,7 @@ def test_bad_records_under_a_right_checksum(wire: Wire, config: dict[str, str], 
     assert produce(wire, topic, good).error_code == 0
 
 
+@pytest.mark.differs("Kafka answers UNKNOWN_SERVER_ERROR")
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_contents_that_cannot_be_unpacked(wire: Wire, codec: Codec) -> None:
     topic = create_topic(wire, compression_type="uncompressed")
@@ -137,6 +138,7 @@ def test_contents_that_cannot_be_unpacked(wire: Wire, codec: Codec) -> None:
     assert end_offset(wire, topic) == 0
 
 
+@pytest.mark.differs("Kafka meets the bad record in the bomb before its end")
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 def test_bombs_are_bounded(
     wire: Wire, connect: Callable[[], Wire], codec: Codec, monkeypatch: pytest.MonkeyPatch

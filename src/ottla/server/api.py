@@ -192,7 +192,7 @@ def _serve_decoded(
 def failed(connection: Connection, api: str, version: int) -> None:
     """A handler raised what it should not: our mistake. One connection pays, the broker goes on."""
     log.exception(
-        "handler failed: api=%s version=%d peer=%s client=%s",
+        "handler failed: api=%s version=%d peer=%s client=%r",
         api, version, connection.address, connection.client_id,
     )  # fmt: skip
     connection.close("internal error")

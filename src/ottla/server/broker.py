@@ -246,7 +246,7 @@ class Broker:
             connection.answer(frame_response(refusal, 0, correlation_id))
             return
         log.warning(
-            "unsupported request: key=%d version=%d peer=%s client=%s",
+            "unsupported request: key=%d version=%d peer=%s client=%r",
             key, version, connection.address, connection.client_id,
         )  # fmt: skip
         connection.hang_up("unsupported request")

@@ -15,9 +15,8 @@ from ottla.storage.settings import (
     one_of_ignoring_case,
 )
 
-GROUPS = "consumer groups"
+NEW_PROTOCOL = "consumer groups of the new protocol"
 SHARE_GROUPS = "share groups"
-TRANSACTIONS = "transactions"
 
 _BOOLEAN, _STRING, _LIST = SettingType.BOOLEAN, SettingType.STRING, SettingType.LIST
 _SHORT, _INT, _LONG = SettingType.SHORT, SettingType.INT, SettingType.LONG
@@ -181,7 +180,8 @@ def group_settings() -> Iterator[Setting]:
             "The segment size of the offsets topic.",
         ),
     ):
-        yield Setting(name, kind, default, allowed, doc, awaits=GROUPS)
+        awaits = NEW_PROTOCOL if name.startswith("group.consumer.") else ""
+        yield Setting(name, kind, default, allowed, doc, awaits=awaits)
 
 
 def share_group_settings() -> Iterator[Setting]:
@@ -407,4 +407,4 @@ def transaction_settings() -> Iterator[Setting]:
             Scope.READ_ONLY,
         ),
     ):
-        yield Setting(name, kind, default, allowed, doc, (), scope, awaits=TRANSACTIONS)
+        yield Setting(name, kind, default, allowed, doc, (), scope)

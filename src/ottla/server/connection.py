@@ -203,13 +203,13 @@ class Connection:
         """What came is no request, or its handler raised what it should not (our mistake)."""
         if isinstance(error, MalformedRequest):
             log.warning(
-                "malformed request: peer=%s client=%s %s", self.address, self.client_id, error
+                "malformed request: peer=%s client=%r %s", self.address, self.client_id, error
             )
             self.hang_up("malformed request")
             return
         name = "?" if self.last_api is None else self.last_api.name
         log.error(
-            "handler failed: api=%s peer=%s client=%s", name, self.address, self.client_id,
+            "handler failed: api=%s peer=%s client=%r", name, self.address, self.client_id,
             exc_info=error,
         )  # fmt: skip
         self.hang_up("internal error")
@@ -583,7 +583,7 @@ class Connection:
         if self.closed:
             return
         self.closed = True
-        log.debug("connection closed: peer=%s client=%s %s", self.address, self.client_id, why)
+        log.debug("connection closed: peer=%s client=%r %s", self.address, self.client_id, why)
         if self._reading:
             self._loop.remove_reader(self.fd)
         if self._writing:

@@ -129,7 +129,11 @@ class Lane:
                         self._partition.index,
                     )
                     result = error
-                done(result)
+                try:
+                    done(result)
+                except Exception:
+                    # Our mistake again; one answer is missing, the queue goes on.
+                    log.exception("an append could not be answered")
         finally:
             self._partition.lane = None
             self._lanes.open.discard(self)

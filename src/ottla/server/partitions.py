@@ -92,7 +92,7 @@ class Partitions:
             partition.plain = (
                 partition.leader == self._broker_id
                 and len(partition.isr) == 1
-                and config.min_insync_replicas <= 1
+                and min(config.min_insync_replicas, len(partition.replicas)) <= 1
                 and config.compression_type == "producer"
                 and not config.compacts
                 and not partition.internal

@@ -169,7 +169,7 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
             if segment.settled:
                 break
             if segment.on_disk:
-                _cover(job, segment, closing, log.config.preallocate)
+                _cover(job, segment, closing)
     except OSError as error:
         log.go_offline(f"flush failed: {error}")
         return None
@@ -202,11 +202,11 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
     return job
 
 
-def _cover(job: FlushJob, segment: Segment, closing: bool, preallocated: bool) -> None:
+def _cover(job: FlushJob, segment: Segment, closing: bool) -> None:
     """Takes a segment that is not settled into the job; writes its pending index entries."""
     last = segment.sealed or closing
-    if segment.unsynced or (last and preallocated):
-        job.data.append((segment.file(), segment.size if last and preallocated else None))
+    if segment.unsynced or (last and segment.padded):
+        job.data.append((segment.file(), segment.size if last and segment.padded else None))
     if segment.sealed or (closing and segment.size >= INDEX_WORTH_BYTES):
         segment.finish_time_index()
         indexes = list(segment.indexes)

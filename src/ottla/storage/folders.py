@@ -38,7 +38,9 @@ STRAY_SUFFIX = "-stray"
 KAFKA_METADATA = "__cluster_metadata-0"
 LONGEST_NAME = 255
 
-_LOG_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-([0-9]+)", re.ASCII)
+# A partition's number as it is written, and in no other way: `orders-00` is somebody else's.
+_LOG_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})", re.ASCII)
+_LARGEST_PARTITION = 2**31 - 1
 
 
 class Offsets(NamedTuple):
@@ -55,7 +57,8 @@ def parse_folder_name(name: str) -> Key | None:
     match = _LOG_FOLDER.fullmatch(name)
     if match is None or name == KAFKA_METADATA:
         return None
-    return match[1], int(match[2])
+    partition = int(match[2])
+    return (match[1], partition) if partition <= _LARGEST_PARTITION else None
 
 
 def deleted_folder_name(name: str) -> str:
@@ -97,6 +100,8 @@ class DataFolder:
         self.unsynced_deletions: set[Key] = set()
         # A recovery point or log start has moved since `stored` was written.
         self.changed = False
+        # Checkpoint files that could not be read: replaced by the next store, whatever it has to say.
+        self._unreadable: set[str] = set()
         self._lock_fd = -1
         # Held while checkpoints are written; `_generation` makes those that were collected before
         # a recovery point was lowered come to nothing.
@@ -155,6 +160,8 @@ class DataFolder:
             # Without recovery points the logs are checked from their start; nothing is lost.
             logger.warning("%s; ignored", error)
             self.clean = False
+            self._unreadable.add(name)
+            self.changed = True
             return {}
 
     # Checkpoints
@@ -192,8 +199,9 @@ class DataFolder:
             ("first_dirty_offsets", CLEANER_CHECKPOINT),
         ):
             new: Mapping[Key, int] = getattr(offsets, field)
-            if new != getattr(self.stored, field):
+            if new != getattr(self.stored, field) or name in self._unreadable:
                 write_offsets(self._file(name), new, self.files)
+                self._unreadable.discard(name)
                 self.stored = self.stored._replace(**{field: new})
 
 

@@ -16,6 +16,7 @@ and, more rarely, steps through `retention`.
 
 from __future__ import annotations
 
+import errno
 import heapq
 import logging
 import time
@@ -49,7 +50,7 @@ from ottla.storage.folders import (
 )
 from ottla.storage.log import Log
 from ottla.storage.producer_state import DEFAULT_EXPIRATION_MS
-from ottla.storage.readable_log import LogOwner, ReadableLog
+from ottla.storage.readable_log import TRANSIENT, LogOwner, ReadableLog
 from ottla.storage.recovery import create_log, load_log
 from ottla.storage.removal import RemovalJob, RetireJob
 from ottla.storage.retention import Retired
@@ -65,6 +66,8 @@ CHECKPOINT_INTERVAL_MS = 5_000
 FLUSHES_AT_ONCE = 64
 # From so many logs on, one sync of the whole file system comes before those of single files.
 SYNC_ALL_FROM = 64
+# Errors in the making of a log after which its folder is as good as before.
+NOT_THE_FOLDER = (*TRANSIENT, errno.ENAMETOOLONG)
 
 
 def now_in_ms() -> int:
@@ -181,6 +184,7 @@ class Logs(LogOwner):
                 log.flush_end(log.flushing)
             if (
                 log in self._dirty
+                or log.active.padded
                 or log.recovery_point < log.log_end_offset
                 or log.appended_bytes - log.snapshot_bytes >= CLOSING_SNAPSHOT_BYTES
             ):
@@ -285,7 +289,8 @@ class Logs(LogOwner):
             pass  # said, and kept in _broken
 
     def create(self, topic: str, partition: int, topic_id: bytes | None = None) -> Log:
-        """A new log, in the folder with the fewest. FolderOffline if no folder takes it."""
+        """A new log, in the folder with the fewest. LogOffline if it cannot be made there, which says
+        nothing of other logs; FolderOffline if no folder is left."""
         key = (topic, partition)
         if key in self._places:
             raise ValueError(f"{topic}-{partition} is here already")
@@ -315,8 +320,12 @@ class Logs(LogOwner):
                     self,
                     self.producer_expiration_ms,
                 )
+            except FileExistsError as error:
+                # Not in another folder instead: should this be a log, the next start would find two.
+                reason = f"{folder.log_path(key)} is in the way, which this broker did not make"
+                raise LogOffline(f"{topic}-{partition}", reason) from error
             except OSError as error:
-                if is_full_disk(error):
+                if is_full_disk(error) or error.errno in NOT_THE_FOLDER:
                     raise LogOffline(f"{topic}-{partition}", str(error)) from error
                 self.take_folder_offline(folder, str(error))
                 continue

@@ -106,15 +106,6 @@ class OffsetIndex(Index):
         slot = bisect_left(self._positions, position)
         return self._entry(slot) if slot < len(self._positions) else None
 
-    def position_before(self, position: int) -> int:
-        """The last position in the index that is before this one; 0 if there is none."""
-        previous = 0
-        for _, entry_position in self.entries():
-            if entry_position >= position:
-                break
-            previous = entry_position
-        return previous
-
     def entries(self) -> Iterator[tuple[int, int]]:
         """Every (offset, position)."""
         base = self.base_offset

@@ -9,6 +9,10 @@ that is not whole, or does not go on where the one before it ended, is where the
 there, and later segments go. Index entries, leader epochs and producer state behind the recovery
 point are made anew on the way. So the time is proportional to the unflushed tail.
 
+Zeros from a batch's end to the end of the file are no tear: they are the unused part of a
+preallocated segment, and go. What follows is the next segment, if it begins where this one ends; if
+batches were lost in the zeros it does not.
+
 If what was synced is not there or damaged, the disk has lost acknowledged records. That is never
 mended silently: CorruptLog, and the log stays offline until somebody looks.
 """
@@ -26,7 +30,7 @@ from ottla.storage.checkpoints import (
 )
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import CorruptCheckpoint, CorruptIndex, CorruptLog
-from ottla.storage.files import Files
+from ottla.storage.files import READ_WRITE, Files
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.leftovers import base_offset_of, tidy
 from ottla.storage.log import Log
@@ -51,7 +55,7 @@ from ottla.storage.segment import (
 from ottla.storage.segment_file import OpenFiles
 from ottla.storage.segments import Segments
 from ottla.storage.truncation import remove_files
-from ottla.storage.walk import walk_checked
+from ottla.storage.walk import only_zeros, walk_checked
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +75,15 @@ def create_log(
     until then there is nothing to lose, and who created the topic can tell its id again."""
     files.mkdir(folder)
     if topic_id is not None:
-        write_partition_metadata(f"{folder}/{PARTITION_METADATA}", topic_id, files, sync=False)
+        try:
+            write_partition_metadata(f"{folder}/{PARTITION_METADATA}", topic_id, files, sync=False)
+        except OSError:
+            # The next attempt must not find its name taken.
+            try:
+                files.remove_tree(folder)
+            except OSError:
+                pass
+            raise
     segments = Segments()
     segments.add(Segment(folder, 0, files, open_files, config.segment_index_bytes))
     log = Log(
@@ -287,6 +299,8 @@ class _Loader:
         start = max(recovery_point, self.segments[0].base_offset)
         slot = self.segments.slot_of(start)
         first = self.segments[slot]
+        if slot and start == first.base_offset:
+            self._cut_padding(self.segments[slot - 1], start)
         self._rebuild_missing(slot)
         for segment in self.segments.from_offset(start):
             segment.unseal()
@@ -350,6 +364,33 @@ class _Loader:
         if segment.base_offset in self.snapshots_found and segment.base_offset > self.end:
             self.end = segment.base_offset
         return segment.base_offset == self.end
+
+    def _cut_padding(self, segment: Segment, end: int) -> None:
+        """A segment that was synced to its `end` while it was active, and then sealed, may still have
+        the zeros of a preallocated file: the next flush would have cut them off. All earlier ones
+        went through that flush."""
+        name = segment_name(segment.base_offset)
+        position = 0
+        if name + INDEX_SUFFIX in self.names:
+            try:
+                position = segment.batch_before(segment.offset_limit)
+            except CorruptLog:
+                pass  # the zeros, perhaps
+        found = segment.base_offset
+        try:
+            for at, size, fields in segment.walk(position, REBUILD_CHUNK):
+                position = at + size
+                found = fields[0] + fields[6] + 1
+        except CorruptLog:
+            # Zeros where records should be are left to those who look for the records.
+            if found == end and only_zeros(segment.file(), position, segment.size):
+                fd = self.files.open(segment.path, READ_WRITE)  # its own is for reading only
+                try:
+                    self._cut(segment, position, fd)
+                finally:
+                    self.files.close(fd)
+                segment.rebuild_indexes()
+                self.names |= {name + INDEX_SUFFIX, name + TIME_INDEX_SUFFIX}
 
     def _cut_indexes(self, segment: Segment, start: int) -> bool:
         """Keeps the index entries below the recovery point, which were synced with the data. False
@@ -455,6 +496,9 @@ class _Loader:
         if not reason:
             return True
         self._check_synced(reason)
+        if only_zeros(segment.file(), position, segment.size):
+            self._cut(segment, position, segment.file().fd)
+            return True
         logger.warning(
             "%s: cut at offset %d, %d of %d bytes: %s",
             segment.path,
@@ -463,11 +507,13 @@ class _Loader:
             segment.size,
             reason,
         )
-        file = segment.file()
-        self.files.truncate(file.fd, position)
-        self.files.fsync(file.fd)
-        segment.size = position
+        self._cut(segment, position, segment.file().fd)
         return False
+
+    def _cut(self, segment: Segment, position: int, fd: int) -> None:
+        self.files.truncate(fd, position)
+        self.files.fsync(fd)
+        segment.size = position
 
     def _note(
         self, segment: Segment, position: int, size: int, last_offset: int, timestamp: int
@@ -529,7 +575,7 @@ class _Loader:
     def _read_epochs(self, end: int) -> None:
         """From the batches between the log start and `end`."""
         for segment in self.segments.from_offset(self.start):
-            for _, _, fields in segment.walk(segment.position_before(self.start), REBUILD_CHUNK):
+            for _, _, fields in segment.walk(segment.batch_before(self.start), REBUILD_CHUNK):
                 if fields[0] >= end or fields[2] < 0:
                     return  # the old formats know no epochs
                 if fields[2] > self.epochs.latest_epoch and fields[0] + fields[6] >= self.start:

@@ -22,7 +22,7 @@ def replay(segments: Segments, producers: ProducerStates, start: int, end: int) 
             break
         if not segment.size:
             continue
-        position = segment.position_before(start) if start > segment.base_offset else 0
+        position = segment.batch_before(start) if start > segment.base_offset else 0
         walked += segment.size - position
         for at, size, fields in segment.walk(position, REBUILD_CHUNK):
             last_offset = fields[0] + fields[6]

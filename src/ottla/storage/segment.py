@@ -80,6 +80,7 @@ class Segment:
         "offset_limit",
         "on_disk",
         "opened",
+        "padded",
         "roll_after",
         "roll_jitter_ms",
         "sealed",
@@ -118,6 +119,9 @@ class Segment:
         self.has_index_files = self.on_disk
         # Bytes of whole, committed batches. The file may be longer (a write in flight).
         self.size = size or 0
+        # It was made with room for more than it holds: zeros, which the flush of the sealed segment
+        # cuts off.
+        self.padded = False
         # What an fsync has covered; ≤ size.
         self.synced_size = self.size
         # No more appends; it may still have to be synced.
@@ -231,6 +235,7 @@ class Segment:
         if self.files.size_of(file.fd):
             self.files.truncate(file.fd, 0)
         if preallocate:
+            self.padded = True
             self.files.preallocate(file.fd, preallocate)
         return file
 
@@ -307,6 +312,7 @@ class Segment:
         for index in self.indexes:
             index.seal()
         self.settled = True
+        self.padded = False
         self._open_files.close(self)
 
     # Searching
@@ -330,12 +336,11 @@ class Segment:
     def _read_max_timestamp(self) -> None:
         """From the time index, and from what lies behind the last entry of the offset index: with
         each of those, the time index was told the largest timestamp so far."""
+        # First, because it may find that both have to be made anew.
+        position = self.batch_before(self.base_offset + MAX_RELATIVE_OFFSET) if self.size else 0
         timestamp, offset = self._trusted(self.time_index).last_entry
-        position = 0
-        if timestamp >= 0:
-            position = self._trusted(self.offset_index).last_entry[1]
-            if position >= self.size:
-                position = 0
+        if timestamp < 0:
+            position = 0
         for _, _, fields in self.walk(position):
             if fields[8] > timestamp:
                 timestamp = fields[8]
@@ -388,6 +393,43 @@ class Segment:
             self.rebuild_indexes()
             position = self.offset_index.lookup(offset)[1]
         return position
+
+    def batch_before(self, offset: int) -> int:
+        """As `position_before`, for those who walk on from there: it is made sure that the batch of
+        the index entry is there. The indexes are made anew if it is not."""
+        try:
+            found, position = self._trusted(self.offset_index).lookup(offset)
+            if position == 0 or self._has_batch(position, found):
+                return position
+        except CorruptIndex:
+            pass  # an entry in the middle that cannot be
+        self.rebuild_indexes()
+        return self.offset_index.lookup(offset)[1]
+
+    def _has_batch(self, position: int, offset: int) -> bool:
+        """Whether a batch may begin at `position` that an index entry for `offset` can be about. (In
+        files of an old Kafka it is the last offset of several batches, the first of which is
+        there.)"""
+        if position >= self.size:
+            return False
+        try:
+            fields = fields_at(
+                self.file().read(min(HEADER_SIZE, self.size - position), position), 0
+            )
+        except InvalidBatch:
+            return False
+        return (
+            self.base_offset <= fields[0] <= fields[0] + fields[6] <= offset
+            and position + fields[1] + OVERHEAD <= self.size
+        )
+
+    def offset_before_time(self, timestamp: int) -> int:
+        """Where to start a search for the first record that is not older than the timestamp."""
+        try:
+            return self._trusted(self.time_index).lookup(timestamp)[1]
+        except CorruptIndex:
+            self.rebuild_indexes()
+            return self.time_index.lookup(timestamp)[1]
 
     def _trusted(self, index: AnIndex) -> AnIndex:
         """The index; rebuilt if it is obviously broken."""
@@ -444,7 +486,7 @@ class Segment:
 
     def end_offset(self) -> int:
         """The offset behind the last record, read from the end of the file."""
-        position = self._trusted(self.offset_index).last_entry[1]
+        position = self.batch_before(self.base_offset + MAX_RELATIVE_OFFSET)
         end = self.base_offset
         for _, _, fields in self.walk(position):
             end = fields[0] + fields[6] + 1
@@ -503,7 +545,8 @@ class Segment:
         self.tail_start = end_offset
         self.tail_last_offsets = []
         self.tail_positions = []
-        self.bytes_since_index = self.size - self.offset_index.last_entry[1]
+        self._trusted(self.time_index)
+        self.bytes_since_index = self.size - self._trusted(self.offset_index).last_entry[1]
         self.index_full = self.offset_index.is_full or self.time_index.is_full
         if self._max_timestamp is None:
             self._read_max_timestamp()

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ottla.record.batch import Record, records
 from ottla.record.errors import InvalidBatch
+from ottla.storage.errors import CorruptIndex
 from ottla.storage.segment import Segment
 from ottla.storage.segment_file import Slice
 from ottla.storage.transaction_index import AbortedTransaction
@@ -131,7 +132,11 @@ class Segments:
     def end_bound(self, part: Slice, log_end_offset: int) -> int:
         """An offset that no record in the slice reaches beyond; nearer than the log's end where the
         index knows a nearer one."""
-        entry = part.segment.offset_index.first_at_or_after_position(part.position + part.length)
+        try:
+            behind = part.position + part.length
+            entry = part.segment.offset_index.first_at_or_after_position(behind)
+        except CorruptIndex:
+            entry = None  # the next search in the segment makes it anew
         if entry is not None:
             return entry[0]
         base = part.segment.base_offset
@@ -173,8 +178,8 @@ class Segments:
 
 def find_time(segment: Segment, timestamp: int, start_offset: int) -> TimedOffset | None:
     """The first record of the segment at or behind start_offset that is not older."""
-    offset = max(segment.time_index.lookup(timestamp)[1], start_offset)
-    for position, size, fields in segment.walk(segment.position_before(offset)):
+    offset = max(segment.offset_before_time(timestamp), start_offset)
+    for position, size, fields in segment.walk(segment.batch_before(offset)):
         last_offset = fields[0] + fields[6]
         if fields[8] < timestamp or last_offset < start_offset:
             continue

@@ -44,7 +44,7 @@ def _truncate(log: Log, offset: int, now_ms: int) -> None:
     active = segments[slot]
     # A batch that reaches over the offset goes as a whole, and is fetched again.
     found = active.locate(offset)
-    end = _end_of_rest(active, found[0] if found is not None else active.size)
+    end = _end_of_rest(active, offset, found[0] if found is not None else active.size)
     if end < log.recovery_point or end < log.log_start_offset:
         log.owner.lower_offsets(log, end)
         log.recovery_point = min(log.recovery_point, end)
@@ -75,11 +75,12 @@ def _truncate(log: Log, offset: int, now_ms: int) -> None:
     log.config = log.config  # what it knows of the active segment and the recovery point
 
 
-def _end_of_rest(segment: Segment, position: int) -> int:
-    """Where the batches before a position end. Not where the one behind it begins: compaction leaves
-    gaps, and the log must end where its last batch does, or the next start would miss one."""
+def _end_of_rest(segment: Segment, offset: int, position: int) -> int:
+    """Where the batches before a position end; at it is the first that reaches `offset`. Not where
+    that one begins: compaction leaves gaps, and the log must end where its last batch does, or the
+    next start would miss one."""
     end = segment.base_offset
-    for at, _, fields in segment.walk(segment.offset_index.position_before(position)):
+    for at, _, fields in segment.walk(segment.batch_before(offset - 1)):
         if at >= position:
             break
         end = fields[0] + fields[6] + 1

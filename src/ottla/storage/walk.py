@@ -114,6 +114,17 @@ def walk_checked(
         position += size
 
 
+def only_zeros(file: SegmentFile, position: int, end: int, chunk: int = CHECK_CHUNK) -> bool:
+    """Whether nothing but zeros lies between `position` and `end`: no batch begins with them, so at
+    the end of a file they are the unused part of a preallocated one."""
+    while position < end:
+        data = file.read(min(chunk, end - position), position)
+        if not data or data.count(0) != len(data):
+            return False
+        position += len(data)
+    return True
+
+
 def check(batch: memoryview, fields: HeaderFields) -> None:
     """Raises InvalidBatch unless the batch is undamaged: as it was when it was checked in full."""
     if fields[3] == 2:

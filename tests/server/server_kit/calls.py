@@ -118,6 +118,8 @@ def set_config(wire: Wire, topic: str, **configs: str) -> None:
         1,
     ).responses[0]
     assert answer.error_code == 0, (ErrorCode(answer.error_code), answer.error_message)
+    if wire.is_elsewhere:
+        time.sleep(0.3)  # Kafka answers before the change is in force
 
 
 def batch_of(*values: bytes | None, timestamp: int | None = None, **fields: Any) -> bytes:

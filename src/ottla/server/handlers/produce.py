@@ -61,7 +61,7 @@ from ottla.server.connection import Connection, Slot
 from ottla.server.failures import error_code, error_message
 from ottla.server.lanes import SLOW_WRITE_SECONDS, Transform
 from ottla.server.verification import Client, Verdict, is_open, verify
-from ottla.storage.errors import StorageError
+from ottla.storage.errors import RecordTooLarge, StorageError
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Partition
@@ -454,7 +454,9 @@ class _General:
                 ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics are the broker's own"
             )
         config = target.log.config
-        if acks == -1 and len(target.isr) < config.min_insync_replicas:
+        # A topic with fewer replicas than it wants in sync is content with those it has, as in Kafka.
+        wanted = min(config.min_insync_replicas, len(target.replicas))
+        if acks == -1 and len(target.isr) < wanted:
             raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS)
         workers = self.broker.workers
         if self.version < _FIRST_FORMAT_2:
@@ -467,6 +469,9 @@ class _General:
             raise InvalidRecord("the request has no batch")
         if records[MAGIC_AT] != 2:
             raise InvalidRecord(f"format {records[MAGIC_AT]} in Produce v{self.version}")
+        if len(records) > config.max_message_bytes:
+            # Also of batches that would be smaller once they are recompressed.
+            raise RecordTooLarge(len(records), config.max_message_bytes)
         header = read_header(records)
         if header.size < len(records):
             raise InvalidRecord("more than one batch for a partition")
