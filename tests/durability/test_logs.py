@@ -3,6 +3,7 @@ looked at or the moment of a crash chosen."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable
@@ -13,18 +14,21 @@ from durability_kit.disk import batch_positions, cut, segments, stored_recovery_
 
 from ottla.storage.checkpoints import (
     LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
 )
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline
-from ottla.storage.files import OS_FILES, Files
+from ottla.storage.files import OS_FILES, READ_ONLY, Files
 from ottla.storage.log import Log
 from ottla.storage.logs import Logs
+from ottla.storage.verify import verify_log
 from ottla.testing.logs import NOW, a_batch, stored_batches
 
 TOPIC_ID = b"0123456789abcdef"
 SMALL = LogConfig(segment_index_bytes=24, index_interval_bytes=0)
+PREALLOCATED = LogConfig(segment_bytes=1 << 20, preallocate=True)
 
 
 class CountingFiles(Files):
@@ -71,6 +75,13 @@ def offsets_in(log: Log) -> list[int]:
     return [first for first, _, _ in stored_batches(log)]
 
 
+def fill_with_zeros(path: Path, number: int) -> None:
+    """From the batch with that number to the end of the file."""
+    data = path.read_bytes()
+    position = batch_positions(path)[number]
+    path.write_bytes(data[:position] + bytes(len(data) - position))
+
+
 def test_recovery_reads_the_tail_and_not_the_log(tmp_path: Path) -> None:
     config = LogConfig(segment_bytes=4 << 20)
     logs = open_logs(tmp_path, config)
@@ -105,14 +116,83 @@ def test_after_a_clean_shutdown_next_to_nothing_is_read(tmp_path: Path) -> None:
 
 
 def test_preallocated_segments_survive_a_crash(tmp_path: Path) -> None:
-    config = LogConfig(segment_bytes=1 << 20, preallocate=True)
-    logs = open_logs(tmp_path, config)
+    logs = open_logs(tmp_path, PREALLOCATED)
     write(logs.create("orders", 0, TOPIC_ID), 30, size=100_000)
     assert len(segments(tmp_path / "orders-0")) == 3
     crash(logs)
-    log = open_logs(tmp_path, config).get("orders", 0)
+    log = open_logs(tmp_path, PREALLOCATED).get("orders", 0)
     assert log.log_end_offset == 30
     assert offsets_in(log) == list(range(30))
+
+
+def test_a_preallocated_segment_that_was_flushed_before_it_was_sealed(tmp_path: Path) -> None:
+    logs = open_logs(tmp_path, PREALLOCATED)
+    log = logs.create("orders", 0, TOPIC_ID)
+    write(log, 10, size=100_000)
+    flush(logs, log)
+    write(log, 3, size=100_000)
+    first, second = segments(tmp_path / "orders-0")
+    assert stored_recovery_point(tmp_path, "orders") == int(second.stem) == 10
+    size = log.segments[0].size
+    crash(logs)
+    assert first.stat().st_size > size
+    log = open_logs(tmp_path, PREALLOCATED).get("orders", 0)
+    assert first.stat().st_size == log.segments[0].size == size
+    assert offsets_in(log) == list(range(13))
+    found = log.offset_for_time(NOW + 9)
+    assert found is not None and found.offset == 9
+    assert not list(verify_log(log))
+
+
+@pytest.mark.parametrize("rolls", [True, False])
+def test_padding_goes_though_the_topic_is_preallocated_no_more(tmp_path: Path, rolls: bool) -> None:
+    logs = open_logs(tmp_path, PREALLOCATED)
+    log = logs.create("orders", 0, TOPIC_ID)
+    write(log, 10, size=100_000)
+    flush(logs, log)
+    log.config = LogConfig(segment_bytes=PREALLOCATED.segment_bytes)
+    if rolls:
+        write(log, 1, size=100_000)
+        flush(logs, log)
+    # Otherwise there is nothing left to flush when the broker stops.
+    size = log.segments[0].size
+    logs.close()
+    assert segments(tmp_path / "orders-0")[0].stat().st_size == size
+
+
+def test_records_that_became_zeros_end_an_unflushed_log(tmp_path: Path) -> None:
+    logs = open_logs(tmp_path, PREALLOCATED)
+    write(logs.create("orders", 0, TOPIC_ID), 30, size=100_000)
+    crash(logs)
+    first = segments(tmp_path / "orders-0")[0]
+    fill_with_zeros(first, 7)
+    log = open_logs(tmp_path, PREALLOCATED).get("orders", 0)
+    # Not with a gap, and what follows on it.
+    assert offsets_in(log) == list(range(7))
+    assert segments(tmp_path / "orders-0") == [first]
+
+
+@pytest.mark.parametrize("count", [8, 10, 12])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_flushed_records_that_became_zeros_are_missed(
+    tmp_path: Path, count: int, indexed: bool
+) -> None:
+    logs = open_logs(tmp_path, PREALLOCATED)
+    log = logs.create("orders", 0, TOPIC_ID)
+    write(log, count, size=100_000)
+    flush(logs, log)
+    write(log, 1, size=100_000)
+    crash(logs)
+    first = segments(tmp_path / "orders-0")[0]
+    fill_with_zeros(first, 7)
+    if not indexed:
+        for path in (tmp_path / "orders-0").glob("*.*index"):
+            path.unlink()
+    before = first.read_bytes()
+    with pytest.raises(LogOffline):
+        log = open_logs(tmp_path, PREALLOCATED).get("orders", 0)
+        log.read(7, 1000, log.log_end_offset)
+    assert first.read_bytes() == before
 
 
 def test_a_log_with_a_gap_in_its_flushed_part_keeps_what_lies_behind_it(tmp_path: Path) -> None:
@@ -133,7 +213,24 @@ def test_a_log_with_a_gap_in_its_flushed_part_keeps_what_lies_behind_it(tmp_path
     assert segments(tmp_path / "orders-0") == before
 
 
-@pytest.mark.parametrize("name", ["orders-00", "backup-01"])
+def test_a_truncation_is_not_led_astray_by_an_index(tmp_path: Path) -> None:
+    logs = open_logs(tmp_path)
+    log = logs.create("orders", 0, TOPIC_ID)
+    write(log, 9)
+    logs.close()
+    for path in (tmp_path / "orders-0").glob("*.index"):
+        data = bytearray(path.read_bytes())
+        for at in range(7, len(data), 8):
+            data[at] ^= 0x0F
+        path.write_bytes(data)
+    log = open_logs(tmp_path).get("orders", 0)
+    assert log.truncate_to(5, NOW)
+    assert offsets_in(log) == list(range(5))
+    write(log, 2)
+    assert not list(verify_log(log))
+
+
+@pytest.mark.parametrize("name", ["orders-00", "backup-01", "orders-2147483648"])
 def test_a_folder_named_almost_like_a_log_is_none(tmp_path: Path, name: str) -> None:
     logs = open_logs(tmp_path)
     write(logs.create("orders", 0, TOPIC_ID), 3)
@@ -157,6 +254,39 @@ def test_what_is_in_the_way_of_a_new_log_costs_that_log_only(
         logs.create("orders", 0, TOPIC_ID)
     write(healthy, 3)
     assert offsets_in(healthy) == list(range(6))
+    # Once it is out of the way, the log is made.
+    (tmp_path / "orders-0").rename(tmp_path / "elsewhere")
+    write(logs.create("orders", 0, TOPIC_ID), 3)
+
+
+class NoMetadata(Files):
+    """Fails when a log's metadata is written, once."""
+
+    def __init__(self, error: int) -> None:
+        self.error = error
+
+    def open(self, path: str, flags: int = READ_ONLY) -> int:
+        if path.endswith(PARTITION_METADATA) and self.error:
+            error, self.error = self.error, 0
+            raise OSError(error, os.strerror(error))
+        return super().open(path, flags)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
+def test_a_log_that_could_not_be_made_can_be_later(tmp_path: Path, error: int) -> None:
+    logs = open_logs(tmp_path, files=NoMetadata(error))
+    with pytest.raises(LogOffline):
+        logs.create("orders", 0, TOPIC_ID)
+    log = logs.create("orders", 0, TOPIC_ID)
+    write(log, 3)
+    assert offsets_in(log) == [0, 1, 2]
+
+
+def test_a_name_that_is_too_long_costs_that_log_only(tmp_path: Path) -> None:
+    logs = open_logs(tmp_path)
+    with pytest.raises(LogOffline):
+        logs.create("t" * 249, 1_000_000, TOPIC_ID)
+    write(logs.create("orders", 0, TOPIC_ID), 3)
 
 
 def garbage(path: Path) -> None:

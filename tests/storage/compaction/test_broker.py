@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ottla.testing import BrokerProcess
 
 PEER = os.environ.get("OTTLA_KAFKA_PEER", "")
-PATIENCE = 25.0
+PATIENCE = 90.0
 # Records are stamped a second apart, so that this many of them fill a segment.
 SEGMENT_RECORDS = 20
 TOPIC_SETTINGS = {

@@ -95,6 +95,7 @@ class Fetch:
 
     __slots__ = (
         "_missing",
+        "_quiet",
         "_slot",
         "_timer",
         "_waits_on",
@@ -125,6 +126,8 @@ class Fetch:
         self._slot: Slot | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waits_on: list[Partition] = []
+        # Partitions of the session about which there is nothing to say, as of the last look.
+        self._quiet: list[Partition] = []
         self._missing = 0
 
     def start(self) -> None:
@@ -145,10 +148,10 @@ class Fetch:
             return
         self._missing = self.request.min_bytes - size
         self._slot = self.connection.reserve(exclusive=True)
-        for each in found:
-            if each.partition is not None:
-                each.partition.waiters.add(self)
-                self._waits_on.append(each.partition)
+        self._waits_on = [each.partition for each in found if each.partition is not None]
+        self._waits_on += self._quiet
+        for partition in self._waits_on:
+            partition.waiters.add(self)
         self._timer = self.broker.loop.call_later(wait / 1000, self.conclude)
         self.broker.waiting_fetches.add(self)
 
@@ -220,7 +223,14 @@ class Fetch:
         total = 0
         urgent = False
         everything = []
+        self._quiet = []
+        incremental = self._is_incremental
         for watched in self.watched:
+            if incremental:
+                quiet = self._quiet_one(watched)
+                if quiet is not None:
+                    self._quiet.append(quiet)
+                    continue
             found = self._look_at(watched, left, at_least_one=total == 0)
             everything.append(found)
             if found.answer.error_code or found.answer.diverging_epoch is not None:
@@ -229,6 +239,34 @@ class Fetch:
                 total += found.piece.length
                 left = max(0, left - found.piece.length)
         return everything, total, urgent
+
+    @property
+    def _is_incremental(self) -> bool:
+        """The answer names only partitions with news."""
+        return self.session is not None and self.request.session_epoch != sessions.INITIAL_EPOCH
+
+    def _quiet_one(self, watched: WatchedPartition) -> Partition | None:
+        """The partition, if its reader stands at its end and has been told all there is to tell. Of
+        the many partitions of a session most are like this most of the time."""
+        topic, partitions = watched.topic, self.broker.partitions
+        known = partitions.by_id if isinstance(topic, bytes) else partitions.by_name
+        of_topic = known.get(topic)  # type: ignore[arg-type]
+        if of_topic is None or not 0 <= watched.index < len(of_topic):
+            return None
+        partition = of_topic[watched.index]
+        log, epoch = partition.opened, partition.leader_epoch
+        if (
+            log is not None
+            and log.offline is None
+            and watched.fetch_offset == log.log_end_offset
+            and watched.high_watermark == log.high_watermark
+            and watched.log_start_offset == log.log_start_offset
+            and partition.leader == self.broker.id
+            and watched.current_leader_epoch in (-1, epoch)
+            and watched.last_fetched_epoch in (-1, epoch)
+        ):
+            return partition
+        return None
 
     def _look_at(self, watched: WatchedPartition, left: int, at_least_one: bool) -> Found:
         answer = PartitionData(
@@ -385,7 +423,7 @@ class Fetch:
 
     def _response(self, found: list[Found]) -> FetchResponse:
         session = self.session
-        incremental = session is not None and self.request.session_epoch != sessions.INITIAL_EPOCH
+        incremental = self._is_incremental
         by_id = self.version >= _FIRST_TOPIC_IDS
         topics: dict[str | bytes, FetchableTopicResponse] = {}
         for each in found:
