@@ -10,6 +10,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,8 @@ def test_guided(name: str, tmp_path: Path) -> None:
     corpus.mkdir()
     for number, seed in enumerate(TARGETS[name][1]()):
         (corpus / f"seed-{number:05}").write_bytes(seed)
-    findings = tmp_path / "findings"
-    findings.mkdir()
+    # Not in pytest's own folder, which it clears after a few runs.
+    findings = Path(tempfile.mkdtemp(prefix=f"ottla-{name}-findings-"))
     program = HERE / f"atheris_{name}.py"
     done = subprocess.run(
         [
@@ -44,3 +45,4 @@ def test_guided(name: str, tmp_path: Path) -> None:
     tail = "\n".join((done.stdout + done.stderr).splitlines()[-60:])
     print(tail)
     assert done.returncode == 0, f"repeat with: python {program} {findings}/*\n{tail}"
+    findings.rmdir()

@@ -183,6 +183,19 @@ def test_unknown_api_or_version_closes_that_connection_only(
     assert answered(wire)
 
 
+def test_a_client_cannot_write_lines_into_the_log(
+    inside: BrokerThread, connect: Callable[[], Wire], caplog: pytest.LogCaptureFixture
+) -> None:
+    victim = connect()
+    victim.send(MetadataRequest(topics=[]), 9, "me\n2026-01-01 ERROR all is lost")
+    victim.receive(MetadataResponse, 9)
+    victim.send_raw(b"\xff\xff\xff\xff")
+    assert victim.is_closed()
+    (line,) = [each.getMessage() for each in caplog.records if "malformed" in each.getMessage()]
+    assert "all is lost" in line
+    assert "\n" not in line
+
+
 def test_answers_before_the_garbage_are_sent(wire: Wire, topic: Topic) -> None:
     """The broker closes when it meets the garbage; what it had answered before is not lost."""
     frame = wire.encode(ApiVersionsRequest(), 0)

@@ -94,6 +94,7 @@ def values(logs: Logs, topic: str, partition: int) -> list[bytes]:
 def test_folder_names() -> None:
     assert parse_folder_name("topic-0") == ("topic", 0)
     assert parse_folder_name("a-b.c_d-12") == ("a-b.c_d", 12)
+    assert parse_folder_name("topic-2147483647") == ("topic", 2147483647)
     for name in (
         "topic",
         "topic-",
@@ -102,6 +103,10 @@ def test_folder_names() -> None:
         "topic-1.0123-delete",
         "__cluster_metadata-0",
         "tøpic-1",
+        "topic-00",
+        "topic-01",
+        "topic-2147483648",
+        "topic-99999999999",
     ):
         assert parse_folder_name(name) is None
     deleted = deleted_folder_name("x" * 249 + "-0")

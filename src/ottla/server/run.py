@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
@@ -21,13 +22,15 @@ log = logging.getLogger("ottla")
 HINTS = """
 Try it, in another terminal:
 
-  echo hello | ottla produce greetings -s {address}
-  ottla consume greetings -s {address}
-  ottla topic list -s {address}
+  echo hello | {ottla} produce greetings -s {address}
+  {ottla} consume greetings -s {address}
+  {ottla} topic list -s {address}
 
-  kcat -b {address} -L                                  any Kafka client works
+Any Kafka client works:
 
-  from confluent_kafka import Producer                  # Python
+  kcat -b {address} -L
+
+  from confluent_kafka import Producer
   p = Producer({{"bootstrap.servers": "{address}"}}); p.produce("greetings", "hi"); p.flush()
 
 Ctrl-C stops the broker; the records stay in {data}.
@@ -86,6 +89,16 @@ async def _serve(config: BrokerConfig, hints: bool) -> int:
     await broker.stop()
     log.info("stopped")
     return 1 if broker.lost.is_set() else 0
+
+
+def _own_command() -> str:
+    """How the user can call this program: by its name, or by its path where that is not found."""
+    import shutil
+
+    program = sys.argv[0]
+    if os.path.basename(program) != "ottla" or shutil.which("ottla"):
+        return "ottla"
+    return os.path.relpath(program)
 
 
 def _allow_many_files() -> None:
