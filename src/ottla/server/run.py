@@ -74,9 +74,8 @@ async def _serve(config: BrokerConfig, hints: bool) -> int:
     )
     if hints:
         first = broker.bound[0]
-        sys.stdout.write(
-            HINTS.format(address=f"{first.host or '127.0.0.1'}:{first.port}", data=folders)
-        )
+        address = f"{first.host or '127.0.0.1'}:{first.port}"
+        sys.stdout.write(HINTS.format(ottla=_own_command(), address=address, data=folders))
         sys.stdout.flush()
     ends = [asyncio.ensure_future(event.wait()) for event in (stop, broker.lost)]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
