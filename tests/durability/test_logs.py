@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,7 +66,10 @@ def write(log: Log, count: int, size: int = 10) -> None:
 
 
 def flush(logs: Logs, log: Log) -> None:
-    log.flush(NOW)
+    flushing = logs.flush_now(log, NOW)
+    assert flushing is not None
+    flushing.run()
+    logs.finish(flushing)
     for job in logs.checkpoint(NOW):
         job.run()
         logs.finish(job)
@@ -149,7 +153,7 @@ def test_a_preallocated_segment_that_was_flushed_before_it_was_sealed(tmp_path: 
 def test_padding_goes_though_the_topic_is_preallocated_no_more(tmp_path: Path, rolls: bool) -> None:
     logs = open_logs(tmp_path, PREALLOCATED)
     log = logs.create("orders", 0, TOPIC_ID)
-    write(log, 10, size=100_000)
+    write(log, 10, size=100_000 if rolls else 10)
     flush(logs, log)
     log.config = LogConfig(segment_bytes=PREALLOCATED.segment_bytes)
     if rolls:
@@ -194,6 +198,29 @@ def test_flushed_records_that_became_zeros_are_missed(
     with pytest.raises(LogOffline):
         logs.get("orders", 0).read(7, 1000, count)
     assert first.read_bytes() == before
+
+
+@pytest.mark.parametrize("size", [100_000, 10])
+@pytest.mark.parametrize("torn", [bytes(12), struct.pack(">qi", NOW + 1_000_000, 9)])
+def test_the_last_index_entry_of_a_segment_that_was_just_sealed_may_be_torn(
+    tmp_path: Path, size: int, torn: bytes
+) -> None:
+    config = LogConfig(segment_bytes=1 << 20)
+    logs = open_logs(tmp_path, config)
+    log = logs.create("orders", 0, TOPIC_ID)
+    write(log, 10, size)
+    flush(logs, log)
+    log.roll(NOW)
+    write(log, 1)
+    first, second = segments(tmp_path / "orders-0")
+    assert stored_recovery_point(tmp_path, "orders") == int(second.stem) == 10
+    crash(logs)
+    # Written by a flush that did not come to its end.
+    times = first.with_suffix(".timeindex")
+    times.write_bytes((times.read_bytes() if times.exists() else b"") + torn)
+    log = open_logs(tmp_path, config).get("orders", 0)
+    assert log.segments[0].max_timestamp == NOW + 9
+    assert not list(verify_log(log))
 
 
 def test_a_log_with_a_gap_in_its_flushed_part_keeps_what_lies_behind_it(tmp_path: Path) -> None:

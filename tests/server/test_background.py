@@ -160,10 +160,6 @@ def test_topic_deleted_while_a_write_stands_still(
     assert produce(other, again, batch_of(b"new")).base_offset == 0
 
 
-@pytest.mark.xfail(
-    reason="storage: between prepare and write a log does not know that an append is under way, and "
-    "retention takes the segment away that the append is going to"
-)
 def test_retention_while_a_write_stands_still(
     inside: BrokerThread, wire: Wire, slow_disk: Callable[[str], threading.Event]
 ) -> None:

@@ -204,6 +204,9 @@ class ProducersAgainstTheModel(RuleBasedStateMachine):
         transactional: bool,
         origin: Origin,
     ) -> None:
+        if origin is Origin.COORDINATOR:
+            # Coordinators write for producers that never write to the same partition themselves.
+            producer_id += 100
         known = self.model.producers.get(producer_id)
         epoch = max(0, known.epoch + epoch_step) if known else 0
         if known is None:

@@ -156,6 +156,7 @@ class Lane:
             log.write(append)
             return time.monotonic() - started
 
+        log.hand_out(append)
         took = await lanes.loop.run_in_executor(lanes.threads, write)
         if took > SLOW_WRITE_SECONDS:
             lanes.mark_slow(log.folder, took)

@@ -225,10 +225,19 @@ class Log(ReadableLog):
         append.others = placed
         return append
 
+    def hand_out(self, append: Append) -> None:
+        """The write of this append is about to be done on another thread: from here to its commit
+        nothing else may change the log. (Segments that it goes to must not be taken away.)"""
+        self.check_idle()
+        self._writing = append
+
     def write(self, append: Append) -> None:
         """The I/O of an append: makes the file of a new segment, writes. May run on another thread
-        while nothing but reads goes on here. LogOffline if the disk fails."""
-        if append.base_offset < self.log_end_offset or self._writing is not None:
+        after `hand_out`. LogOffline if the disk fails."""
+        under_way = self._writing
+        if append.base_offset < self.log_end_offset or (
+            under_way is not None and under_way is not append
+        ):
             raise RuntimeError(f"{self.name}: an append was prepared for another end of the log")
         self._writing = append
         segment = append.segment

@@ -623,6 +623,8 @@ class Logs(LogOwner):
                 if key in self._broken or not self._has_segments(folder.log_path(key)):
                     return None
                 log = self._load(key)
+            if log.is_busy:
+                return None  # the next round comes soon enough
             retired = log.delete_old_segments(now_ms)
         except LogOffline:
             return None

@@ -266,6 +266,11 @@ class ReadableLog:
         if self.offline is not None:
             raise LogOffline(self.name, self.offline)
 
+    @property
+    def is_busy(self) -> bool:
+        """An append is on its way to its commit."""
+        return self._writing is not None
+
     def check_idle(self) -> None:
         """Online, and no append is between its write and its commit."""
         if self.offline is not None or self._writing is not None:

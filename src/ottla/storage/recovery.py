@@ -302,6 +302,8 @@ class _Loader:
         if slot and start == first.base_offset:
             self._cut_padding(self.segments[slot - 1], start)
         self._rebuild_missing(slot)
+        if slot and start == first.base_offset:
+            self._check_indexes(self.segments[slot - 1], start)
         for segment in self.segments.from_offset(start):
             segment.unseal()
         if first.on_disk and not self._cut_indexes(first, start):
@@ -391,6 +393,19 @@ class _Loader:
                     self.files.close(fd)
                 segment.rebuild_indexes()
                 self.names |= {name + INDEX_SUFFIX, name + TIME_INDEX_SUFFIX}
+
+    def _check_indexes(self, segment: Segment, end: int) -> None:
+        """Of such a segment the last index entries may be torn, too: those of its sealing."""
+        try:
+            if segment.offset_index.entry_count:
+                self._compare_last_entries(segment, end)
+                return
+        except (CorruptIndex, CorruptLog) as error:
+            logger.warning("%s; the indexes of the segment are made anew", error)
+        try:
+            segment.rebuild_indexes()
+        except CorruptLog as error:
+            logger.warning("%s", error)  # those who read there will be told
 
     def _cut_indexes(self, segment: Segment, start: int) -> bool:
         """Keeps the index entries below the recovery point, which were synced with the data. False

@@ -7,6 +7,7 @@ Kept apart from atheris, so that these can be called, and a finding be repeated,
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
@@ -35,9 +36,9 @@ class Fed:
     """A broker for a fuzzer that runs until it is killed; its topics are made anew now and then."""
 
     def __init__(self) -> None:
-        memory = Path("/dev/shm")
+        # Whoever starts a fuzzer may say where, and clean up: libFuzzer's exit leaves no chance to.
         self._folder = Path(
-            tempfile.mkdtemp(prefix="ottla-soak-", dir=memory if memory.is_dir() else None)
+            tempfile.mkdtemp(prefix="broker-", dir=os.environ.get("OTTLA_SOAK_DATA"))
         )
         self._inputs = 0
         self.harness = Harness(self._folder / "data").start()
