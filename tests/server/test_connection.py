@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 import threading
@@ -186,6 +187,8 @@ def test_unknown_api_or_version_closes_that_connection_only(
 def test_a_client_cannot_write_lines_into_the_log(
     inside: BrokerThread, connect: Callable[[], Wire], caplog: pytest.LogCaptureFixture
 ) -> None:
+    # Whatever other tests in this process have set.
+    caplog.set_level(logging.WARNING, logger="ottla")
     victim = connect()
     victim.send(MetadataRequest(topics=[]), 9, "me\n2026-01-01 ERROR all is lost")
     victim.receive(MetadataResponse, 9)
