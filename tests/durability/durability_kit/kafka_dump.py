@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -20,14 +19,9 @@ NO_COMPLAINT = "-1 is followed by"
 
 
 def kafka_jars() -> Path:
-    """A folder with Kafka's jars: one that is there, or what the interop tests fetch. Skips."""
+    """A folder with Kafka's jars, as the interop tests fetch and keep them. Skips without Java."""
     if shutil.which("java") is None:
         pytest.skip("java is not installed")
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    peer = Path(os.environ.get("KAFKA_PEER_HOME") or caches / "kafka-peer")
-    for folder in [peer / "libs", *sorted((caches / "ottla-interop").glob("kafka-tools-*/libs"))]:
-        if any(folder.glob("kafka-tools-*.jar")):
-            return folder
     interop = str(Path(__file__).resolve().parents[2] / "interop")
     if interop not in sys.path:
         sys.path.insert(0, interop)
