@@ -100,7 +100,6 @@ class Connection:
         "closed",
         "exclusive",
         "fd",
-        "fetch_session",
         "held_bytes",
         "last_api",
         "listener",
@@ -141,7 +140,6 @@ class Connection:
         # or we are inside on_readable.
         self.out: deque[Part] = deque()
         self.out_bytes = 0
-        self.fetch_session: object | None = None
         self._client_id_raw: memoryview = memoryview(b"")
         self._loop = reactor.loop
         self._apis = reactor.apis

@@ -167,46 +167,36 @@ class Segment:
     def unsynced(self) -> bool:
         return self.synced_size < self.size
 
+    def _open_index(self, kind: type[AnIndex], suffix: str) -> AnIndex:
+        return kind(
+            self.stem + suffix + self.suffix,
+            self.base_offset,
+            self.max_index_bytes,
+            self.files,
+            sealed=self.settled,
+            fresh=not (self.has_index_files or self.settled),
+        )
+
     @property
     def offset_index(self) -> OffsetIndex:
         index = self._offset_index
         if index is None:
-            index = self._offset_index = OffsetIndex(
-                self.stem + INDEX_SUFFIX + self.suffix,
-                self.base_offset,
-                self.max_index_bytes,
-                self.files,
-                sealed=self.settled,
-                fresh=not (self.has_index_files or self.settled),
-            )
+            index = self._offset_index = self._open_index(OffsetIndex, INDEX_SUFFIX)
         return index
 
     @property
     def time_index(self) -> TimeIndex:
         index = self._time_index
         if index is None:
-            index = self._time_index = TimeIndex(
-                self.stem + TIME_INDEX_SUFFIX + self.suffix,
-                self.base_offset,
-                self.max_index_bytes,
-                self.files,
-                sealed=self.settled,
-                fresh=not (self.has_index_files or self.settled),
-            )
+            index = self._time_index = self._open_index(TimeIndex, TIME_INDEX_SUFFIX)
         return index
 
     @property
     def transaction_index(self) -> TransactionIndex:
         index = self._transaction_index
         if index is None:
-            index = self._transaction_index = TransactionIndex(
-                self.stem + TRANSACTION_INDEX_SUFFIX + self.suffix,
-                self.base_offset,
-                self.max_index_bytes,
-                self.files,
-                sealed=self.settled,
-                fresh=not (self.has_index_files or self.settled),
-            )
+            index = self._open_index(TransactionIndex, TRANSACTION_INDEX_SUFFIX)
+            self._transaction_index = index
         return index
 
     @property
