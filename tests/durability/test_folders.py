@@ -187,6 +187,11 @@ def test_a_corrupt_metadata_store_is_told_and_nothing_is_touched(
     assert_all_there(wire, stopped)
 
 
+def remove_store(broker: BrokerProcess) -> None:
+    for path in broker.data.glob(f"{METADATA}*"):
+        path.unlink()
+
+
 def strays(data: Path, log: str) -> list[Path]:
     return sorted(data.glob(f"{log}.*-stray"))
 
@@ -200,8 +205,7 @@ def test_logs_whose_topic_is_not_known_any_more_are_kept(
     for partition in (0, 1):
         write(wire, "orders", 8, partition)
     getattr(broker, end)()
-    for path in broker.data.glob(f"{METADATA}*"):
-        path.unlink()
+    remove_store(broker)
     logs = ("orders-0", "orders-1")
     before = {log: digests(broker.data / log) for log in logs}
 
@@ -229,6 +233,59 @@ def test_logs_whose_topic_is_not_known_any_more_are_kept(
             }
         wire = connect(broker.start())
         assert wire.values("orders", 0) == [b"orders 0"]
+
+
+def test_a_store_that_is_put_back_finds_everything_in_its_place(
+    broker: BrokerProcess, connect: Connect, stopped: dict[str, list[bytes]], tmp_path: Path
+) -> None:
+    """However often the broker was started without it: the folder says whose logs it has."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for path in broker.data.glob(f"{METADATA}*"):
+        shutil.move(path, kept)
+    for start in range(2):
+        wire = connect(broker.start())
+        wire.create_topic(f"new-{start}")
+        assert "Put the right store back" in broker.log_text()
+        broker.kill()
+    remove_store(broker)
+    for path in kept.iterdir():
+        shutil.move(path, broker.data)
+    wire = connect(broker.start())
+    assert_all_there(wire, stopped)
+
+
+def test_a_topic_that_an_old_copy_of_the_store_does_not_know_comes_back_with_the_new_one(
+    broker: BrokerProcess, connect: Connect, tmp_path: Path
+) -> None:
+    wire = connect(broker.start())
+    wire.create_topic("orders")
+    values = {"orders": write(wire, "orders", 3)}
+    assert broker.stop() == 0
+    old, new = tmp_path / "old.db", tmp_path / "new.db"
+    shutil.copy(broker.data / METADATA, old)
+    wire = connect(broker.start())
+    wire.create_topic("younger")
+    values["younger"] = write(wire, "younger", 5)
+    assert broker.stop() == 0
+    shutil.copy(broker.data / METADATA, new)
+
+    remove_store(broker)
+    shutil.copy(old, broker.data / METADATA)
+    wire = connect(broker.start())
+    assert wire.topic_names() == {"orders"}
+    assert not (broker.data / "younger-0").exists()
+    (stray,) = strays(broker.data, "younger-0")
+    assert stray.name in broker.log_text()
+    broker.kill()
+
+    remove_store(broker)
+    shutil.copy(new, broker.data / METADATA)
+    wire = connect(broker.start())
+    assert_all_there(wire, values)
+    assert not strays(broker.data, "younger-0")
+    assert broker.stop() == 0
+    assert_sound(broker.data)
 
 
 def test_retention_leaves_the_logs_of_unknown_topics_alone(

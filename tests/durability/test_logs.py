@@ -20,7 +20,7 @@ from ottla.storage.checkpoints import (
     REPLICATION_CHECKPOINT,
 )
 from ottla.storage.config import LogConfig
-from ottla.storage.errors import LogOffline
+from ottla.storage.errors import LogOffline, OutOfResources
 from ottla.storage.files import OS_FILES, READ_ONLY, Files
 from ottla.storage.log import Log
 from ottla.storage.logs import Logs
@@ -286,7 +286,7 @@ class NoMetadata(Files):
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
 def test_a_log_that_could_not_be_made_can_be_later(tmp_path: Path, error: int) -> None:
     logs = open_logs(tmp_path, files=NoMetadata(error))
-    with pytest.raises(LogOffline):
+    with pytest.raises((LogOffline, OutOfResources)):
         logs.create("orders", 0, TOPIC_ID)
     log = logs.create("orders", 0, TOPIC_ID)
     write(log, 3)

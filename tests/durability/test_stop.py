@@ -111,10 +111,6 @@ def test_stopping_in_the_middle_of_produce_keeps_every_promise(broker: BrokerPro
     stop_in_the_middle_of_produce(broker, [ConfluentWriter, ConfluentWriter])
 
 
-@pytest.mark.xfail(
-    reason="answers that are under way are lost when the broker stops, and of several batches that "
-    "are then sent again it knows only the last: see the two tests below"
-)
 def test_stopping_in_the_middle_of_pipelined_requests(broker: BrokerProcess) -> None:
     stop_in_the_middle_of_produce(broker, [ConfluentWriter, RawWriter])
 
@@ -144,11 +140,6 @@ def test_a_broker_that_stops_does_not_reset_connections(
     assert broker.process.wait(20) == 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the producer snapshot that a clean stop writes keeps one batch of each producer, so an "
-    "earlier one that is sent again is refused as out of order (after a kill it is known)",
-)
 def test_batches_sent_again_after_a_stop_are_known(broker: BrokerProcess, connect: Connect) -> None:
     sent_again_after(broker, connect, broker.stop)
 

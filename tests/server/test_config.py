@@ -61,6 +61,7 @@ def static(**settings: str) -> BrokerConfig:
 
 # Where Ottla refuses values that Kafka takes and then cannot use.
 STRICTER = {
+    "group.consumer.assignors",
     "broker.id",
     "default.replication.factor",
     "log.flush.interval.ms",

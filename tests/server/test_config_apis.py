@@ -10,6 +10,7 @@ from server_kit.calls import (
     Topic,
     batch_of,
     create_topic,
+    fill,
     fresh_name,
     produce,
     versions_of,
@@ -26,11 +27,16 @@ from ottla.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from ottla.protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from ottla.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.server.broker import Broker
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -323,6 +329,37 @@ def test_brokers_own_settings(start_broker: Callable[..., BrokerThread]) -> None
         assert produce(wire, topic, batch).error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert alter(wire, BROKER, "", ("message.max.bytes", DELETE, None)) == 0
         assert produce(wire, topic, batch).error_code == 0
+
+
+def test_settings_reach_those_who_live_by_them(start_broker: Callable[..., BrokerThread]) -> None:
+    running = start_broker(settings={"log.flush.offset.checkpoint.interval.ms": "1234"})
+    assert running.run(lambda broker: broker.logs.checkpoint_interval_ms) == 1234
+    with running.wire() as wire:
+        fill(wire, create_topic(wire), batch_of(b"x"))
+        # Makes the topic of the groups' shards.
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=["group"])
+        wire.call(request, FindCoordinatorResponse, 4)
+        running.run(lambda broker: broker.groups.load_all())
+        changes = (
+            ("producer.id.expiration.ms", SET, "7777"),
+            ("group.consumer.assignment.interval.ms", SET, "2222"),
+        )
+        assert alter(wire, BROKER, "", *changes) == 0
+
+    def seen(broker: Broker) -> set[int]:
+        return {
+            broker.logs.producer_expiration_ms,
+            *(each.producers.expiration_ms for each in broker.logs.loaded()),
+        }
+
+    assert running.run(seen) == {7777}
+    intervals = running.run(
+        lambda broker: {
+            held.shard.settings.group_consumer_assignment_interval_ms
+            for held in broker.groups._held.values()
+        }
+    )
+    assert intervals == {2222}
 
 
 @pytest.mark.parametrize(

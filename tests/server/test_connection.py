@@ -42,6 +42,17 @@ def answered(wire: Wire) -> bool:
 # Frames -----------------------------------------------------------------------------------------
 
 
+def test_peers_that_are_gone_are_noticed(inside: BrokerThread, wire: Wire) -> None:
+    assert answered(wire)
+    kept_alive = inside.run(
+        lambda broker: {
+            each.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+            for each in broker.reactor.connections
+        }
+    )
+    assert kept_alive == {True}
+
+
 def test_a_request_in_single_bytes(wire: Wire, topic: Topic) -> None:
     frame = wire.encode(produce_request(topic, (0, batch_of(b"a", b"b"))), 9)
     for at in range(len(frame)):

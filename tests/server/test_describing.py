@@ -21,6 +21,13 @@ from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from ottla.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
+from ottla.protocol.messages.describe_producers import (
+    TopicRequest as ProducersTopic,
+)
 from ottla.protocol.messages.describe_topic_partitions import (
     CursorRequest,
     DescribeTopicPartitionsRequest,
@@ -44,6 +51,7 @@ from ottla.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from ottla.server.broker import Broker
 
 # OffsetForLeaderEpoch ---------------------------------------------------------------------------
 
@@ -328,3 +336,32 @@ def test_coordinators_of_unknown_kinds(inside: BrokerThread, wire: Wire, version
             answer = wire.call(request, FindCoordinatorResponse, version)
             assert [each.key for each in answer.coordinators] == ["a", "b"]
             assert {each.error_code for each in answer.coordinators} == {ErrorCode.INVALID_REQUEST}
+
+
+# DescribeProducers ------------------------------------------------------------------------------
+
+
+@pytest.mark.complains
+def test_a_long_story_of_a_log_that_is_offline_is_cut(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    running = start_broker()
+    with running.wire() as wire:
+        topic = create_topic(wire)
+        fill(wire, topic, batch_of(b"x"))
+    running.restart()
+
+    def take_offline(broker: Broker) -> None:
+        broker.logs.folders[0].offline = "a long story " * 10_000
+
+    running.run(take_offline)
+    with running.wire() as wire:
+        request = DescribeProducersRequest(
+            topics=[ProducersTopic(name=topic.name, partition_indexes=[0])]
+        )
+        response = wire.call(request, DescribeProducersResponse, 0)
+    (answer,) = response.topics[0].partitions
+    assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert answer.error_message is not None
+    assert "a long story" in answer.error_message
+    assert len(answer.error_message) < 1100

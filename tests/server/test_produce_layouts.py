@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, end_offset, produce_request, versions_of
 from server_kit.wire import Wire
 
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frame import frame_response
 from ottla.protocol.messages.produce import (
     PartitionProduceResponse,
@@ -17,7 +20,7 @@ from ottla.protocol.messages.produce import (
 from ottla.server.handlers import produce as produce_module
 
 FORMAT_2 = versions_of(ProduceRequest, first=3)
-# The longest name that the flexible fast path takes has 126 bytes, the longest there is has 249.
+# The longest name that the path for one batch takes has 126 bytes, the longest there is has 249.
 LENGTHS = [1, 125, 126, 127, 128, 249]
 
 
@@ -76,8 +79,7 @@ def test_every_name_and_version(
     topic = create_topic(wire, partitions=3, name=chr(97 + version) * length)
     for index, offset in ((0, 0), (2, 0), (2, 2)):
         assert ask(wire, topic, index, version) == expected(topic, index, offset, -1, version)
-    long_name = 9 <= version < 13 and length > 126
-    assert len(general) == (3 if long_name else 0), "the path that was taken is not the one meant"
+    assert not general, "the path that was taken is not the one meant"
 
 
 @pytest.mark.parametrize("version", FORMAT_2)
@@ -133,3 +135,89 @@ def test_bytes_behind_the_request_are_ignored(
     answer = wire.receive(ProduceResponse, version).responses[0].partition_responses[0]
     assert (answer.error_code, answer.base_offset) == (0, 0)
     assert end_offset(wire, topic) == 1
+
+
+def many(topics: list[Topic], partitions: list[list[int]], offset: int, version: int) -> bytes:
+    response = ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.id,
+                partition_responses=[
+                    PartitionProduceResponse(
+                        index=index, base_offset=offset, log_append_time_ms=-1, log_start_offset=0
+                    )
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in zip(topics, partitions, strict=True)
+        ]
+    )
+    return frame_response(response, version, 77)[4:]
+
+
+def ask_many(
+    wire: Wire, topics: list[Topic], partitions: list[list[int]], version: int, *, spoilt: int = -1
+) -> bytes:
+    """A batch of two records for each; the batch of the partition `spoilt` has a wrong checksum."""
+    request = produce_request(topics[0])
+    request.topic_data.clear()
+    for topic, indexes in zip(topics, partitions, strict=True):
+        parts = []
+        for index in indexes:
+            batch = bytearray(batch_of(b"a", b"b"))
+            if index == spoilt:
+                batch[-1] ^= 1
+            parts.append((index, bytes(batch)))
+        request.topic_data += produce_request(topic, *parts).topic_data
+    wire._correlation_id = 76
+    wire.send(request, version)
+    return wire.frame()
+
+
+@pytest.mark.parametrize("version", FORMAT_2)
+def test_several_partitions_of_several_topics(
+    inside: BrokerThread, wire: Wire, general: list[int], version: int
+) -> None:
+    topics = [create_topic(wire, partitions=150), create_topic(wire, partitions=3)]
+    partitions = [list(range(149, -1, -1)), [2, 0]]
+    assert ask_many(wire, topics, partitions, version) == many(topics, partitions, 0, version)
+    assert ask_many(wire, topics, partitions, version) == many(topics, partitions, 2, version)
+    assert end_offset(wire, topics[1], 1) == 0
+    assert not general
+
+
+@pytest.mark.parametrize("version", FORMAT_2)
+def test_what_needs_a_closer_look_does_not_repeat_what_came_before_it(
+    inside: BrokerThread, wire: Wire, general: list[int], version: int
+) -> None:
+    """The parts before a refused one are in the log once, those behind it are appended too."""
+    topic = create_topic(wire, partitions=5)
+    frame = ask_many(wire, [topic], [[0, 1, 2, 3, 9]], version, spoilt=2)
+    decoded, _ = ProduceResponse.decode(frame, 5 if version >= 9 else 4, version)
+    answers = decoded.responses[0].partition_responses
+    assert [(a.index, a.error_code, a.base_offset) for a in answers] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (2, ErrorCode.CORRUPT_MESSAGE, -1),
+        (3, 0, 0),
+        (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+    ]
+    assert [end_offset(wire, topic, index) for index in range(5)] == [2, 2, 0, 2, 0]
+    assert general == [version]
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 13])
+def test_a_request_cut_short_anywhere(
+    inside: BrokerThread, wire: Wire, connect: Callable[[], Wire], version: int
+) -> None:
+    """Whatever is missing, it is no batch of another partition, and the broker lives on."""
+    topic = create_topic(wire, partitions=3)
+    request = produce_request(topic, *((index, batch_of(b"a")) for index in range(3)))
+    frame = wire.encode(request, version)
+    for length in range(20, len(frame) - 1, 7):
+        other = connect()
+        other.send_raw((length - 4).to_bytes(4, "big") + frame[4:length])
+        with pytest.raises((ConnectionError, EOFError)):
+            other.frame()
+    assert [end_offset(wire, topic, index) for index in range(3)] == [0, 0, 0]

@@ -31,11 +31,20 @@ def test_power_loss(first: int) -> None:
         run_seed(seed)
 
 
+def run_long(seed: int) -> None:
+    run_seed(seed, lives=5, steps=random.Random(seed).choice((10, 40, 100)))
+
+
+@pytest.mark.parametrize("seed", [100_036, 200_073, 216_836, 217_584])
+def test_seeds_that_failed_once(seed: int) -> None:
+    run_long(seed)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(100_000, 130_000, 1000))
 def test_power_loss_for_long(first: int) -> None:
     for seed in range(first, first + 1000):
-        run_seed(seed, lives=5, steps=random.Random(seed).choice((10, 40, 100)))
+        run_long(seed)
 
 
 @pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power loss"])

@@ -17,10 +17,11 @@ from ottla.storage.errors import (
     FolderLocked,
     FolderOffline,
     LogOffline,
+    OutOfResources,
     TopicIdMismatch,
     UnknownLog,
 )
-from ottla.storage.files import Files
+from ottla.storage.files import READ_ONLY, Files
 from ottla.storage.flush import FlushJob
 from ottla.storage.folders import CheckpointJob, deleted_folder_name, parse_folder_name
 from ottla.storage.logs import Logs
@@ -322,6 +323,50 @@ def test_one_broken_log_does_not_stop_the_others(maker: Maker) -> None:
     assert maker.open().was_clean
 
 
+class Starved(Files):
+    """Has no descriptor left while `starving`."""
+
+    starving = False
+
+    def open(self, path: str, flags: int = READ_ONLY) -> int:
+        if self.starving and "topic-" in path:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return super().open(path, flags)
+
+    def read_file(self, path: str) -> bytes:
+        if self.starving and "topic-" in path:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return super().read_file(path)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
+def test_a_log_that_could_not_be_loaded_for_want_of_descriptors_is_loaded_later(
+    maker: Maker, clean: bool
+) -> None:
+    logs = maker.open()
+    logs.create("topic", 0, ID).append(a_batch(b"kept"), 0, NOW)
+    logs.close() if clean else maker.killed(logs)
+    files = Starved()
+    files.starving = True
+    logs = maker.open(files)
+    with pytest.raises(OutOfResources):
+        logs.get("topic", 0)
+    with pytest.raises(OutOfResources):
+        logs.create("topic", 1, ID)
+    if not clean:
+        # Nobody has recovered it: the folder must not be taken for one in good order.
+        logs.close()
+        logs = maker.open(files)
+        assert not logs.was_clean
+        with pytest.raises(OutOfResources):
+            logs.get("topic", 0)
+    files.starving = False
+    assert [b"kept" in data for _, _, data in stored_batches(logs.get("topic", 0))] == [True]
+    assert logs.create("topic", 1, ID).log_end_offset == 0
+    logs.close()
+    assert maker.open().was_clean
+
+
 def test_flush_and_checkpoint_in_the_background(maker: Maker) -> None:
     logs = maker.open()
     maker.config = replace(maker.config, flush_ms=100)
@@ -342,6 +387,28 @@ def test_flush_and_checkpoint_in_the_background(maker: Maker) -> None:
     work(logs, NOW + 6000)
     assert read_offsets(path)["topic", 0] == 2
     assert work(logs, NOW + 10**6) == []
+
+
+def test_the_interval_of_checkpoints(maker: Maker) -> None:
+    logs = maker.open()
+    logs.checkpoint_interval_ms = 60_000
+    log = logs.create("topic", 0, ID)
+
+    def checkpoints(after_ms: int) -> int:
+        log.append(a_batch(), 0, NOW + after_ms)
+        job = logs.flush_now(log, NOW + after_ms)
+        assert job is not None
+        job.run()
+        logs.finish(job)
+        jobs = logs.due(NOW + after_ms)
+        for each in jobs:
+            each.run()
+            logs.finish(each)
+        return sum(isinstance(each, CheckpointJob) for each in jobs)
+
+    assert [checkpoints(after) for after in (0, 1, 59_999, 60_000, 60_001)] == [1, 0, 0, 1, 0]
+    logs.checkpoint_interval_ms = 0
+    assert checkpoints(60_002) == 1
 
 
 def test_a_flush_that_is_wanted_at_once(maker: Maker) -> None:

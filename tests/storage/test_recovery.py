@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ottla.storage import recovery
+from ottla.storage import recovery, replay
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import CorruptLog
 from ottla.storage.files import Files
@@ -132,7 +133,10 @@ def test_only_the_tail_is_read(maker: LogMaker, monkeypatch: pytest.MonkeyPatch)
         read += len(data)
         return data
 
-    # The producers come from a snapshot, as one is taken with every 64 MiB that are flushed.
+    # The producers come from a snapshot, as one is taken with every 64 MiB that are flushed, and
+    # their earlier batches from the entries before it.
+    monkeypatch.setattr(replay, "RECALLED_ENTRIES", 8)
+    recalled = 8 * 600
     log.producers.map_end_offset = 1000
     snapshot = log.producers.take_snapshot()
     assert snapshot is not None
@@ -143,7 +147,7 @@ def test_only_the_tail_is_read(maker: LogMaker, monkeypatch: pytest.MonkeyPatch)
         os.path.getsize(again.active.stem + suffix) for suffix in (".index", ".timeindex")
     )
     assert again.log_end_offset == 1010
-    assert read < 3 * (tail + 4096) + 2 * indexes < log.active.size / 2
+    assert read < 3 * (tail + 4096) + 2 * indexes + recalled < log.active.size / 2
 
 
 @pytest.mark.parametrize("cut", [1, 60, 61, 100, 145])
@@ -445,3 +449,25 @@ def test_segments_know_nothing_of_each_other(maker: LogMaker) -> None:
     for earlier, later in zip(list(log.segments), list(log.segments)[1:], strict=False):
         found = earlier.locate(later.base_offset)
         assert found is None
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_entry_that_was_cut_and_came_back_is_noticed(maker: LogMaker, suffix: str) -> None:
+    """The segment before the recovery point ends there, and its index goes on: a recovery had cut it,
+    the power went before that lasted."""
+    log = filled(maker)
+    log.flush(NOW)
+    before = state(log)
+    sealed, following = log.segments[-2], log.segments[-1]
+    log.close()
+    entry = (
+        struct.pack(">qi", NOW + 10_000, following.base_offset - sealed.base_offset)
+        if suffix == ".timeindex"
+        else struct.pack(">ii", following.base_offset - sealed.base_offset, sealed.size)
+    )
+    with open(sealed.stem + suffix, "ab") as file:
+        file.write(entry)
+    again = maker.load(recovery_point=following.base_offset)
+    assert list(verify_log(again)) == []
+    assert again.log_end_offset == before[0]  # type: ignore[index]
+    assert again.offset_for_time(NOW + 5_000) is None

@@ -20,7 +20,7 @@ instead.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from ottla.protocol.errors import ErrorCode
@@ -94,6 +94,9 @@ class Shard(Protocol):
 
     def tick(self, now: Instant) -> Effects:
         """The deadline has passed: time out what has timed out."""
+
+    def reconfigured(self, settings: Any) -> Effects:
+        """Settings of the broker were changed while it runs; of the shard's own kind of settings."""
 
     def unloaded(self) -> Effects:
         """The partition goes to another broker: tell those who wait NOT_COORDINATOR."""

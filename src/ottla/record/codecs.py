@@ -227,5 +227,31 @@ def _decompress_into(decoder: Any, data: memoryview, bound: int, limit: int) -> 
     except _cramjam().DecompressionError as error:
         if bound > limit and "write whole buffer" in str(error):
             raise _too_large(limit) from None
-        raise CorruptBatch(f"the compressed records are damaged: {error}") from None
+        raise _damaged(error) from None
     return bytes(buffer[:written])
+
+
+def frame_bound(codec: int, data: memoryview) -> int | None:
+    """The most bytes that an LZ4 or Zstandard stream can yield; None for the other codecs."""
+    match codec:
+        case Codec.LZ4:
+            return lz4_bound(data)
+        case Codec.ZSTD:
+            return zstd_bound(data)
+    return None
+
+
+def decompress_frames(codec: int, data: memoryview, output: memoryview) -> int:
+    """Decode an LZ4 or Zstandard stream into `output`, which has room for `frame_bound` bytes.
+
+    Gives the number of bytes written; for callers that own a buffer and want no copy.
+    """
+    decoder = _cramjam().lz4 if codec == Codec.LZ4 else _cramjam().zstd
+    try:
+        return int(decoder.decompress_into(data, output))
+    except _cramjam().DecompressionError as error:
+        raise _damaged(error) from None
+
+
+def _damaged(error: Exception) -> CorruptBatch:
+    return CorruptBatch(f"the compressed records are damaged: {error}")

@@ -31,7 +31,7 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.frame import frame_response
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from ottla.server import handlers
+from ottla.server import handlers, strays
 from ottla.server.api import Api
 from ottla.server.clockwork import Clockwork
 from ottla.server.compaction import Compactor
@@ -39,6 +39,7 @@ from ottla.server.config_rules import Rules
 from ottla.server.connection import Connection
 from ottla.server.coordinators import Coordinators
 from ottla.server.delayed import Wakeups
+from ottla.server.group_callers import GROUP_VERSION
 from ottla.server.internal_topics import OFFSETS, TRANSACTIONS, ensure_internal_topic
 from ottla.server.lanes import Lanes
 from ottla.server.markers import Markers
@@ -68,7 +69,9 @@ T = TypeVar("T")
 # Threads of each kind for system calls that may block: fsync and unlink; cold reads; writes to a
 # slow disk.
 BLOCKING_THREADS = 4
-# How long a stop waits for answers to leave.
+# How long a stop waits for appends that are queued behind a worker process or a slow disk.
+APPEND_SECONDS = 1.0
+# How long it waits for answers to leave.
 DRAIN_SECONDS = 1.0
 # How long it then waits for clients to close their side.
 PART_SECONDS = 0.3
@@ -82,6 +85,7 @@ METADATA_FILE = "metadata.db"
 TRANSACTION_VERSION = "transaction.version"
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
     TRANSACTION_VERSION: FeatureRange(minimum=0, maximum=2, initial=2),
+    GROUP_VERSION: FeatureRange(minimum=0, maximum=1, initial=1),
 }
 
 
@@ -103,7 +107,7 @@ class Broker:
         self.wakeups = Wakeups(self.loop)
         self.lanes = Lanes(self.loop, self.write_threads)
         self.reads = Reads(self.loop, self.read_threads)
-        self.workers = Workers(self.loop, config.worker_processes)
+        self.workers = Workers(self.loop, config.worker_processes, self.threads)
         self.sessions = Sessions(config.max_incremental_fetch_session_cache_slots)
         self.waiting_fetches: set[Fetch] = set()
         self.apis: dict[int, Api] = {}
@@ -113,7 +117,7 @@ class Broker:
             self.topic_config,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
-        self.logs.is_known = lambda key: self.partitions.get(*key) is not None
+        self.logs.is_known = lambda key, topic_id: strays.belongs(self.image, key, topic_id)
         self.clockwork = Clockwork(self.loop, self.logs, self.threads)
         self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
         self.partitions = Partitions(self.id, self.logs, self.wakeups.moved, self.topic_config)
@@ -135,6 +139,8 @@ class Broker:
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
         # Set when the broker cannot go on: its metadata store is gone.
         self.lost = asyncio.Event()
+        # Stopped while a thread or a worker process was still busy with an append.
+        self.is_stuck = False
         # Addresses that were bound, once it has started.
         self.bound: tuple[Listener, ...] = ()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -210,7 +216,10 @@ class Broker:
 
     def _group_shard(self, _: int) -> GroupShard:
         return GroupShard(
-            GroupSettings.taken_from(self.config), self.metadata, lambda: str(uuid.uuid4())
+            GroupSettings.taken_from(self.config),
+            self.metadata,
+            lambda: str(uuid.uuid4()),
+            lambda group_id: self.image.config(ResourceType.GROUP, group_id),
         )
 
     def _transaction_shard(self, index: int) -> TransactionShard:
@@ -265,11 +274,13 @@ class Broker:
             self._follow_broker_settings()
             # Recovery reads every batch that was not flushed: not on the loop, which has to see signals.
             await self.loop.run_in_executor(self.threads, self.logs.open)
+            await self.loop.run_in_executor(
+                self.threads, strays.sort_out, self.logs, self.image, self.id
+            )
         except (StorageError, StoreError, OSError) as error:
             raise CannotStart(str(error)) from error
         for topic in self.image.topics.values():
             self.partitions.put(topic)
-        self._name_strays()
         self.controller.subscribe(self._changed)
         # What was decided before a crash is ended now, not when somebody asks.
         self.groups.load_all()
@@ -284,14 +295,6 @@ class Broker:
             if event is SessionEvent.LOST:
                 log.error("the metadata store is lost; the broker stops")
                 self.lost.set()
-
-    def _name_strays(self) -> None:
-        """Logs of topics that nobody knows: left alone, for their owner to look at."""
-        for topic, index in self.logs.keys():  # noqa: SIM118 - not a mapping
-            if self.partitions.get(topic, index) is None:
-                log.warning(
-                    "log of an unknown topic, left as it is: topic=%s partition=%d", topic, index
-                )
 
     def _bind(self) -> None:
         bound = []
@@ -333,6 +336,15 @@ class Broker:
             backlog=config.socket_listen_backlog_size,
         )
 
+    def _checkpoint_interval_ms(self) -> int:
+        """All checkpoints of a folder are written together: as often as one of them asks for it."""
+        config = self.config
+        return min(
+            config.log_flush_offset_checkpoint_interval_ms,
+            config.log_flush_start_offset_checkpoint_interval_ms,
+            config.replica_high_watermark_checkpoint_interval_ms,
+        )
+
     def _topic_defaults(self) -> TopicDefaults:
         return TopicDefaults(self.config.num_partitions, self.config.default_replication_factor)
 
@@ -360,7 +372,8 @@ class Broker:
             if kind is ResourceType.TOPIC:
                 self.partitions.settle(name)
         if delta.deleted or created:
-            self.groups.tell_all(lambda shard, now: shard.metadata_changed(now))
+            has_new = bool(delta.created)
+            self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))
 
     def _unload_coordinators(self, topic: Topic) -> None:
         for partition in topic.partitions:
@@ -405,6 +418,14 @@ class Broker:
         self.config = before.with_dynamic(default=default, broker=own, on_invalid=ignore)
         self.controller.defaults = self._topic_defaults()
         self.reactor.limits = self._limits()
+        self.logs.checkpoint_interval_ms = self._checkpoint_interval_ms()
+        self.logs.expire_producers_after(self.config.producer_id_expiration_ms)
+        settings = GroupSettings.taken_from(self.config)
+        if settings != GroupSettings.taken_from(before):
+            self.groups.reconfigure(settings)
+        of_transactions = TransactionSettings.taken_from(self.config)
+        if of_transactions != TransactionSettings.taken_from(before):
+            self.transactions.reconfigure(of_transactions)
         if self.config.log_defaults != before.log_defaults:
             for name in self.partitions.by_name:
                 self.partitions.settle(name)
@@ -418,7 +439,7 @@ class Broker:
             connection.pause()
         for fetch in list(self.waiting_fetches):
             fetch.conclude()
-        await self.lanes.drained()
+        self.is_stuck = not await self.lanes.drained(APPEND_SECONDS)
         await self.reactor.drained(DRAIN_SECONDS)
         await self.reactor.close(PART_SECONDS)
         for task in list(self._tasks):

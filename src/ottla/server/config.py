@@ -117,12 +117,15 @@ class BrokerConfig:
     group_max_session_timeout_ms: int
     group_max_size: int
     group_min_session_timeout_ms: int
+    group_consumer_assignment_interval_ms: int
     group_consumer_assignors: tuple[str, ...]
     group_consumer_heartbeat_interval_ms: int
+    group_consumer_max_assignment_interval_ms: int
     group_consumer_max_heartbeat_interval_ms: int
     group_consumer_max_session_timeout_ms: int
     group_consumer_max_size: int
     group_consumer_migration_policy: str
+    group_consumer_min_assignment_interval_ms: int
     group_consumer_min_heartbeat_interval_ms: int
     group_consumer_min_session_timeout_ms: int
     group_consumer_session_timeout_ms: int
@@ -412,6 +415,7 @@ def _check_together(config: BrokerConfig) -> None:
 _RANGES = tuple(
     (f"group.{kind}.min.{what}", f"group.{kind}.{what}", f"group.{kind}.max.{what}")
     for kind, what in (
+        ("consumer", "assignment.interval.ms"),
         ("consumer", "heartbeat.interval.ms"),
         ("consumer", "session.timeout.ms"),
         ("share", "heartbeat.interval.ms"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ottla.storage.settings import (
     INT_MAX,
+    Allowed,
     Scope,
     Setting,
     SettingType,
@@ -15,12 +16,20 @@ from ottla.storage.settings import (
     one_of_ignoring_case,
 )
 
-NEW_PROTOCOL = "consumer groups of the new protocol"
 SHARE_GROUPS = "share groups"
 
 _BOOLEAN, _STRING, _LIST = SettingType.BOOLEAN, SettingType.STRING, SettingType.LIST
 _SHORT, _INT, _LONG = SettingType.SHORT, SettingType.INT, SettingType.LONG
 _CLUSTER_WIDE = Scope.CLUSTER_WIDE
+
+_ASSIGNORS = Allowed(
+    "one or both of uniform, range",
+    lambda value: (
+        isinstance(value, tuple) and len(value) > 0 and set(value) <= {"uniform", "range"}
+    ),
+)
+# What may change while the broker runs.
+_DYNAMIC = frozenset({"group.consumer.assignment.interval.ms"})
 
 _CODEC = between(0, 4)
 _CODECS = "0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"
@@ -58,10 +67,17 @@ def group_settings() -> Iterator[Setting]:
             "The shortest session timeout that a member of a classic group may ask for.",
         ),
         (
+            "group.consumer.assignment.interval.ms",
+            _INT,
+            1000,
+            at_least(0),
+            "The shortest time from one assignment of a consumer group to the next.",
+        ),
+        (
             "group.consumer.assignors",
             _LIST,
             ("uniform", "range"),
-            None,
+            _ASSIGNORS,
             "The assignors on the broker's side, the default first.",
         ),
         (
@@ -70,6 +86,13 @@ def group_settings() -> Iterator[Setting]:
             5000,
             at_least(1),
             "The heartbeat interval that members of a consumer group are told.",
+        ),
+        (
+            "group.consumer.max.assignment.interval.ms",
+            _INT,
+            15_000,
+            at_least(0),
+            "The longest assignment interval that a consumer group may be configured with.",
         ),
         (
             "group.consumer.max.heartbeat.interval.ms",
@@ -101,6 +124,13 @@ def group_settings() -> Iterator[Setting]:
                 "Whether a group may change from the classic to the consumer protocol and back "
                 "while it has members."
             ),
+        ),
+        (
+            "group.consumer.min.assignment.interval.ms",
+            _INT,
+            0,
+            at_least(0),
+            "The shortest assignment interval that a consumer group may be configured with.",
         ),
         (
             "group.consumer.min.heartbeat.interval.ms",
@@ -180,8 +210,8 @@ def group_settings() -> Iterator[Setting]:
             "The segment size of the offsets topic.",
         ),
     ):
-        awaits = NEW_PROTOCOL if name.startswith("group.consumer.") else ""
-        yield Setting(name, kind, default, allowed, doc, awaits=awaits)
+        scope = _CLUSTER_WIDE if name in _DYNAMIC else Scope.READ_ONLY
+        yield Setting(name, kind, default, allowed, doc, (), scope)
 
 
 def share_group_settings() -> Iterator[Setting]:

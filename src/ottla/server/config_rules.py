@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from ottla.cluster.metadata import CLUSTER_DEFAULT, Resource, ResourceType
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.server.config import BrokerConfig, check_dynamic
+from ottla.server.config_groups import GROUP_SETTINGS, check_group_settings
 from ottla.server.config_settings import BROKER_SETTINGS
 from ottla.storage import config as topic_config
 from ottla.storage.config import TOPIC_SETTINGS
@@ -15,11 +16,12 @@ from ottla.storage.settings import InvalidSetting, SettingTable, SettingType
 _TABLES: dict[ResourceType, SettingTable] = {
     ResourceType.TOPIC: TOPIC_SETTINGS,
     ResourceType.BROKER: BROKER_SETTINGS,
+    ResourceType.GROUP: GROUP_SETTINGS,
 }
 
 
 class Rules:
-    """Answers for topics and brokers; `current` gives the broker's configuration of the moment."""
+    """Answers for all of them; `current` gives the broker's configuration of the moment."""
 
     def __init__(self, current: Callable[[], BrokerConfig]) -> None:
         self._current = current
@@ -33,6 +35,8 @@ class Rules:
                 topic_config.parse(config, self._current().log_defaults)
             elif kind is ResourceType.BROKER:
                 self._check_broker(name, config, altered)
+            elif kind is ResourceType.GROUP:
+                check_group_settings(config, self._current())
             else:
                 raise ProtocolError(
                     ErrorCode.INVALID_REQUEST, f"{kind.name.lower()} settings are not served yet"
@@ -40,7 +44,7 @@ class Rules:
         except InvalidSetting as error:
             code = (
                 ErrorCode.INVALID_CONFIG
-                if kind is ResourceType.TOPIC
+                if kind in (ResourceType.TOPIC, ResourceType.GROUP)
                 else ErrorCode.INVALID_REQUEST
             )
             raise ProtocolError(code, str(error)) from None

@@ -261,7 +261,8 @@ def _logs() -> Iterator[Setting]:
         _INT,
         60_000,
         at_least(0),
-        "How often it is written down up to where each log is safely on disk.",
+        "How often it is written down up to where each log is safely on disk; the checkpoints of a "
+        "folder are written together, as often as one of the three intervals asks for it.",
     )
     yield Setting(
         "log.flush.start.offset.checkpoint.interval.ms",

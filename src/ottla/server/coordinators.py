@@ -20,7 +20,7 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record.batch import BatchHeader, Record, build_batch, headers, records
 from ottla.record.errors import InvalidBatch, Truncated
 from ottla.storage.append import read_marker
-from ottla.storage.errors import RecordTooLarge, StorageError
+from ottla.storage.errors import OutOfResources, RecordTooLarge, StorageError
 from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
@@ -131,6 +131,13 @@ class Coordinators(Generic[S]):
             if held.phase is _Phase.SERVING:
                 self._run(held, event(held.shard, instant()))
 
+    def reconfigure(self, settings: object) -> None:
+        """Settings of the broker were changed: for every shard, also those that are being loaded."""
+        for held in list(self._held.values()):
+            effects = held.shard.reconfigured(settings)
+            if held.phase is _Phase.SERVING:
+                self._run(held, effects)
+
     def act(self, index: int, event: Callable[[S, Instant], Effects]) -> None:
         """Something happened that concerns one shard (a marker was written, an answer came in)."""
         held = self._held.get(index)
@@ -231,6 +238,9 @@ class Coordinators(Generic[S]):
 
     def _fail(self, held: _Held[S], error: Exception) -> None:
         held.phase = _Phase.FAILED
+        if isinstance(error, OutOfResources):
+            # Nothing is wrong with the log: the next request begins anew.
+            self._held.pop(held.partition.index, None)
         log.error(
             "coordinator not available: topic=%s partition=%d %s",
             self.topic, held.partition.index, error,

@@ -5,12 +5,28 @@ Imported by the processes themselves, so it stays clear of the server's other mo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ottla.record.batch import check_batch, headers
 from ottla.record.codecs import Codec
 from ottla.record.legacy import downgrade, upgrade
 from ottla.record.recompress import recompress, validate_records
 
-__all__ = ["downgrade", "prepare_batch", "upgrade_messages"]
+__all__ = ["downgrade", "in_memory_file", "prepare_batch", "upgrade_messages"]
+
+
+def in_memory_file(job: Callable[[bytes], bytes], path: str, size: int) -> int:
+    """Do a job on what a file holds and leave the result there; how long that is."""
+    with open(path, "r+b", buffering=0) as file:
+        data = file.read(size)
+        if len(data) != size:
+            raise OSError(f"{path} holds {len(data)} of {size} bytes")
+        result = memoryview(job(data))
+        file.seek(0)
+        written = 0
+        while written < len(result):
+            written += file.write(result[written:])
+    return len(result)
 
 
 def target_codec(compression_type: str, codec: int) -> int:

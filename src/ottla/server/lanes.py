@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.storage.errors import StorageError
 from ottla.storage.producer_state import Origin
 
@@ -29,6 +30,9 @@ log = logging.getLogger("ottla.lanes")
 
 # A write into the page cache takes 1 µs to 1 ms; beyond this the disk is holding writers back.
 SLOW_WRITE_SECONDS = 0.02
+# A larger batch that has waited in a lane anyhow is written by a thread: a copy of a megabyte is half
+# a millisecond for which the loop would serve nobody else.
+DIRECT_BYTES = 64 << 10
 # How long a folder counts as slow after such a write, unless a quick one comes first.
 SLOW_PERIOD_SECONDS = 2.0
 QUICK_WRITE_SECONDS = 0.002
@@ -89,21 +93,34 @@ class Lanes:
         assert isinstance(lane, Lane)
         lane.add(batches, done, transform, origin)
 
-    async def drained(self) -> None:
-        """Everything that was queued has been answered."""
+    async def drained(self, seconds: float) -> bool:
+        """Wait until everything that was queued has been answered. What has not after that time is
+        answered with errors, and False says so."""
+        deadline = self.loop.time() + seconds
         while self.open:
-            await asyncio.wait([lane.task for lane in self.open])
+            left = deadline - self.loop.time()
+            if left <= 0:
+                break
+            await asyncio.wait([lane.task for lane in self.open], timeout=left)
+        abandoned = [lane.task for lane in self.open]
+        for lane in self.open:
+            lane.abandon()
+        if abandoned:
+            await asyncio.wait(abandoned)
+        return not abandoned
 
 
 class Lane:
     """One partition's queue, alive as long as something is in it."""
 
-    __slots__ = ("_items", "_lanes", "_partition", "task")
+    __slots__ = ("_items", "_lanes", "_partition", "_under_way", "task")
 
     def __init__(self, lanes: Lanes, partition: Partition) -> None:
         self._lanes = lanes
         self._partition = partition
         self._items: deque[tuple[bytearray, Done, Transform | None, Origin]] = deque()
+        # Whom to tell of the append that was begun.
+        self._under_way: Done | None = None
         self.task: asyncio.Task[None] = lanes.loop.create_task(self._run())
 
     def add(
@@ -111,10 +128,19 @@ class Lane:
     ) -> None:
         self._items.append((batches, done, transform, origin))
 
+    def abandon(self) -> None:
+        """The broker stops and waits no longer: not for a worker, nor for a disk."""
+        log.warning(
+            "the stop does not wait for appends: topic=%s partition=%d queued=%d",
+            self._partition.topic, self._partition.index, len(self._items) + 1,
+        )  # fmt: skip
+        self.task.cancel()
+
     async def _run(self) -> None:
         try:
             while self._items:
                 batches, done, transform, origin = self._items.popleft()
+                self._under_way = done
                 try:
                     if transform is not None:
                         batches = await transform(batches)
@@ -129,22 +155,36 @@ class Lane:
                         self._partition.index,
                     )
                     result = error
-                try:
-                    done(result)
-                except Exception:
-                    # Our mistake again; one answer is missing, the queue goes on.
-                    log.exception("an append could not be answered")
+                self._under_way = None
+                self._answer(done, result)
         finally:
             self._partition.lane = None
             self._lanes.open.discard(self)
-            for _, done, _, _ in self._items:
-                done(RuntimeError("the broker stops"))
+            self._refuse_the_rest()
+
+    def _refuse_the_rest(self) -> None:
+        """Whoever still waits when the lane ends before its time. A client may send again."""
+        if self._under_way is not None:
+            opened = self._partition.opened
+            if opened is not None and opened.is_busy:
+                # A thread is still writing: what the disk holds is for the next start to find out.
+                opened.go_offline("the broker stopped in the middle of a write")
+            self._answer(self._under_way, ProtocolError(ErrorCode.REQUEST_TIMED_OUT))
+        for _, done, _, _ in self._items:
+            self._answer(done, ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+    def _answer(self, done: Done, result: Append | Exception) -> None:
+        try:
+            done(result)
+        except Exception:
+            # Our mistake; one answer is missing, the queue goes on.
+            log.exception("an append could not be answered")
 
     async def _append(self, batches: bytearray, origin: Origin) -> Append:
         partition, lanes = self._partition, self._lanes
         log = partition.log
         now_ms = time.time_ns() // 1_000_000
-        if not lanes.is_slow(log.folder):
+        if len(batches) <= DIRECT_BYTES and not lanes.is_slow(log.folder):
             return partition.append(batches, now_ms, origin)
         append = log.prepare(batches, partition.leader_epoch, now_ms, origin)
         if append.duplicate:
@@ -160,7 +200,7 @@ class Lane:
         took = await lanes.loop.run_in_executor(lanes.threads, write)
         if took > SLOW_WRITE_SECONDS:
             lanes.mark_slow(log.folder, took)
-        elif took < QUICK_WRITE_SECONDS:
+        elif took < QUICK_WRITE_SECONDS and lanes.slow:
             # It was only a moment, or no disk at all: a thread of another process had the processor.
             lanes.mark_quick(log.folder)
         log.commit(append)

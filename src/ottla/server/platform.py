@@ -11,8 +11,8 @@ import socket
 import sys
 
 PORTABLE = bool(os.environ.get("OTTLA_PORTABLE")) or not sys.platform.startswith("linux")
-# A read that fails rather than wait for the disk; 0 where there is none.
-READ_WITHOUT_WAITING: int = 0 if PORTABLE else getattr(os, "RWF_NOWAIT", 0)
 # More of the same message follows: do not send a small packet now.
 MORE_FOLLOWS: int = 0 if PORTABLE else getattr(socket, "MSG_MORE", 0)
+# Files without a disk beneath, that another process can open by a path.
+HAS_MEMORY_FILES: bool = not PORTABLE and hasattr(os, "memfd_create")
 HAS_SENDFILE: bool = not PORTABLE and hasattr(os, "sendfile")

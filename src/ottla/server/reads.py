@@ -1,77 +1,72 @@
 """Bytes of segments on their way out: from memory at once, from the disk by way of a thread.
 
-Before a range is trusted to be in the page cache it is probed (`preadv` with RWF_NOWAIT fails rather
-than wait for the disk). What is not in memory is read once in a thread, which brings it there; then
-it is sent like anything else. On systems without such a probe every range counts as hot up to the
-kernel's read-ahead; that is the portable fall-back.
+Before a range is trusted to be in the page cache it is probed. What is not in memory is read once in
+a thread, which brings it there; then it is sent like anything else. On systems without such a probe
+every range counts as held, and the loop waits where the kernel's read-ahead did not suffice.
+
+A probe takes samples. While the kernel reads ahead of somebody who goes through old data, there are
+gaps between them, and a `sendfile` into such a gap would hold up everybody. So a reader that met the
+disk once goes by way of the thread from there on, until the thread has found everything in memory
+for a while.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import os
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from ottla.server.platform import READ_WITHOUT_WAITING
 from ottla.server.ranges import FileRange
 
 if TYPE_CHECKING:
+    from ottla.storage.errors import NotInMemory
     from ottla.storage.segment_file import Slice
 
 # Up to this size a copy costs less than two more system calls.
 INLINE_BYTES = 16 << 10
-# A page is probed every so often: the kernel reads ahead at least this much at a time.
-PROBE_STRIDE = 128 << 10
-_NO_PROBE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+# A range that begins so little behind one that came from the disk is of the same reader.
+NEARBY_BYTES = 4 << 20
+# So many ranges in a row were in memory: the reader has caught up with what the cache holds.
+TRUSTED_AFTER = 64
+# The thread goes so much further: the next search then finds a batch header in memory, and it is not
+# the loop that meets the page at which the kernel starts to read the next megabytes.
+BEYOND_BYTES = 128 << 10
+# Files of which it is known that somebody reads them from the disk.
+REMEMBERED_FILES = 64
+
+
+class _ColdStretch:
+    """Where somebody reads from the disk, and for how many ranges it was not needed lately."""
+
+    __slots__ = ("end", "held")
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.held = 0
 
 
 class Reads:
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor) -> None:
         self._loop = loop
         self._threads = threads
-        # False once the kernel or the file system said that it cannot tell.
-        self._can_probe = bool(READ_WITHOUT_WAITING)
-        self._one = [bytearray(1)]
+        # By descriptor. One that is another file's by now costs that one's readers a few detours.
+        self._cold: OrderedDict[int, _ColdStretch] = OrderedDict()
 
     def take(self, piece: Slice) -> bytes | FileRange | None:
         """The range as something to send, or None if the disk has to be asked first."""
         length = piece.length
         if length <= INLINE_BYTES:
-            if not self._can_probe:
-                return self._whole(os.pread(piece.file.fd, length, piece.position), length)
-            buffer = bytearray(length)
-            try:
-                read = os.preadv(piece.file.fd, [buffer], piece.position, READ_WITHOUT_WAITING)
-            except BlockingIOError:
+            data = piece.file.read_in_memory(length, piece.position)
+            return None if data is None else self._whole(data, length)
+        if self._cold:
+            stretch = self._cold.get(piece.file.fd)
+            if stretch is not None and 0 <= piece.position - stretch.end < NEARBY_BYTES:
                 return None
-            except OSError as error:
-                if error.errno not in _NO_PROBE:
-                    raise
-                self._can_probe = False
-                return self.take(piece)
-            # Short: the rest of the range is not in memory (or the file was cut off).
-            return bytes(buffer) if read == length else None
-        if self._can_probe and not self._is_hot(piece):
+        if not piece.file.seems_in_memory(piece.position, length):
             return None
         return FileRange(piece.file, piece.position, length)
-
-    def _is_hot(self, piece: Slice) -> bool:
-        fd = piece.file.fd
-        one = self._one
-        last = piece.position + piece.length - 1
-        try:
-            for at in range(piece.position, last, PROBE_STRIDE):
-                os.preadv(fd, one, at, READ_WITHOUT_WAITING)
-            os.preadv(fd, one, last, READ_WITHOUT_WAITING)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_PROBE:
-                raise
-            self._can_probe = False
-        return True
 
     @staticmethod
     def _whole(data: bytes, length: int) -> bytes:
@@ -81,26 +76,32 @@ class Reads:
 
     async def read(self, piece: Slice) -> bytes:
         """The bytes themselves, for those who have to look into them."""
+        data = await self._loop.run_in_executor(self._threads, piece.read)
+        return self._whole(data, piece.length)
 
-        def read() -> bytes:
-            data = os.pread(piece.file.fd, piece.length, piece.position)
-            return self._whole(data, piece.length)
-
-        return await self._loop.run_in_executor(self._threads, read)
+    async def bring(self, missing: NotInMemory, size: int) -> None:
+        """What a search missed, so that it can be tried again."""
+        await self._loop.run_in_executor(self._threads, missing.bring, size)
 
     async def take_cold(self, piece: Slice) -> bytes | FileRange:
         """Bring the range into memory without holding up the loop, then take it."""
         if piece.length <= INLINE_BYTES:
             return await self.read(piece)
-
-        def warm() -> None:
-            fd = piece.file.fd
-            at, end = piece.position, piece.position + piece.length
-            while at < end:
-                got = len(os.pread(fd, min(1 << 20, end - at), at))
-                if not got:
-                    raise OSError(errno.EIO, "segment shorter than its range")
-                at += got
-
-        await self._loop.run_in_executor(self._threads, warm)
+        asked = await self._loop.run_in_executor(
+            self._threads, piece.file.bring_into_memory, piece.position, piece.length + BEYOND_BYTES
+        )
+        self._remember(piece, asked)
         return FileRange(piece.file, piece.position, piece.length)
+
+    def _remember(self, piece: Slice, asked: bool) -> None:
+        fd = piece.file.fd
+        stretch = self._cold.pop(fd, None)
+        if stretch is None:
+            stretch = _ColdStretch()
+        stretch.held = 0 if asked else stretch.held + 1
+        if stretch.held < TRUSTED_AFTER:
+            # Ranges end inside of batches: the next one begins a little before this end.
+            stretch.end = piece.position + piece.length // 2
+            self._cold[fd] = stretch
+            if len(self._cold) > REMEMBERED_FILES:
+                self._cold.popitem(last=False)

@@ -87,7 +87,12 @@ async def _serve(config: BrokerConfig, hints: bool) -> int:
     log.info("stopping")
     await broker.stop()
     log.info("stopped")
-    return 1 if broker.lost.is_set() else 0
+    status = 1 if broker.lost.is_set() else 0
+    if broker.is_stuck:
+        # The interpreter would wait for what the broker no longer waits for.
+        logging.shutdown()
+        os._exit(status)
+    return status
 
 
 def _own_command() -> str:

@@ -11,6 +11,8 @@ families, and the family says what the log's state is afterwards:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class StorageError(Exception):
     """Root of everything the storage room raises on purpose."""
@@ -33,6 +35,18 @@ class OutOfResources(StorageError):
         super().__init__(f"{log}: {reason}")
         self.log = log
         self.reason = reason
+
+
+class NotInMemory(StorageError):
+    """What a search has to look at is on the disk alone, and its caller must not wait for that.
+
+    `bring` (on any thread) brings it into the page cache; then the search can be tried again.
+    """
+
+    def __init__(self, what: str, bring: Callable[[int], object]) -> None:
+        super().__init__(f"{what} is not in memory")
+        # Given how many bytes the caller is going to read from there on.
+        self.bring = bring
 
 
 class FolderOffline(StorageError):

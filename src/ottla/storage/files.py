@@ -18,6 +18,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,27 @@ if TYPE_CHECKING:
 READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 READ_WRITE = os.O_RDWR | os.O_CLOEXEC
 READ_WRITE_CREATE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+
+# A read that fails rather than wait for the disk; 0 where there is none.
+_WITHOUT_WAITING: int = getattr(os, "RWF_NOWAIT", 0) if not os.environ.get("OTTLA_PORTABLE") else 0
+_CANNOT_TELL = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+_WARM_CHUNK = 512 << 10
+# The kernel reads ahead at least this much at a time.
+_PROBE_STRIDE = 128 << 10
+
+
+def _syncs_file_systems() -> bool:
+    """Since 5.8 Linux tells of errors that happened since the file was opened."""
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return (
+        sys.platform.startswith("linux")
+        and not os.environ.get("OTTLA_PORTABLE")
+        and release is not None
+        and (int(release[1]), int(release[2])) >= (5, 8)
+    )
+
+
+_SYNCS_FILE_SYSTEMS = _syncs_file_systems()
 
 
 class Files:
@@ -52,6 +74,72 @@ class Files:
     else:
         # fdatasync also makes the file's size last, and spares the journal the timestamps.
         fsync = staticmethod(os.fdatasync)
+
+    def pread_in_memory(self, fd: int, size: int, position: int) -> bytes | None:
+        """As `pread`, of what the page cache holds; None if (some of) it would come from the disk.
+        Where the system cannot tell, everything counts as held."""
+        if not _WITHOUT_WAITING:
+            return self.pread(fd, size, position)
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(fd, [buffer], position, _WITHOUT_WAITING)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _CANNOT_TELL:
+                raise
+            return self.pread(fd, size, position)
+        if count < size and position + count < self.size_of(fd):
+            return None
+        return bytes(buffer[:count])
+
+    def seems_in_memory(self, fd: int, position: int, size: int) -> bool:
+        """Whether samples of the range are in the page cache; what the kernel reads ahead just now may
+        have gaps between them."""
+        if _WITHOUT_WAITING:
+            one = [bytearray(1)]
+            last = position + size - 1
+            try:
+                for at in range(position, last, _PROBE_STRIDE):
+                    os.preadv(fd, one, at, _WITHOUT_WAITING)
+                os.preadv(fd, one, last, _WITHOUT_WAITING)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if error.errno not in _CANNOT_TELL:
+                    raise
+        return True
+
+    def read_ahead_by_hand(self, fd: int) -> None:
+        """No read-ahead by the kernel for this descriptor. It would be done by whoever reads, in
+        steps of many MiB on some disks: milliseconds of work for the event loop."""
+        advise = getattr(os, "posix_fadvise", None)
+        if advise is not None:
+            advise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def bring_into_memory(self, fd: int, position: int, size: int) -> bool:
+        """Reads a range so that the page cache holds it; whether the disk had to be asked. For
+        threads."""
+        # One small buffer for all of it: the bytes are not wanted, only that they were read.
+        buffer = memoryview(bytearray(min(size, _WARM_CHUNK)))
+        end = position + size
+        waited = False
+        while position < end:
+            room = buffer[: min(len(buffer), end - position)]
+            got = 0
+            if _WITHOUT_WAITING and not waited:
+                try:
+                    got = os.preadv(fd, [room], position, _WITHOUT_WAITING)
+                except OSError as error:
+                    if error.errno not in _CANNOT_TELL | {errno.EAGAIN}:
+                        raise
+                waited = got < len(room)
+            if not got:
+                got = os.preadv(fd, [room], position)
+                if not got:
+                    break
+            position += got
+        return waited
 
     def open(self, path: str, flags: int = READ_ONLY) -> int:
         return os.open(path, flags, 0o644)
@@ -118,10 +206,15 @@ class Files:
         if advise is not None:
             advise(fd, position, 0, os.POSIX_FADV_DONTNEED)
 
-    def sync_all(self) -> None:
-        """Writes back everything that is dirty, in one go; tells of no errors. A head start for many
-        fsyncs, no replacement."""
-        os.sync()
+    def sync_file_system(self, fd: int) -> bool:
+        """Makes everything last that is on the file system of this file, in one go. False if the
+        system has no such call that tells of errors, or if there was one: then each file has to be
+        synced by itself."""
+        if not _SYNCS_FILE_SYSTEMS:
+            return False
+        import ctypes  # rarely needed
+
+        return bool(ctypes.CDLL(None, use_errno=True).syncfs(fd) == 0)
 
     def read_file(self, path: str) -> bytes:
         fd = self.open(path)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ottla.storage.checkpoints import PARTITION_METADATA
@@ -30,6 +32,8 @@ FLUSH_QUIET_MS = 60_000
 # A producer snapshot saves the next start from reading so much again, header by header.
 SNAPSHOT_BYTES = 16 * 1024 * 1024
 CLOSING_SNAPSHOT_BYTES = 256 * 1024
+# From so many logs on they are flushed together when the broker stops: see run_all.
+TOGETHER_FROM = 64
 # The index files of a smaller log need not be there when it is opened again: one read replaces them.
 INDEX_WORTH_BYTES = 4096
 
@@ -86,17 +90,29 @@ class FlushJob:
         self._cancelled = False
         self._lock = threading.Lock()
 
-    def run(self) -> None:
-        """The system calls. Never raises; `error` tells."""
+    def run(self, names_last: bool = False) -> None:
+        """The system calls. Never raises; `error` tells. `names_last`: all that this job is about was
+        made to last together with the rest of its file system, see `only_syncs`. Then the data is
+        synced once more, which costs little and is the one way to be sure that none was lost."""
         with self._lock:
             if self._cancelled or self.done:
                 return
             try:
-                self._sync()
+                if names_last:
+                    for file, _ in self.data:
+                        self.files.fsync(file.fd)
+                else:
+                    self._sync()
             except OSError as error:
                 self.error = error
             finally:
                 self.done = True
+
+    @property
+    def only_syncs(self) -> bool:
+        """Nothing is left to be written."""
+        cuts = any(cut_to is not None for _, cut_to in self.data)
+        return not (cuts or self.snapshots or self.epochs)
 
     def stop(self) -> None:
         """Waits for the job if it runs; if it has not begun, it never will. `done` tells."""
@@ -180,9 +196,10 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
         job.mid_segment_snapshot = True
     job.snapshots = log.pending_snapshots
     log.pending_snapshots = []
-    epochs = log.epochs.take_changes()
-    if epochs is not None:
-        job.epochs = log.epochs.path, epochs
+    if not (closing and _tells_epochs(log)):
+        epochs = log.epochs.take_changes()
+        if epochs is not None:
+            job.epochs = log.epochs.path, epochs
     if log.metadata_unsynced:
         job.sync_paths.append(f"{log.folder}/{PARTITION_METADATA}")
         job.folders = [log.folder, os.path.dirname(log.folder)]
@@ -200,6 +217,33 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
     log.metadata_unsynced = log.folder_unsynced = False
     log.flushing = job
     return job
+
+
+def _tells_epochs(log: Log) -> bool:
+    """Whether the log is so small that the one read at its next opening tells its leader epochs too:
+    each begins with a batch that is there, and there is no file that would say otherwise."""
+    active = log.active
+    return (
+        not log.epochs.has_file
+        and len(log.segments) == 1
+        and 0 < active.size < INDEX_WORTH_BYTES
+        and all(start >= active.base_offset for _, start in log.epochs.entries())
+    )
+
+
+def run_all(
+    jobs: Sequence[FlushJob],
+    sync_file_system: Callable[[], bool],
+    pool: ThreadPoolExecutor,
+    together_from: int,
+) -> None:
+    """Runs the jobs of all logs on one file system; returns when all are done. Where there are many
+    of them, one sync of everything takes the place of that of each folder and each small file."""
+    together: set[FlushJob] = set()
+    if len(jobs) >= together_from and sync_file_system():
+        together = {job for job in jobs if job.only_syncs}
+    for _ in pool.map(lambda job: job.run(names_last=job in together), jobs):
+        pass
 
 
 def _cover(job: FlushJob, segment: Segment, closing: bool) -> None:

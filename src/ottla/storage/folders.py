@@ -14,13 +14,16 @@ from typing import NamedTuple, TypeAlias
 from ottla.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
+    FOLDER_IDENTITY,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     lock_folder,
     read_clean_shutdown,
+    read_folder_identity,
     read_offsets,
     write_clean_shutdown,
+    write_folder_identity,
     write_offsets,
 )
 from ottla.storage.errors import CorruptCheckpoint
@@ -41,6 +44,8 @@ LONGEST_NAME = 255
 # A partition's number as it is written, and in no other way: `orders-00` is somebody else's.
 _LOG_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})", re.ASCII)
 _LARGEST_PARTITION = 2**31 - 1
+_STRAY = re.compile(r"(.+)\.[0-9a-f]{32}-stray", re.ASCII)
+_IDENTITY_VERSION = "1"
 
 
 class Offsets(NamedTuple):
@@ -70,18 +75,24 @@ def deleted_folder_name(name: str) -> str:
 
 def stray_folder_name(name: str) -> str:
     """A name for a log whose topic nobody knows: `topic-N.<uuid>-stray`, out of the way and kept."""
-    ending = f".{uuid.uuid4().hex}-stray"
+    ending = f".{uuid.uuid4().hex}{STRAY_SUFFIX}"
     return name[: LONGEST_NAME - len(ending)] + ending
+
+
+def parse_stray_name(name: str) -> Key | None:
+    """Topic and partition of a log that was set aside; None if it is none, or if the name was cut."""
+    match = _STRAY.fullmatch(name)
+    return None if match is None or len(name) == LONGEST_NAME else parse_folder_name(match[1])
 
 
 class DataFolder:
     """A folder of logs.
 
-    Files beside the logs' folders: `.lock`, `.kafka_cleanshutdown` (only while no broker runs), and
-    the checkpoints of recovery points, log starts, high watermarks and the offsets where compaction
-    goes on, each replaced as a whole. A
-    checkpoint may be behind the logs, never ahead of them: a recovery point is stored after the
-    sync, and lowered before a truncation.
+    Files beside the logs' folders: `.lock`, `.kafka_cleanshutdown` (only while no broker runs),
+    `meta.properties` (whose logs these are) and the checkpoints of recovery points, log starts, high
+    watermarks and the offsets where compaction goes on, each replaced as a whole. A checkpoint may be
+    behind the logs, never ahead of them: a recovery point is stored after the sync, and lowered
+    before a truncation.
     """
 
     def __init__(self, path: str, files: Files) -> None:
@@ -92,6 +103,10 @@ class DataFolder:
         # The last shutdown was clean, and by which broker epoch (-1: unknown).
         self.clean = False
         self.broker_epoch = -1
+        # The cluster whose logs these are: None if the folder does not say, "" if that is unreadable.
+        self.cluster_id: str | None = None
+        # Names of the folders of logs that were set aside.
+        self.strays: list[str] = []
         # As the files have it. Replaced, never changed.
         self.stored = Offsets({}, {}, {}, {})
         # The number of logs in the folder.
@@ -132,7 +147,26 @@ class DataFolder:
             self._read(REPLICATION_CHECKPOINT),
             self._read(CLEANER_CHECKPOINT),
         )
-        return sorted(self.files.folders(self.path))
+        self.cluster_id = self._read_cluster_id()
+        names = sorted(self.files.folders(self.path))
+        self.strays = [name for name in names if name.endswith(STRAY_SUFFIX)]
+        return names
+
+    def _read_cluster_id(self) -> str | None:
+        try:
+            properties = read_folder_identity(self._file(FOLDER_IDENTITY), self.files)
+        except CorruptCheckpoint as error:
+            logger.warning("%s", error)
+            return ""
+        return None if properties is None else properties.get("cluster.id", "")
+
+    def claim(self, cluster_id: str, node_id: int) -> None:
+        """Says in the folder whose logs it has. OSError if it cannot be written."""
+        properties = {
+            "version": _IDENTITY_VERSION, "cluster.id": cluster_id, "node.id": str(node_id)
+        }  # fmt: skip
+        write_folder_identity(self._file(FOLDER_IDENTITY), properties, self.files)
+        self.cluster_id = cluster_id
 
     def mark_clean(self, broker_epoch: int) -> None:
         write_clean_shutdown(self._file(CLEAN_SHUTDOWN), broker_epoch, self.files)
@@ -141,6 +175,10 @@ class DataFolder:
         if self._lock_fd >= 0:
             self.files.close(self._lock_fd)
             self._lock_fd = -1
+
+    def sync_file_system(self) -> bool:
+        """See Files. The lock's file has been open from the start: no error escapes it."""
+        return self.files.sync_file_system(self._lock_fd)
 
     def sync_deletions(self) -> None:
         """Makes it last that deleted logs have lost their names."""

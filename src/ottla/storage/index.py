@@ -249,6 +249,10 @@ class Index(ABC):
         except FileNotFoundError:
             pass
 
+    @property
+    def is_mapped(self) -> bool:
+        return self._maps.has(self)
+
     def drop_map(self) -> None:
         """Unmaps a sealed index; the next lookup maps it again."""
         self._maps.drop(self)

@@ -39,11 +39,14 @@ class LeaderEpochs:
         self.latest_epoch = -1
         # Memory is ahead of the file.
         self.changed = False
+        # There is one, be it behind memory or damaged.
+        self.has_file = False
 
     def load(self) -> None:
         """Reads the file, if there is one; CorruptCheckpoint leaves everything as it was."""
         try:
             data = self.files.read_file(self.path)
+            self.has_file = True
         except FileNotFoundError:
             data = b""
         epochs: list[int] = []
@@ -68,6 +71,7 @@ class LeaderEpochs:
         if not self.changed:
             return None
         self.changed = False
+        self.has_file = True
         return format_checkpoint(map("%d %d".__mod__, self.entries()))
 
     def write(self) -> None:

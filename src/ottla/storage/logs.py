@@ -19,11 +19,13 @@ from __future__ import annotations
 import errno
 import heapq
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
+from ottla.storage import flush
 from ottla.storage.checkpoints import PARTITION_METADATA, write_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import (
@@ -31,6 +33,7 @@ from ottla.storage.errors import (
     DuplicateLog,
     FolderOffline,
     LogOffline,
+    OutOfResources,
     StorageError,
     TopicIdMismatch,
     UnknownLog,
@@ -61,13 +64,9 @@ logger = logging.getLogger(__name__)
 
 Job: TypeAlias = FlushJob | CheckpointJob | RetireJob | RemovalJob
 
-CHECKPOINT_INTERVAL_MS = 5_000
+DEFAULT_CHECKPOINT_INTERVAL_MS = 5_000
 # A flush of logs at rest may wait; so many of them begin at once.
 FLUSHES_AT_ONCE = 64
-# From so many logs on, one sync of the whole file system comes before those of single files.
-SYNC_ALL_FROM = 64
-# Errors in the making of a log after which its folder is as good as before.
-NOT_THE_FOLDER = (*TRANSIENT, errno.ENAMETOOLONG)
 
 
 def now_in_ms() -> int:
@@ -93,10 +92,13 @@ class Logs(LogOwner):
         self.open_files = OpenFiles(files, max_open_files)
         self.folders = [DataFolder(path, files) for path in folders]
         self.producer_expiration_ms = producer_expiration_ms
+        # May be changed while running.
+        self.checkpoint_interval_ms = DEFAULT_CHECKPOINT_INTERVAL_MS
         # Called when a log should be flushed before the next timer (flush.messages, a roll).
         self.on_flush_wanted: Callable[[Log], None] | None = None
-        # Whether a log's topic is known. Others are left alone, also by retention.
-        self.is_known: Callable[[Key], bool] = lambda _key: True
+        # Whether a log is that of a topic that is known, by its topic's id (None: not looked up, or
+        # not known). Others are left alone, also by retention.
+        self.is_known: Callable[[Key, bytes | None], bool] = lambda _key, _topic_id: True
         # Called when a log went offline.
         self.on_offline: Callable[[Log], None] | None = None
         self._config_of = config_of
@@ -106,6 +108,8 @@ class Logs(LogOwner):
         self._places: dict[Key, DataFolder] = {}
         self._loaded: dict[Key, Log] = {}
         self._broken: dict[Key, str] = {}
+        # Logs that want recovery and could not be loaded for want of descriptors or memory.
+        self._unrecovered: set[Key] = set()
         # Logs with unflushed data, those first that have it longest.
         self._dirty: dict[Log, None] = {}
         # (clock at which it is due, tie breaker, job)
@@ -173,12 +177,17 @@ class Logs(LogOwner):
         epochs = {folder.broker_epoch for folder in self.folders}
         return epochs.pop() if len(epochs) == 1 and self.was_clean else -1
 
-    def close(self, broker_epoch: int = -1, threads: int = 8) -> None:
+    def close(
+        self,
+        broker_epoch: int = -1,
+        threads: int = 8,
+        together_from: int = flush.TOGETHER_FROM,
+    ) -> None:
         """Flushes everything (blocking, in threads), stores the checkpoints and marks the folders as
         cleanly shut down. Whatever fails leaves its folder unmarked, for recovery to look at."""
         now_ms = self._clock()
-        jobs = []
-        for log in list(self._loaded.values()):
+        jobs: dict[DataFolder, list[FlushJob]] = {folder: [] for folder in self.folders}
+        for key, log in list(self._loaded.items()):
             if log.flushing is not None:
                 log.flushing.run()
                 log.flush_end(log.flushing)
@@ -190,16 +199,15 @@ class Logs(LogOwner):
             ):
                 job = log.flush_begin(now_ms, closing=True)
                 if job is not None:
-                    jobs.append(job)
-        if len(jobs) >= SYNC_ALL_FROM:
-            self.files.sync_all()
+                    jobs[self._places[key]].append(job)
         with ThreadPoolExecutor(threads, "flush") as pool:
-            for _ in pool.map(FlushJob.run, jobs):
-                pass
-        for job in jobs:
-            job.log.flush_end(job)
+            for folder, of_folder in jobs.items():
+                flush.run_all(of_folder, folder.sync_file_system, pool, together_from)
+        for of_folder in jobs.values():
+            for job in of_folder:
+                job.log.flush_end(job)
         # What a log left behind that failed in this life has to be recovered at the next start.
-        unclean = {self._places[key] for key in self._broken}
+        unclean = {self._places[key] for key in (*self._broken, *self._unrecovered)}
         for key, log in self._loaded.items():
             log.close()
             if log.offline is not None:
@@ -244,7 +252,7 @@ class Logs(LogOwner):
         return folder
 
     def get(self, topic: str, partition: int) -> Log:
-        """The log; loads it if need be. UnknownLog, LogOffline."""
+        """The log; loads it if need be. UnknownLog, LogOffline, OutOfResources."""
         log = self._loaded.get((topic, partition))
         if log is not None:
             return log
@@ -275,9 +283,15 @@ class Logs(LogOwner):
                 producer_expiration_ms=self.producer_expiration_ms,
             )
         except (OSError, CorruptFile) as error:
+            if isinstance(error, OSError) and error.errno in TRANSIENT:
+                # It says nothing of the log: who asks for it next may have more luck.
+                if not folder.clean:
+                    self._unrecovered.add(key)
+                raise OutOfResources(name, str(error)) from error
             self._broken[key] = str(error)
             logger.error("%s is offline: %s", name, error)
             raise LogOffline(name, str(error)) from error
+        self._unrecovered.discard(key)
         log.first_dirty_offset = stored.first_dirty_offsets.get(key, 0)
         self._loaded[key] = log
         return log
@@ -287,6 +301,8 @@ class Logs(LogOwner):
             self._load(key)
         except LogOffline:
             pass  # said, and kept in _broken
+        except OutOfResources as error:
+            logger.warning("%s; it is recovered when it is used", error)
 
     def create(self, topic: str, partition: int, topic_id: bytes | None = None) -> Log:
         """A new log, in the folder with the fewest. LogOffline if it cannot be made there, which says
@@ -325,7 +341,9 @@ class Logs(LogOwner):
                 reason = f"{folder.log_path(key)} is in the way, which this broker did not make"
                 raise LogOffline(f"{topic}-{partition}", reason) from error
             except OSError as error:
-                if is_full_disk(error) or error.errno in NOT_THE_FOLDER:
+                if error.errno in TRANSIENT:
+                    raise OutOfResources(f"{topic}-{partition}", str(error)) from error
+                if is_full_disk(error) or error.errno == errno.ENAMETOOLONG:
                     raise LogOffline(f"{topic}-{partition}", str(error)) from error
                 self.take_folder_offline(folder, str(error))
                 continue
@@ -356,6 +374,8 @@ class Logs(LogOwner):
             try:
                 write_partition_metadata(path, topic_id, self.files)
             except OSError as error:
+                if error.errno in TRANSIENT:
+                    raise OutOfResources(log.name, str(error)) from error
                 raise log.go_offline(f"write to {path} failed: {error}") from error
             log.topic_id = topic_id
         elif log.topic_id != topic_id:
@@ -384,6 +404,7 @@ class Logs(LogOwner):
             log.offline = "the topic was deleted"
             del self._loaded[key]
         self._broken.pop(key, None)
+        self._unrecovered.discard(key)
         del self._places[key]
         folder.partitions -= 1
         folder.unsynced_deletions.add(key)
@@ -409,11 +430,24 @@ class Logs(LogOwner):
             self.take_folder_offline(folder, str(error))
             raise LogOffline(f"{topic}-{partition}", str(error)) from error
         self._broken.pop(key, None)
+        self._unrecovered.discard(key)
         del self._places[key]
         folder.partitions -= 1
         folder.unsynced_deletions.add(key)
         folder.void_jobs()
+        folder.strays.append(os.path.basename(renamed))
         return renamed
+
+    def take_back(self, folder: DataFolder, name: str, topic: str, partition: int) -> None:
+        """A log that was set aside gets its name again: its topic is known after all. OSError."""
+        key = (topic, partition)
+        if key in self._places:
+            raise ValueError(f"{topic}-{partition} is here already")
+        self.files.rename(f"{folder.path}/{name}", folder.log_path(key))
+        self.files.fsync_folder(folder.path)
+        folder.strays.remove(name)
+        self._places[key] = folder
+        folder.partitions += 1
 
     def reconfigure(self, topic: str) -> None:
         """The topic's configuration changed: its loaded logs ask for it again."""
@@ -473,7 +507,7 @@ class Logs(LogOwner):
                 folder.offline is None
                 and folder.changed
                 and folder not in self._checkpointing
-                and now_ms - self._checkpointed_ms.get(folder, 0) >= CHECKPOINT_INTERVAL_MS
+                and now_ms - self._checkpointed_ms.get(folder, 0) >= self.checkpoint_interval_ms
             ):
                 jobs.append(self._checkpoint(folder, now_ms))
         while self._removals and self._removals[0][0] <= now_ms:
@@ -612,7 +646,7 @@ class Logs(LogOwner):
         for key, folder in list(self._places.items()):
             if self._places.get(key) is not folder or folder.offline is not None:
                 continue
-            if not self.is_known(key):
+            if not self.is_known(key, None):
                 continue
             yield self._retire(key, folder, now_ms)
 
@@ -625,10 +659,12 @@ class Logs(LogOwner):
                 log = self._load(key)
             if log.is_busy:
                 return None  # the next round comes soon enough
+            if not self.is_known(key, log.topic_id):
+                return None
             retired = log.delete_old_segments(now_ms)
         except LogOffline:
             return None
-        except OSError as error:
+        except (OSError, OutOfResources) as error:
             logger.warning("retention of %s-%d: %s", *key, error)
             return None
         if retired is None:
@@ -638,6 +674,12 @@ class Logs(LogOwner):
 
     def _has_segments(self, path: str) -> bool:
         return any(name.endswith(LOG_SUFFIX) for name in self.files.names(path))
+
+    def expire_producers_after(self, milliseconds: int) -> None:
+        """`producer.id.expiration.ms` was changed."""
+        self.producer_expiration_ms = milliseconds
+        for log in self._loaded.values():
+            log.producers.expiration_ms = milliseconds
 
     def expire_producers(self, now_ms: int) -> int:
         """Forgets producers that have been silent for long; their number."""

@@ -48,6 +48,9 @@ class Maps:
         views[owner] = view
         return view
 
+    def has(self, owner: Mapped) -> bool:
+        return owner in self._views
+
     def drop(self, owner: Mapped) -> None:
         """Unmaps the owner's file, now: after it, the file may shrink. A view that somebody kept
         against the rule raises ValueError when used, instead of killing the process."""

@@ -90,6 +90,21 @@ class OffsetIndex(Index):
             self._load()
         return self._entry(bisect_right(self._offsets, relative) - 1)
 
+    def entry_back_from(self, target_offset: int, count: int) -> tuple[int, int]:
+        """The offset of the entry that lies `count` entries before the last one at or before the
+        target, and how many are missing to that: then it is the base offset."""
+        relative = target_offset - self.base_offset
+        if self.sealed:
+            view = self._view()
+            unpack = _OFFSET.unpack_from
+            slots = range(self._sealed_count or 0)
+            slot = bisect_right(slots, relative, key=lambda slot: unpack(view, slot * 8)[0])
+            slot -= 1 + count
+            return self._sealed_entry(view, slot)[0], max(0, -1 - slot)
+        self._load()
+        slot = bisect_right(self._offsets, relative) - 1 - count
+        return self._entry(slot)[0], max(0, -1 - slot)
+
     def first_at_or_after_position(self, position: int) -> tuple[int, int] | None:
         """The first entry whose batch begins at `position` or later: all records before
         `position` have offsets not above its offset. None if the index does not reach that

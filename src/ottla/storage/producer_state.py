@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -212,7 +212,7 @@ class ProducerStates:
     A snapshot is taken when a segment is rolled and when the log is closed. In a crash the newest
     readable snapshot within the log is loaded (`truncate_and_reload`) and the log is read again
     from there; a damaged one is removed and the one before it serves. Of the batches, a snapshot
-    keeps the last of each producer only.
+    keeps the last of each producer only; the others are read from the log (replay.py).
     """
 
     def __init__(
@@ -238,6 +238,8 @@ class ProducerStates:
         # The state is that of a log which ends here. The log moves it for batches without a
         # producer.
         self.map_end_offset = start_offset
+        # Loaded from a snapshot: of each producer's batches only the last is known.
+        self.thinned = False
         # First offset → producer id of the open transactions; first offsets increase, as
         # transactions are added in the order of the log.
         self._open: dict[int, int] = {}
@@ -527,6 +529,41 @@ class ProducerStates:
         }
         self.first_unstable_offset = self.first_undecided_offset
         self.map_end_offset = self._last_snapshot = offset
+        self.thinned = bool(self.producers)
+
+    def recall(self, producer_id: int, headers: Sequence[HeaderFields]) -> bool:
+        """Remembers data batches of a producer up to the first one that it is known for, given in the
+        order of the log: the last of them, and of its current epoch. Whether that is all that should
+        be known of it."""
+        state = self.producers[producer_id]
+        oldest_offset = state.batches[0][2]
+        earlier: list[RememberedBatch] = []
+        for base_offset, _, _, _, _, _, delta, _, timestamp, _, epoch, sequence, _ in headers:
+            if epoch != state.epoch or base_offset > oldest_offset:
+                continue
+            last_sequence = sequence + delta & MAX_SEQUENCE if sequence >= 0 else NO_SEQUENCE
+            batch = (sequence, last_sequence, base_offset, base_offset + delta, timestamp)
+            if base_offset == oldest_offset:
+                # With its own timestamp: the snapshot's may be that of a later marker.
+                state.batches[0] = batch
+            else:
+                earlier.append(batch)
+        state.batches = (earlier + state.batches)[-REMEMBERED_BATCHES:]
+        return len(state.batches) == REMEMBERED_BATCHES or state.batches[0][0] == 0
+
+    def as_of(self, offset: int) -> ProducerStates:
+        """The state of another time: by the newest snapshot at or before `offset` that can be read.
+        Nothing expires in it, and it leaves the files alone."""
+        then = ProducerStates(self.folder, self.files)
+        for snapshot in reversed(self._snapshots):
+            if snapshot <= offset:
+                try:
+                    data = self.files.read_file(self.snapshot_path(snapshot))
+                    then.load(data, snapshot, now=0)
+                except (CorruptSnapshot, FileNotFoundError):
+                    continue
+                break
+        return then
 
     def delete_snapshots_before(self, offset: int) -> None:
         for snapshot in list(self._snapshots):
@@ -578,6 +615,7 @@ class ProducerStates:
         self._open.clear()
         self._unreplicated.clear()
         self.first_unstable_offset = None
+        self.thinned = False
 
     def _remove_snapshot(self, offset: int) -> None:
         self._snapshots.remove(offset)

@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING
 
 from ottla.storage.append import Append
 from ottla.storage.config import LogConfig
-from ottla.storage.errors import CorruptFile, LogOffline, OffsetOutOfRange, OutOfResources
+from ottla.storage.errors import (
+    CorruptFile,
+    CorruptIndex,
+    CorruptLog,
+    LogOffline,
+    OffsetOutOfRange,
+    OutOfResources,
+)
 from ottla.storage.files import Files
 from ottla.storage.flush import FlushJob
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.producer_state import ProducerStates, Snapshot
+from ottla.storage.replay import mend_transaction_indexes
 from ottla.storage.segment import FOREVER, NO_TIMESTAMP
 from ottla.storage.segment_file import OpenFiles, Slice
-from ottla.storage.segments import Segments, TimedOffset
+from ottla.storage.segments import Segments, TimedBatch, TimedOffset, time_in_batch
 
 if TYPE_CHECKING:
     from ottla.storage.compaction.swap import Compaction
@@ -201,13 +209,19 @@ class ReadableLog:
     # Reading
 
     def read(
-        self, offset: int, max_bytes: int, upper: int, at_least_one: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        upper: int,
+        at_least_one: bool = True,
+        wait: bool = True,
     ) -> Slice | None:
         """A file range that begins with the batch which holds `offset` (or, where compaction left a
         gap, the first behind it) and has no batch at or behind `upper`; None if there is none.
 
         At most max_bytes, but never less than the first batch if `at_least_one`. OffsetOutOfRange
-        outside of [log_start_offset, log_end_offset].
+        outside of [log_start_offset, log_end_offset]. NotInMemory, unless told to `wait`, if the
+        search would have to ask the disk.
         """
         end = self.log_end_offset
         if offset >= end or offset < self.log_start_offset or self.offline is not None:
@@ -218,7 +232,7 @@ class ReadableLog:
         if offset >= upper:
             return None
         try:
-            return self.segments.read(offset, max_bytes, upper, end, at_least_one)
+            return self.segments.read(offset, max_bytes, upper, end, at_least_one, wait)
         except (OSError, CorruptFile) as error:
             raise self._read_failed(error) from error
 
@@ -234,27 +248,57 @@ class ReadableLog:
         """(producer id, first offset) of the aborted transactions with records in the range."""
         self.check_online()
         try:
-            found = self.segments.aborted_transactions(from_offset, upper)
+            try:
+                found = self.segments.aborted_transactions(from_offset, upper)
+            except CorruptIndex:
+                start = self.log_start_offset
+                mend_transaction_indexes(self.segments, self.producers, start, from_offset)
+                found = self.segments.aborted_transactions(from_offset, upper)
         except (OSError, CorruptFile) as error:
             raise self._read_failed(error) from error
         return [(entry.producer_id, entry.first_offset) for entry in found]
 
     def offset_for_time(self, timestamp: int) -> TimedOffset | None:
-        """The first record that is not older; None if all are. It may read (and decompress) a batch
-        from disk: cold."""
+        """The first record that is not older; None if all are. It reads and unpacks batches: for those
+        who may wait. (Others take the same steps one by one, see server/times.py.)"""
+        start = self.log_start_offset
+        while (found := self.batch_for_time(timestamp, start)) is not None:
+            try:
+                batch = found.piece.read()
+            except OSError as error:
+                raise self._read_failed(error) from error
+            timed = time_in_batch(batch, found.fields, timestamp, start)
+            if timed is not None:
+                return timed
+            start = found.end_offset
+        return None
+
+    def batch_for_time(
+        self, timestamp: int, start_offset: int, wait: bool = True
+    ) -> TimedBatch | None:
+        """The first batch at or behind start_offset that should have a record which is not older.
+        NotInMemory, unless told to `wait`, if the search would have to ask the disk."""
         self.check_online()
         try:
-            return self.segments.offset_for_time(timestamp, self.log_start_offset)
+            return self.segments.batch_for_time(timestamp, start_offset, wait)
+        except (OSError, CorruptFile) as error:
+            if not wait and isinstance(error, CorruptLog):
+                # An index that points anywhere: looked at more closely, and mended.
+                return self.batch_for_time(timestamp, start_offset)
+            raise self._read_failed(error) from error
+
+    def max_timestamp(self, wait: bool = True) -> int:
+        """The largest timestamp in the log, -1 if there is none. NotInMemory as above."""
+        self.check_online()
+        try:
+            return self.segments.max_timestamp(self.log_start_offset, wait)
         except (OSError, CorruptFile) as error:
             raise self._read_failed(error) from error
 
     def offset_of_max_timestamp(self) -> TimedOffset | None:
         """The first record with the largest timestamp; None if no record has one."""
-        self.check_online()
-        try:
-            return self.segments.offset_of_max_timestamp(self.log_start_offset)
-        except (OSError, CorruptFile) as error:
-            raise self._read_failed(error) from error
+        newest = self.max_timestamp()
+        return None if newest < 0 else self.offset_for_time(newest)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest known epoch up to that one, and where it ends; (-1, -1) if none is known."""

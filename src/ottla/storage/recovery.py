@@ -41,7 +41,7 @@ from ottla.storage.producer_state import (
     snapshot_offset,
 )
 from ottla.storage.readable_log import LogOwner
-from ottla.storage.replay import replay, replay_batch
+from ottla.storage.replay import mend_transaction_indexes, reload, replay_batch
 from ottla.storage.segment import (
     INDEX_SUFFIX,
     INDEX_SUFFIXES,
@@ -49,6 +49,7 @@ from ottla.storage.segment import (
     NO_TIMESTAMP,
     REBUILD_CHUNK,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     Segment,
     segment_name,
 )
@@ -285,10 +286,10 @@ class _Loader:
             active.load_tail(end)
         self._rebuild_missing(len(self.segments) - 1)
         self._finish_epochs()
-        replay_from = self.producers.truncate_and_reload(self.start, end, self.now_ms)
-        self.replayed_bytes = replay(
-            self.segments, self.producers, max(replay_from, self.start), end
-        )
+        self.replayed_bytes = reload(self.segments, self.producers, self.start, end, self.now_ms)
+        if segment_name(active.base_offset) + TRANSACTION_INDEX_SUFFIX in self.names:
+            # It takes appends. (Those of other segments are looked at when they are read.)
+            mend_transaction_indexes(self.segments, self.producers, self.start, active.base_offset)
         return True
 
     def recover(self, recovery_point: int) -> None:
@@ -311,9 +312,8 @@ class _Loader:
         self.epochs.truncate_from_end(start)
         self.end = first.base_offset
         try:
-            replay_from = self.producers.truncate_and_reload(self.start, start, self.now_ms)
-            self.replayed_bytes = replay(
-                self.segments, self.producers, max(replay_from, self.start), start
+            self.replayed_bytes = reload(
+                self.segments, self.producers, self.start, start, self.now_ms
             )
             position = self._walk_synced(first, start)
         except CorruptLog as error:
@@ -439,6 +439,8 @@ class _Loader:
         the last entry fits, and up to the recovery point there is no place for another."""
         path = segment.offset_index.path
         offset, position = segment.offset_index.last_entry
+        if position >= segment.size:
+            raise CorruptIndex(path, f"{position} is behind the end of the segment")
         since = 0
         for _, size, fields in segment.walk(position):
             last_offset = fields[0] + fields[6]
@@ -458,6 +460,9 @@ class _Loader:
                     if fields[0] + fields[6] == offset and fields[8] == timestamp:
                         break
                     raise CorruptIndex(segment.time_index.path, f"no batch has time {timestamp}")
+            else:
+                # A recovery cut it off, which did not last: the batch was lost, the entry came back.
+                raise CorruptIndex(segment.time_index.path, f"{offset} is behind the last batch")
 
     def _walk_synced(self, segment: Segment, start: int) -> int:
         """Steps over the batches of a segment that lie before `start`, from the last index entry on;

@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
+from functools import partial
 from typing import TypeVar
 
 from ottla.record.batch import HEADER_SIZE, HeaderFields
 from ottla.record.errors import InvalidBatch
-from ottla.storage.errors import CorruptFile, CorruptIndex, CorruptLog
+from ottla.storage.errors import CorruptFile, CorruptIndex, CorruptLog, NotInMemory
 from ottla.storage.files import READ_ONLY, READ_WRITE, READ_WRITE_CREATE, Files
 from ottla.storage.index import MAX_RELATIVE_OFFSET, Index
 from ottla.storage.offset_index import OffsetIndex
@@ -40,6 +41,24 @@ _SHORT_HEADER_SIZE = _SHORT_HEADER.size
 _unpack_short = _SHORT_HEADER.unpack_from
 
 AnIndex = TypeVar("AnIndex", bound=Index)
+
+
+class _HeldInMemory:
+    """A segment file for those who must not wait for the disk."""
+
+    __slots__ = ("_file", "_path")
+
+    def __init__(self, file: SegmentFile, path: str) -> None:
+        self._file = file
+        self._path = path
+
+    def read(self, size: int, position: int) -> bytes:
+        data = self._file.read_in_memory(size, position)
+        if data is None:
+            raise NotInMemory(
+                f"{self._path} at {position}", partial(self._file.bring_into_memory, position)
+            )
+        return data
 
 
 def segment_name(base_offset: int) -> str:
@@ -75,6 +94,7 @@ class Segment:
         "files",
         "first_timestamp",
         "has_index_files",
+        "index_brought",
         "index_full",
         "max_index_bytes",
         "offset_limit",
@@ -92,6 +112,7 @@ class Segment:
         "tail_last_offsets",
         "tail_positions",
         "tail_start",
+        "times_brought",
         "used",
     )
 
@@ -130,6 +151,10 @@ class Segment:
         self.settled = sealed
         self.opened: SegmentFile | None = None
         self.used = False
+        # A thread has read the offset index, and nobody has mapped it since.
+        self.index_brought = False
+        # The same for what a search by time begins with.
+        self.times_brought = False
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transaction_index: TransactionIndex | None = None
@@ -317,6 +342,11 @@ class Segment:
         return timestamp
 
     @property
+    def known_max_timestamp(self) -> int | None:
+        """None if it has to be read first."""
+        return self._max_timestamp
+
+    @property
     def offset_of_max_timestamp(self) -> int:
         """The last offset of the first batch that has the largest timestamp."""
         if self._max_timestamp is None:
@@ -351,9 +381,9 @@ class Segment:
                 return NO_TIMESTAMP
         return self.first_timestamp
 
-    def locate(self, offset: int) -> tuple[int, int] | None:
+    def locate(self, offset: int, wait: bool = True) -> tuple[int, int] | None:
         """(position, size) of the first batch that ends at or behind `offset`; None if this segment
-        has none."""
+        has none. Unless told to `wait`, NotInMemory where the disk would have to be asked."""
         if offset >= self.tail_start:
             slot = bisect_left(self.tail_last_offsets, offset)
             positions = self.tail_positions
@@ -365,13 +395,25 @@ class Segment:
                 position = positions[slot]
                 return position, self.size - position
             return None
+        if not wait and self.settled and not self.offset_index.is_mapped:
+            if not self.index_brought:
+                raise NotInMemory(self.offset_index.path, self._bring_index)
+            self.index_brought = False
         try:
-            return self._scan_for(offset, self.position_before(offset))
+            return self._scan_for(offset, self.position_before(offset), wait)
         except CorruptFile:
             # The index points anywhere, or the log itself is broken. In the latter case the rebuild
             # says so.
             self.rebuild_indexes()
-            return self._scan_for(offset, self.position_before(offset))
+            return self._scan_for(offset, self.position_before(offset), wait)
+
+    def _bring_index(self, _: int) -> None:
+        """On any thread: the pages of a sealed index, so that the map of it has them."""
+        try:
+            self.files.read_file(self.offset_index.path)
+        except FileNotFoundError:
+            pass  # it was removed meanwhile, or never was there: the search itself deals with that
+        self.index_brought = True
 
     def position_before(self, offset: int) -> int:
         """Where to start a scan for `offset`: the position of a batch at or before it."""
@@ -413,6 +455,38 @@ class Segment:
             and position + fields[1] + OVERHEAD <= self.size
         )
 
+    def expect_times_in_memory(self) -> None:
+        """Before a search by time: NotInMemory if what such a search looks at first (both indexes,
+        and what lies behind their last entries) may have to come from the disk."""
+        if not self.settled or (
+            self._max_timestamp is not None
+            and self.time_index.is_mapped
+            and self.offset_index.is_mapped
+        ):
+            return
+        if not self.times_brought:
+            paths = self.offset_index.path, self.time_index.path
+            raise NotInMemory(self.time_index.path, partial(self._bring_times, *paths))
+        self.times_brought = False
+
+    def _bring_times(self, offset_index: str, time_index: str, _: int) -> None:
+        """On any thread."""
+        for path in (offset_index, time_index):
+            try:
+                self.files.read_file(path)
+            except FileNotFoundError:
+                pass  # the search itself deals with that
+        try:
+            fd = self.files.open(self.path)
+            try:
+                size = min(self.size, REBUILD_CHUNK)
+                self.files.bring_into_memory(fd, self.size - size, size)
+            finally:
+                self.files.close(fd)
+        except FileNotFoundError:
+            pass
+        self.times_brought = True
+
     def offset_before_time(self, timestamp: int) -> int:
         """Where to start a search for the first record that is not older than the timestamp."""
         try:
@@ -429,11 +503,16 @@ class Segment:
             self.rebuild_indexes()
         return index
 
-    def _scan_for(self, offset: int, position: int) -> tuple[int, int] | None:
+    def _scan_for(self, offset: int, position: int, wait: bool) -> tuple[int, int] | None:
         end = self.size
-        read = self.file().read
+        file = self.file()
+        read = file.read if wait else file.read_in_memory
         while position < end:
             buffer = read(min(HEADER_CHUNK, end - position), position)
+            if buffer is None:
+                raise NotInMemory(
+                    f"{self.path} at {position}", partial(file.bring_into_memory, position)
+                )
             if len(buffer) == SMALLEST_ENTRY:
                 buffer += b"\0"  # the short header is one byte longer than the smallest entry
             last = len(buffer) - _SHORT_HEADER_SIZE
@@ -463,14 +542,17 @@ class Segment:
         return fields[0], fields[1], 0
 
     def walk(
-        self, position: int = 0, chunk: int = HEADER_CHUNK
+        self, position: int = 0, chunk: int = HEADER_CHUNK, wait: bool = True
     ) -> Iterator[tuple[int, int, HeaderFields]]:
         """Position, size and header fields of each batch from `position` on; CorruptLog where the
-        file holds no batch."""
+        file holds no batch. Unless told to `wait`, NotInMemory where the disk would be asked."""
         if not self.size:
             return
+        file = self.file()
         try:
-            yield from walk(self.file(), position, self.size, chunk)
+            yield from walk(
+                file if wait else _HeldInMemory(file, self.path), position, self.size, chunk
+            )
         except InvalidBatch as error:
             raise CorruptLog(self.path, error.reason) from error
 

@@ -26,11 +26,14 @@ LOOKS = 32
 class SegmentFile:
     """One open descriptor, closed when the last reference to this object goes."""
 
-    __slots__ = ("_close", "_pread", "fd")
+    __slots__ = ("_close", "_files", "_pread", "fd")
 
     def __init__(self, files: Files, fd: int) -> None:
         self.fd = fd
+        self._files = files
         self._pread = files.pread
+        # Before the first read: the kernel goes on with what it has begun.
+        files.read_ahead_by_hand(fd)
         self._close = files.close
 
     def read(self, size: int, position: int) -> bytes:
@@ -47,6 +50,17 @@ class SegmentFile:
             parts.append(data)
             have += len(data)
         return b"".join(parts)
+
+    def read_in_memory(self, size: int, position: int) -> bytes | None:
+        """As `read`, but None if the disk would have to be asked."""
+        return self._files.pread_in_memory(self.fd, size, position)
+
+    def seems_in_memory(self, position: int, size: int) -> bool:
+        return self._files.seems_in_memory(self.fd, position, size)
+
+    def bring_into_memory(self, position: int, size: int) -> bool:
+        """For threads: read the range into the page cache; whether the disk was asked."""
+        return self._files.bring_into_memory(self.fd, position, size)
 
     def __del__(self) -> None:
         try:

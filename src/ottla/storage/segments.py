@@ -10,8 +10,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ottla.record.batch import Record, records
+from ottla.record.batch import HeaderFields
 from ottla.record.errors import InvalidBatch
+from ottla.record.times import first_not_older
 from ottla.storage.errors import CorruptIndex
 from ottla.storage.segment import Segment
 from ottla.storage.segment_file import Slice
@@ -24,6 +25,17 @@ class TimedOffset(NamedTuple):
     timestamp: int
     offset: int
     leader_epoch: int  # of its batch; -1 in the old formats
+
+
+class TimedBatch(NamedTuple):
+    """A batch in which a search by time has to look at the records."""
+
+    piece: Slice
+    fields: HeaderFields
+
+    @property
+    def end_offset(self) -> int:
+        return self.fields[0] + self.fields[6] + 1
 
 
 class Segments:
@@ -96,7 +108,13 @@ class Segments:
         return self._bases[slot + 1] if slot + 1 < len(self._bases) else log_end_offset
 
     def read(
-        self, offset: int, max_bytes: int, upper: int, log_end_offset: int, at_least_one: bool
+        self,
+        offset: int,
+        max_bytes: int,
+        upper: int,
+        log_end_offset: int,
+        at_least_one: bool,
+        wait: bool,
     ) -> Slice | None:
         """See Log.read; the offset is in range."""
         segments = self._segments
@@ -105,19 +123,19 @@ class Segments:
         if offset < segment.base_offset:
             slot = self.slot_of(offset)
             segment = segments[slot]
-        found = segment.locate(offset)
+        found = segment.locate(offset, wait)
         while found is None:
             # Behind the last record of this segment: the rest of its range was compacted away.
             slot += 1
             if slot == len(segments):
                 return None
             segment = segments[slot]
-            found = segment.locate(offset)
+            found = segment.locate(offset, wait)
         position, first_size = found
         if upper >= self.end_of(slot, log_end_offset):
             length = segment.size - position
         else:
-            bound = segment.locate(upper)
+            bound = segment.locate(upper, wait)
             length = (segment.size if bound is None else bound[0]) - position
         if length <= 0:
             return None
@@ -156,47 +174,59 @@ class Segments:
                 break
         return found
 
-    def offset_for_time(self, timestamp: int, start_offset: int) -> TimedOffset | None:
-        """The first record at or behind start_offset that is not older than the timestamp."""
+    def batch_for_time(self, timestamp: int, start_offset: int, wait: bool) -> TimedBatch | None:
+        """The first batch with a record at or behind start_offset that says to have one which is not
+        older than the timestamp."""
         for segment in self.from_offset(start_offset):
-            if segment.size and segment.max_timestamp >= timestamp:
-                found = find_time(segment, timestamp, start_offset)
+            if segment.size and self._newest(segment, timestamp, wait) >= timestamp:
+                found = _find_batch(segment, timestamp, start_offset, wait)
                 if found is not None:
                     return found
         return None
 
-    def offset_of_max_timestamp(self, start_offset: int) -> TimedOffset | None:
-        """The first record that has the largest timestamp of the log."""
-        best: Segment | None = None
+    def max_timestamp(self, start_offset: int, wait: bool) -> int:
+        """The largest of the segments that have records at or behind start_offset; -1: there is
+        none."""
+        newest = -1
         for segment in self.from_offset(start_offset):
-            if segment.size and (best is None or segment.max_timestamp > best.max_timestamp):
-                best = segment
-        if best is None or best.max_timestamp < 0:
-            return None
-        return find_time(best, best.max_timestamp, start_offset)
+            if segment.size:
+                newest = max(newest, self._newest(segment, newest, wait))
+        return newest
+
+    @staticmethod
+    def _newest(segment: Segment, searched: int, wait: bool) -> int:
+        """A segment's largest timestamp; if it is not below the one searched for, more of the segment
+        will be looked at."""
+        known = segment.known_max_timestamp
+        if not wait and (known is None or known >= searched):
+            segment.expect_times_in_memory()
+        return segment.max_timestamp if known is None else known
 
 
-def find_time(segment: Segment, timestamp: int, start_offset: int) -> TimedOffset | None:
-    """The first record of the segment at or behind start_offset that is not older."""
+def _find_batch(
+    segment: Segment, timestamp: int, start_offset: int, wait: bool
+) -> TimedBatch | None:
     offset = max(segment.offset_before_time(timestamp), start_offset)
-    for position, size, fields in segment.walk(segment.batch_before(offset)):
-        last_offset = fields[0] + fields[6]
-        if fields[8] < timestamp or last_offset < start_offset:
-            continue
-        batch = segment.file().read(size, position)
-        try:
-            for record in records(batch) if fields[3] == 2 else _old_records(batch):
-                if record.timestamp >= timestamp and record.offset >= start_offset:
-                    return TimedOffset(record.timestamp, record.offset, fields[2])
-        except InvalidBatch:
-            # Its checksum was right when it was stored, so a client sent it like this. The header
-            # is all that can be said of it.
-            first = fields[0] if fields[3] == 2 else last_offset
-            return TimedOffset(fields[8], max(first, start_offset), fields[2])
+    position = segment.batch_before(offset) if wait else segment.position_before(offset)
+    for at, size, fields in segment.walk(position, wait=wait):
+        if fields[8] >= timestamp and fields[0] + fields[6] >= start_offset:
+            return TimedBatch(Slice(segment.file(), at, size, size, segment), fields)
     return None
 
 
-def _old_records(entry: bytes) -> Iterator[Record]:
-    from ottla.record.legacy import messages  # rarely needed
+def time_in_batch(
+    batch: bytes, fields: HeaderFields, timestamp: int, start_offset: int
+) -> TimedOffset | None:
+    """The first record of a batch that is not older, at or behind start_offset."""
+    try:
+        found = first_not_older(batch, timestamp, start_offset)
+    except InvalidBatch:
+        return unreadable(fields, start_offset)
+    return None if found is None else TimedOffset(*found, fields[2])
 
-    return messages(entry)
+
+def unreadable(fields: HeaderFields, start_offset: int) -> TimedOffset:
+    """What can be said of a batch whose records cannot be read: its checksum was right when it was
+    stored, so a client sent it like this."""
+    first = fields[0] if fields[3] == 2 else fields[0] + fields[6]
+    return TimedOffset(fields[8], max(first, start_offset), fields[2])

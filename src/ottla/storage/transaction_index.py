@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -39,7 +39,8 @@ class TransactionIndex(Index):
         int64  last stable offset
 
     There is no file as long as there is no entry; it is never preallocated, so zeros in it are
-    damage. Crash policy as in `index.py`: rebuilt, with the producer state, by reading the log.
+    damage. Crash policy as in `index.py`: rebuilt, with the producer state, by reading the log
+    (`replay.rebuild_transaction_index`).
     """
 
     entry_size = _ENTRY.size
@@ -76,6 +77,22 @@ class TransactionIndex(Index):
             raise ValueError(
                 f"{last_offset} does not come after {self._last_marker} in {self.path}"
             )
+
+    def replace(self, entries: Iterable[AbortedTransaction]) -> None:
+        """Puts other entries in the place of what is in the file, which may be corrupt: at once and
+        synced, so that a crash leaves the one or the other."""
+        data = b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
+        sealed = self.sealed
+        self.unseal()
+        if data:
+            self.files.replace_file(self.path, data)
+        else:
+            self.delete()
+        self._loaded = False
+        self._in_file = 0
+        self._file_size = None
+        self._forget()
+        self.sealed = sealed
 
     @property
     def last_entry(self) -> AbortedTransaction | None:
@@ -136,12 +153,22 @@ class TransactionIndex(Index):
 
     def _searchable(self) -> tuple[bytearray | memoryview, int]:
         if self.sealed:
+            if self._sealed_count is None:
+                self._check_once()
             if self._sealed_count == 0:
                 return bytearray(), 0
             view = self._view()
             return view, self._sealed_count or 0
         self._load()
         return self._packed, len(self._packed) // 34
+
+    def _check_once(self) -> None:
+        """A search trusts the order of the entries."""
+        try:
+            self.verify()
+        except CorruptIndex:
+            self._sealed_count = None
+            raise
 
     def _view(self) -> memoryview:
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ottla.storage import flush
 from ottla.storage.errors import CorruptFile
-from ottla.storage.replay import replay
+from ottla.storage.replay import reload
 from ottla.storage.segment import SEGMENT_SUFFIXES, Segment
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ def _truncate(log: Log, offset: int, now_ms: int) -> None:
     log.pending_snapshots = []
     log.epochs.truncate_from_end(end)
     log.epochs.write()
-    start = log.producers.truncate_and_reload(log.log_start_offset, end, now_ms)
-    replay(segments, log.producers, start, end)
+    reload(segments, log.producers, log.log_start_offset, end, now_ms)
     log.producers.high_watermark_moved(log.high_watermark)
     log.files.fsync_folder(log.folder)
     log.config = log.config  # what it knows of the active segment and the recovery point

@@ -22,6 +22,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from typing import Protocol
 
 from crc32c import crc32c
 
@@ -69,8 +70,14 @@ def fields_at(buffer: bytes | memoryview, at: int) -> HeaderFields:
     return offset, length, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, -1, -1, 1
 
 
+class Readable(Protocol):
+    """A segment file, or what stands for one."""
+
+    def read(self, size: int, position: int) -> bytes: ...
+
+
 def walk(
-    file: SegmentFile, position: int, end: int, chunk: int = HEADER_CHUNK
+    file: Readable, position: int, end: int, chunk: int = HEADER_CHUNK
 ) -> Iterator[tuple[int, int, HeaderFields]]:
     """Headers from `position`, which must be a batch's, to `end`; checksums are not looked at."""
     buffer = b""

@@ -45,6 +45,17 @@ class _File:
         # Since the last fsync, in order: (position, bytes) of a write, (size, None) of a truncation.
         self.pending: list[tuple[int, bytes | None]] = []
 
+    def sync(self) -> None:
+        # What a failed fsync dropped is not on the disk, though it is read.
+        for position, data in self.pending:
+            if data is not None:
+                _put(self.durable, position, data)
+            else:
+                if len(self.durable) < position:
+                    self.durable.extend(bytes(position - len(self.durable)))
+                del self.durable[position:]
+        self.pending.clear()
+
     def after_power_loss(self, chance: random.Random) -> bytearray:
         content = bytearray(self.durable)
         pending = self.pending
@@ -88,6 +99,10 @@ class _Folder:
         # Since the last fsync, in order: names that go, and names that come.
         self.pending: list[tuple[tuple[str, ...], dict[str, _File | _Folder]]] = []
 
+    def sync(self) -> None:
+        self.durable = dict(self.entries)
+        self.pending.clear()
+
     def change(self, gone: tuple[str, ...], come: dict[str, _File | _Folder]) -> None:
         self.pending.append((gone, come))
         self._apply(self.entries, gone, come)
@@ -120,6 +135,18 @@ class Disk:
 
     def __init__(self) -> None:
         self._root = _Folder()
+
+    def sync(self) -> None:
+        """Everything lasts."""
+        folders = [self._root]
+        while folders:
+            folder = folders.pop()
+            folder.sync()
+            for entry in folder.entries.values():
+                if isinstance(entry, _Folder):
+                    folders.append(entry)
+                else:
+                    entry.sync()
 
     def lose_power(self, chance: random.Random) -> None:
         """From now on the disk holds what a power loss left of it, and nothing is pending."""
@@ -289,6 +316,12 @@ class FaultyFiles(Files):
             file.pending.append((position, content))
             _put(file.data, position, content)
 
+    def read_ahead_by_hand(self, fd: int) -> None:
+        self._of(fd)
+
+    def pread_in_memory(self, fd: int, size: int, position: int) -> bytes:
+        return self.pread(fd, size, position)
+
     def pread(self, fd: int, size: int, position: int) -> bytes:
         file, path = self._of(fd)
         self._look("pread", path)
@@ -310,18 +343,15 @@ class FaultyFiles(Files):
     def fsync(self, fd: int) -> None:  # type: ignore[override]
         file, path = self._of(fd)
         self._call("fsync", path)
-        # What a failed fsync dropped is not on the disk, though it is read.
-        for position, data in file.pending:
-            if data is not None:
-                _put(file.durable, position, data)
-            else:
-                if len(file.durable) < position:
-                    file.durable.extend(bytes(position - len(file.durable)))
-                del file.durable[position:]
-        file.pending.clear()
+        file.sync()
 
-    def sync_all(self) -> None:
-        self._alive()
+    def sync_file_system(self, fd: int) -> bool:
+        try:
+            self._call("syncfs", self._of(fd)[1])
+        except OSError:
+            return False
+        self.disk.sync()
+        return True
 
     def forget_cached(self, fd: int, position: int) -> None:
         file, _ = self._of(fd)
@@ -422,8 +452,7 @@ class FaultyFiles(Files):
         self._call("fsync", path)
         folder = self.disk.find(path)
         assert isinstance(folder, _Folder)
-        folder.durable = dict(folder.entries)
-        folder.pending.clear()
+        folder.sync()
 
     def lock(self, path: str) -> int:
         if path in self._locks.values():

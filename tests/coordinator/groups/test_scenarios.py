@@ -15,6 +15,15 @@ FOLDER = Path(__file__).parent / "scenarios"
 TIMEOUTS = GroupSettings(
     group_initial_rebalance_delay_ms=600, group_min_session_timeout_ms=100, group_max_size=2
 )
+CONSUMER_TIMEOUTS = GroupSettings(
+    group_consumer_assignment_interval_ms=1_500,
+    group_consumer_heartbeat_interval_ms=400,
+    group_consumer_max_size=2,
+    group_consumer_session_timeout_ms=1_000,
+    group_initial_rebalance_delay_ms=0,
+    group_min_session_timeout_ms=100,
+)
+OTHER_SETTINGS = {"timeouts": TIMEOUTS, "consumer_timeouts": CONSUMER_TIMEOUTS}
 
 
 def scenarios() -> list[object]:
@@ -27,5 +36,5 @@ def scenarios() -> list[object]:
 
 @pytest.mark.parametrize(("name", "scenario"), scenarios())
 def test_answers_are_those_of_kafka(name: str, scenario: Scenario) -> None:
-    machine = Machine(TIMEOUTS if name == "timeouts" else SETTINGS)
+    machine = Machine(OTHER_SETTINGS.get(name, SETTINGS))
     assert Run(scenario, MachineTarget(machine), lambda group: group).text() == scenario.text

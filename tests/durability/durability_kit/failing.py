@@ -19,7 +19,6 @@ from ottla.server import broker as broker_module
 from ottla.server import clockwork
 from ottla.server.broker import Broker
 from ottla.server.config import load
-from ottla.storage import logs as logs_module
 from ottla.storage.files import READ_ONLY, Files
 from ottla.storage.logs import Logs
 
@@ -67,6 +66,10 @@ class FailingFiles(Files):
         self._look("pwrite", self._paths[fd])
         return os.pwrite(fd, data, position)
 
+    def pread_in_memory(self, fd: int, size: int, position: int) -> bytes | None:
+        self._look("pread", self._paths[fd])
+        return super().pread_in_memory(fd, size, position)
+
     def pread(self, fd: int, size: int, position: int) -> bytes:
         self._look("pread", self._paths[fd])
         return os.pread(fd, size, position)
@@ -85,7 +88,7 @@ class InnerBroker:
         self._failure: BaseException | None = None
         patch.setattr(broker_module, "Logs", functools.partial(Logs, files=files))
         # A clock that runs faster, for what is done by the clock.
-        patch.setattr(logs_module, "CHECKPOINT_INTERVAL_MS", 0)
+        self.settings.setdefault("log_flush_offset_checkpoint_interval_ms", "0")
         patch.setattr(clockwork, "TICK_SECONDS", 0.05)
 
     def start(self) -> Self:

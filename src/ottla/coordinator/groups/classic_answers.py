@@ -19,8 +19,9 @@ from ottla.protocol.messages.sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
     from ottla.coordinator.groups.classic_group import ClassicGroup, ClassicMember, Protocols
-    from ottla.coordinator.shard import Effects
+    from ottla.coordinator.shard import Effects, Ticket
     from ottla.protocol.errors import ErrorCode
+    from ottla.protocol.message import Message
 
 # From this version of JoinGroup on, an answer can name no protocol.
 _NO_PROTOCOL_SINCE: Final = 7
@@ -92,6 +93,18 @@ def answer_sync(member: ClassicMember, response: SyncGroupResponse, out: Effects
     if waiting is not None:
         out.answers.append((waiting, response))
     return waiting is not None
+
+
+def waiting_answers(group: ClassicGroup, code: ErrorCode) -> list[tuple[Ticket, Message]]:
+    """All requests that wait, each with this error for an answer. They go on waiting."""
+    answers: list[tuple[Ticket, Message]] = []
+    for member in group.members.values():
+        if member.joining is not None:
+            refusal = refused_join(code, member.id, member.joining.version)
+            answers.append((member.joining.ticket, refusal))
+        if member.syncing is not None:
+            answers.append((member.syncing, SyncGroupResponse(error_code=code)))
+    return answers
 
 
 def leaving(request: LeaveGroupRequest, version: int) -> list[MemberIdentity]:

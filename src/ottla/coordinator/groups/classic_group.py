@@ -176,7 +176,7 @@ class ClassicGroup:
             else:
                 # A log is being replayed, and tells of this member, perhaps not for the first time.
                 self.remove(stored.member_id)
-                self._insert(revive(stored))
+                self.insert(revive(stored))
         self.previous_state = self.state
         self.state = ClassicState.STABLE if value.members else ClassicState.EMPTY
         self.generation = value.generation
@@ -191,13 +191,14 @@ class ClassicGroup:
     def add(self, member: ClassicMember, protocol_type: str, waiting: Waiting) -> None:
         if not self.members:
             self.protocol_type = protocol_type
-        self._insert(member)
+        self.insert(member)
         self.wait_for_join(member, waiting)
         self.forget_pending(member.id)
         if self.leader is None:
             self.leader = member.id
 
-    def _insert(self, member: ClassicMember) -> None:
+    def insert(self, member: ClassicMember) -> None:
+        """Count a member in that has not asked for it here."""
         self.members[member.id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.id
@@ -224,12 +225,22 @@ class ClassicGroup:
         if session is not None:
             unset(session)
 
+    def retire(self) -> None:
+        """The group is no more, or of another kind: nothing that it waited for is to happen."""
+        for timer in (
+            self.rebalance,
+            self.synchronization,
+            *self.pending_joins.values(),
+            *(member.session for member in self.members.values()),
+        ):
+            unset(timer)
+
     def replace(self, old: ClassicMember, new: ClassicMember) -> None:
         """A static member is back under a new id."""
         was_leader = self.leader == old.id
         assert old.instance_id == new.instance_id
         self.remove(old.id)
-        self._insert(new)
+        self.insert(new)
         if was_leader:
             self.leader = new.id
 

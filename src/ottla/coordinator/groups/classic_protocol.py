@@ -12,7 +12,7 @@ group, and replaying is what makes the group stable or empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ottla.coordinator.groups.classic_answers import (
@@ -115,6 +115,24 @@ class ClassicProtocol:
                 out.answers.append((joining.ticket, answer))
             answer_sync(member, SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR), out)
         group.move(Event.GONE)
+
+    def taken_over(
+        self,
+        group: ClassicGroup,
+        protocols: Mapping[str, Protocols],
+        now: Instant,
+        *,
+        rebalance: bool,
+    ) -> Effects:
+        """It was a consumer group until now. `protocols`: all that its members know."""
+        for member in group.members.values():
+            known = protocols.get(member.id, member.protocols)
+            group.update(member, known, member.rebalance_timeout, member.session_timeout)
+            self._renew(member, now)
+        out = Effects()
+        if rebalance:
+            self._prepare_rebalance(group, now, out)
+        return out
 
     # JoinGroup ----------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ all kinds; only who may commit, and when offsets grow old, differs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from ottla.coordinator.groups.offsets import CommittedOffset
@@ -40,6 +41,11 @@ class Committer(NamedTuple):
     version: int  # of the request
 
 
+# Of a commit that is not good for every partition: raises ProtocolError for those (topic id,
+# partition) that it is not good for.
+PartitionCheck: TypeAlias = Callable[[bytes, int], None]
+
+
 class Group(Protocol):
     """The `check_` methods raise ProtocolError with what the client is to be told."""
 
@@ -59,7 +65,8 @@ class Group(Protocol):
     @property
     def listed_protocol_type(self) -> str: ...
 
-    def check_commit(self, committer: Committer) -> None: ...
+    def check_commit(self, committer: Committer) -> PartitionCheck | None:
+        """None: it may commit for any partition."""
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None: ...
 

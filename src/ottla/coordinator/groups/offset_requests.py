@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ottla.coordinator.groups.group import Committer, Group
+from ottla.coordinator.groups.group import Committer, Group, PartitionCheck
 from ottla.coordinator.groups.records import (
     RecordPair,
     offset_key,
@@ -38,6 +38,7 @@ from ottla.protocol.messages.offset_fetch import (
 )
 from ottla.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -75,17 +76,18 @@ class OffsetRequests:
 
     # Committing ---------------------------------------------------------------------------------
 
-    def check_committer(self, group_id: str, committer: Committer) -> None:
-        """Raises ProtocolError unless it may commit."""
+    def check_committer(self, group_id: str, committer: Committer) -> PartitionCheck | None:
+        """Raises ProtocolError unless it may commit; or tells how to ask for each partition."""
         group = self._find(group_id)
         if group is not None:
-            group.check_commit(committer)
-        elif committer.generation >= 0:
+            return group.check_commit(committer)
+        if committer.generation >= 0:
             # A member of a group that does not exist. Without a generation it would be a consumer
             # that only keeps its offsets here: for it a group comes to be by its first commit.
             old = committer.transactional or committer.version < _GROUP_NOT_FOUND_SINCE
             code = ErrorCode.ILLEGAL_GENERATION if old else ErrorCode.GROUP_ID_NOT_FOUND
             raise ProtocolError(code)
+        return None
 
     def commit(
         self, ticket: Ticket, request: OffsetCommitRequest, version: int, now: Instant
@@ -100,6 +102,7 @@ class OffsetRequests:
                 False,
                 version,
             ),
+            self._acceptable(request.topics, version >= _COMMIT_TOPIC_IDS_SINCE),
         )
         expire_timestamp = -1
         if request.retention_time_ms != -1:
@@ -145,9 +148,11 @@ class OffsetRequests:
         effects.answers.append((ticket, response))
         return effects, refusal is None
 
-    def _resolve(self, topic: OffsetCommitRequestTopic, by_id: bool) -> tuple[str, bytes, int]:
+    def _resolve(
+        self, topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic, by_id: bool
+    ) -> tuple[str, bytes, int]:
         """Name, id and number of partitions (0: unknown) of a topic."""
-        if by_id:
+        if by_id and isinstance(topic, OffsetCommitRequestTopic):
             name = self._metadata.topic_name(topic.topic_id)
             if name is None:
                 return "", topic.topic_id, 0
@@ -166,6 +171,7 @@ class OffsetRequests:
                 Committer(
                     request.member_id, request.group_instance_id, request.generation_id, True, 0
                 ),
+                self._acceptable(request.topics, by_id=False),
             )
         effects = Effects()
         response = TxnOffsetCommitResponse()
@@ -202,12 +208,32 @@ class OffsetRequests:
         effects.answers.append((ticket, response))
         return effects
 
-    def _refusal(self, group_id: str, committer: Committer) -> ErrorCode | None:
+    def _refusal(
+        self, group_id: str, committer: Committer, partitions: Iterable[tuple[bytes, int]]
+    ) -> ErrorCode | None:
+        """One partition that it may not commit for spoils the others."""
         try:
-            self.check_committer(group_id, committer)
+            check = self.check_committer(group_id, committer)
+            if check is not None:
+                for topic_id, index in partitions:
+                    check(topic_id, index)
         except ProtocolError as error:
             return error.code
         return None
+
+    def _acceptable(
+        self,
+        topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
+        by_id: bool,
+    ) -> Iterator[tuple[bytes, int]]:
+        """The partitions (by topic id) with which nothing is wrong in themselves."""
+        for topic in topics:
+            _, topic_id, partition_count = self._resolve(topic, by_id)
+            for partition in topic.partitions:
+                if 0 <= partition.partition_index < partition_count and not self._is_too_long(
+                    partition.committed_metadata or ""
+                ):
+                    yield topic_id, partition.partition_index
 
     def _is_too_long(self, metadata: str) -> bool:
         limit = self._settings().offset_metadata_max_bytes

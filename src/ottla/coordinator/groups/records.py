@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Key and value of a record to be written; the value None deletes.
 RecordPair = tuple[bytes, bytes | None]
 
-# Kinds of keys. 3 to 8 belong to consumer groups, 9 and above to others.
+# Kinds of keys. 3 to 8 and 16 belong to consumer groups (`consumer_group_records`).
 LEGACY_OFFSET: Final = 0
 OFFSET: Final = 1
 GROUP: Final = 2
@@ -109,7 +109,7 @@ def read_offset_key(key: bytes) -> OffsetCommitKey:
 
 
 def read_offset_value(value: bytes) -> OffsetCommitValue:
-    return OffsetCommitValue.decode(value, 2, _version(value, OffsetCommitValue.versions))[0]
+    return OffsetCommitValue.decode(value, 2, value_version(value, OffsetCommitValue.versions))[0]
 
 
 # Classic groups -------------------------------------------------------------------------------------
@@ -170,14 +170,15 @@ def read_group_key(key: bytes) -> str:
 
 
 def read_group_value(value: bytes) -> GroupMetadataValue:
-    return GroupMetadataValue.decode(value, 2, _version(value, GroupMetadataValue.versions))[0]
+    return GroupMetadataValue.decode(value, 2, value_version(value, GroupMetadataValue.versions))[0]
 
 
 def _group_value(value: GroupMetadataValue) -> bytes:
     return _pack_short(_GROUP_VALUE_VERSION) + value.encode(_GROUP_VALUE_VERSION)
 
 
-def _version(value: bytes, known: tuple[int, int]) -> int:
+def value_version(value: bytes, known: tuple[int, int]) -> int:
+    """The version of a record's value. MalformedMessage if it is not one of those known."""
     if len(value) < 2:
         raise MalformedMessage("the value of a record is too short")
     version: int = _read_short(value)[0]
@@ -204,4 +205,5 @@ __all__ = [
     "read_group_value",
     "read_offset_key",
     "read_offset_value",
+    "value_version",
 ]

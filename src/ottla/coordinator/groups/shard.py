@@ -8,12 +8,18 @@ loaded; see `ottla.coordinator.shard`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ottla.coordinator.groups.classic_answers import leaving, left, refused_join
 from ottla.coordinator.groups.classic_group import ClassicGroup, stored_member
 from ottla.coordinator.groups.classic_protocol import ClassicProtocol
+from ottla.coordinator.groups.consumer_group import ConsumerGroup
+from ottla.coordinator.groups.consumer_group_answers import described
+from ottla.coordinator.groups.consumer_group_classic import ClassicMembers
+from ottla.coordinator.groups.consumer_group_protocol import ConsumerGroupProtocol
+from ottla.coordinator.groups.consumer_group_records import KINDS as CONSUMER_GROUP_KINDS
+from ottla.coordinator.groups.consumer_group_replay import ConsumerGroupReplay
 from ottla.coordinator.groups.group import Caller, Group
 from ottla.coordinator.groups.offset_requests import OffsetRequests
 from ottla.coordinator.groups.offsets import Offsets
@@ -33,6 +39,8 @@ from ottla.coordinator.groups.timers import Timer, Timers
 from ottla.coordinator.shard import NOTHING, Effects, Instant, Replayed, Ticket
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import MalformedMessage
+from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse
+from ottla.protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from ottla.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -49,6 +57,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.groups.settings import GroupSettings
     from ottla.coordinator.metadata_view import MetadataView
     from ottla.protocol.message import Message
+    from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
     from ottla.protocol.messages.heartbeat import HeartbeatRequest
     from ottla.protocol.messages.join_group import JoinGroupRequest
     from ottla.protocol.messages.leave_group import LeaveGroupRequest
@@ -69,11 +78,16 @@ _DESCRIBE_NOT_FOUND_SINCE: Final = 6
 class GroupShard:
     """Implements `ottla.coordinator.shard.Shard`.
 
-    `new_id` makes the random part of member ids. `settings` may be replaced while running.
+    `new_id` makes the random part of member ids. `settings` may be replaced while running;
+    `own_settings` tells what a group (by its id) is configured with itself.
     """
 
     def __init__(
-        self, settings: GroupSettings, metadata: MetadataView, new_id: Callable[[], str]
+        self,
+        settings: GroupSettings,
+        metadata: MetadataView,
+        new_id: Callable[[], str],
+        own_settings: Callable[[str], Mapping[str, str]] = lambda _: {},
     ) -> None:
         self.settings = settings
         self.metadata = metadata
@@ -83,6 +97,19 @@ class GroupShard:
         self._classic = ClassicProtocol(
             self.timers, self._current_settings, new_id, self._find_classic
         )
+        self._consumer = ConsumerGroupProtocol(
+            self.timers,
+            self._current_settings,
+            own_settings,
+            metadata,
+            new_id,
+            self.groups.get,
+            self._classic,
+        )
+        self._classic_members = ClassicMembers(
+            self._consumer, self._current_settings, metadata, new_id
+        )
+        self._consumer_replay = ConsumerGroupReplay(self.groups, self._consumer.timers.forget)
         self._offset_requests = OffsetRequests(
             self.offsets, metadata, self._current_settings, self.groups.get
         )
@@ -117,20 +144,30 @@ class GroupShard:
             code = ErrorCode.INVALID_SESSION_TIMEOUT
         elif group is None or isinstance(group, ClassicGroup):
             return self._classic.join(group, ticket, request, caller, now)
+        elif not group.is_empty and isinstance(group, ConsumerGroup):
+            return self._classic_members.join(group, ticket, request, caller, now)
         else:
-            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            # It has no members, and so may be of any kind: it ends as what it was.
+            effects = self._classic.join(None, ticket, request, caller, now)
+            if effects.records:
+                effects.records = group.tombstones() + effects.records
+            return effects
         return Effects((ticket, refused_join(code, request.member_id, caller.version)))
 
     def sync_group(self, ticket: Ticket, request: SyncGroupRequest, now: Instant) -> Effects:
         try:
-            group = self._classic_group_of_member(request.group_id)
+            group = self._group_of_member(request.group_id)
+            if isinstance(group, ConsumerGroup):
+                return self._classic_members.sync(group, ticket, request, now)
             return self._classic.sync(group, ticket, request, now)
         except ProtocolError as error:
             return Effects((ticket, SyncGroupResponse(error_code=error.code)))
 
     def heartbeat(self, ticket: Ticket, request: HeartbeatRequest, now: Instant) -> Effects:
         try:
-            group = self._classic_group_of_member(request.group_id)
+            group = self._group_of_member(request.group_id)
+            if isinstance(group, ConsumerGroup):
+                return self._classic_members.heartbeat(group, ticket, request, now)
             return self._classic.heartbeat(group, ticket, request, now)
         except ProtocolError as error:
             return Effects((ticket, HeartbeatResponse(error_code=error.code)))
@@ -141,9 +178,11 @@ class GroupShard:
         if not request.group_id:
             code = ErrorCode.INVALID_GROUP_ID
             return Effects((ticket, LeaveGroupResponse(error_code=code)))
-        group = self._find_classic(request.group_id)
-        if group is not None:
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ClassicGroup):
             return self._classic.leave(group, ticket, request, version, now)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.leave(group, ticket, request, version, now)
         results = [
             MemberResponse(
                 member_id=each.member_id,
@@ -154,11 +193,20 @@ class GroupShard:
         ]
         return Effects((ticket, left(results, version)))
 
-    def _classic_group_of_member(self, group_id: str) -> ClassicGroup:
+    def consumer_group_heartbeat(
+        self,
+        ticket: Ticket,
+        request: ConsumerGroupHeartbeatRequest,
+        now: Instant,
+        caller: Caller,
+    ) -> Effects:
+        return self._consumer.heartbeat(ticket, request, caller, now)
+
+    def _group_of_member(self, group_id: str) -> ClassicGroup | ConsumerGroup:
         if not group_id:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
-        group = self._find_classic(group_id)
-        if group is None:
+        group = self.groups.get(group_id)
+        if not isinstance(group, ClassicGroup | ConsumerGroup):
             raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID)
         return group
 
@@ -246,6 +294,28 @@ class GroupShard:
                 )
         return Effects((ticket, DescribeGroupsResponse(groups=[answer])))
 
+    def describe_consumer_group(
+        self,
+        ticket: Ticket,
+        group_id: str,
+        now: Instant,  # noqa: ARG002
+    ) -> Effects:
+        """Answered with a ConsumerGroupDescribeResponse of this one group."""
+        group = self.groups.get(group_id)
+        if not group_id:
+            answer = DescribedConsumerGroup(error_code=ErrorCode.INVALID_GROUP_ID)
+        elif isinstance(group, ConsumerGroup):
+            answer = described(group, self.settings.group_consumer_assignors[0], self.metadata)
+        else:
+            answer = DescribedConsumerGroup(
+                group_id=group_id,
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+                error_message=f"Group {group_id} not found."
+                if group is None
+                else f"Group {group_id} is not a consumer group.",
+            )
+        return Effects((ticket, ConsumerGroupDescribeResponse(groups=[answer])))
+
     def delete_group(
         self,
         ticket: Ticket,
@@ -283,6 +353,8 @@ class GroupShard:
                 self._replay_offset(record)
             elif kind == GROUP:
                 self._replay_classic_group(record)
+            elif kind in CONSUMER_GROUP_KINDS:
+                self._consumer_replay.replay(kind, record.key, record.value)
         except MalformedMessage as error:
             # Written by somebody else, or by a later version of us. The others must not suffer.
             log.warning("record skipped: offset=%d %s", record.offset, error)
@@ -304,6 +376,7 @@ class GroupShard:
         group = self._find_classic(group_id)
         if record.value is None:
             if group is not None:
+                group.retire()
                 del self.groups[group_id]
             return
         value = read_group_value(record.value)
@@ -329,6 +402,8 @@ class GroupShard:
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
                 effects.answers += self._classic.loaded(group, now).answers
+            elif isinstance(group, ConsumerGroup):
+                self._consumer.loaded(group, now)
         return effects
 
     def next_deadline(self) -> int | None:
@@ -351,8 +426,21 @@ class GroupShard:
                 self._classic.unloaded(group, effects)
         return effects
 
-    def metadata_changed(self, now: Instant) -> Effects:  # noqa: ARG002
-        """Offsets of topics that are gone go too; a new topic of the same name starts afresh."""
+    def reconfigured(self, settings: GroupSettings) -> Effects:
+        """Settings of the broker were changed while it runs."""
+        self.settings = settings
+        return NOTHING
+
+    def metadata_changed(self, now: Instant, *, created: bool = True) -> Effects:  # noqa: ARG002
+        """Offsets of topics that are gone go too; a new topic of the same name starts afresh.
+
+        `created`: there are new topics, which patterns may match.
+        """
+        if created:
+            self._consumer.changes.topics_created_at = self.metadata.version
+        for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                group.refreshed_at = None
         gone = []
         for topic, known in self._topics.items():
             current = self.metadata.topic_id(topic)

@@ -165,6 +165,10 @@ class TransactionShard:
                 self._write_markers(Ending.of(transaction, self.coordinator_epoch))
         return NOTHING
 
+    def reconfigured(self, settings: TransactionSettings) -> Effects:
+        self.settings = settings
+        return NOTHING
+
     def unloaded(self) -> Effects:
         """Nobody waits here: a request is answered as soon as its record is written."""
         return NOTHING

@@ -1,8 +1,9 @@
-"""DescribeConfigs: settings of topics and brokers, with where each value comes from.
+"""DescribeConfigs: settings of topics, brokers and groups, with where each value comes from.
 
 - A topic's values are its own, else those of the broker's dynamic or static settings, else Kafka's
   defaults; the synonyms show that chain.
 - A broker resource without a name stands for the settings that hold for all brokers.
+- A group's values are its own, else the broker's; the group need not exist.
 - Sensitive values are never told.
 
 Versions:
@@ -27,6 +28,7 @@ from ottla.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from ottla.server.api import Request, handles
+from ottla.server.config_groups import describe_group
 from ottla.server.failures import error_message
 from ottla.storage.config import describe_topic
 from ottla.storage.settings import Described, Source
@@ -79,6 +81,11 @@ def _settings(
                     f"this is broker {broker.id}; ask broker {name} for its own settings",
                 )
             return broker.config.describe(names)
+        case ResourceType.GROUP:
+            if not name:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "a group has a name")
+            overrides = broker.image.config(ResourceType.GROUP, name)
+            return describe_group(overrides, broker.config, names)
     raise ProtocolError(
         ErrorCode.INVALID_REQUEST,
         f"resources of type {resource.resource_type} have no settings here",

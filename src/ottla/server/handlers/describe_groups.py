@@ -22,18 +22,7 @@ from ottla.protocol.messages.describe_groups import (
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.failures import shortened
 from ottla.server.gathering import Part, gathered
-from ottla.server.operations import Operation
-
-GROUP_OPERATIONS = sum(
-    1 << operation
-    for operation in (
-        Operation.READ,
-        Operation.DELETE,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    )
-)
+from ottla.server.operations import GROUP_OPERATIONS
 
 
 @handles(DescribeGroupsRequest, versions=(0, 6))

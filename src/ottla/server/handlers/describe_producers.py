@@ -16,7 +16,7 @@ from ottla.protocol.messages.describe_producers import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.broker import Broker
-from ottla.server.failures import error_code
+from ottla.server.failures import error_code, error_message
 from ottla.storage.errors import StorageError
 
 
@@ -42,7 +42,7 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
     except (ProtocolError, StorageError) as error:
         code: ErrorCode = error_code(error)
         return PartitionResponse(
-            partition_index=index, error_code=code, error_message=str(error) or None
+            partition_index=index, error_code=code, error_message=error_message(error)
         )
     return PartitionResponse(
         partition_index=index,

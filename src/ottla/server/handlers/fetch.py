@@ -48,7 +48,7 @@ from ottla.server.api import Api, Serve, decode_request, failed, handles_raw
 from ottla.server.connection import Connection, Part, Slot
 from ottla.server.failures import error_code
 from ottla.server.sessions import Session, WatchedPartition
-from ottla.storage.errors import OffsetOutOfRange, StorageError
+from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Partition
@@ -60,6 +60,9 @@ _FIRST_LAST_FETCHED_EPOCH = 12
 _FIRST_TOPIC_IDS = 13
 _FIRST_FORMAT_2 = 4
 _EMPTY = b""
+# An index and a few KiB of a segment are what a search reads. Should memory be so short that what
+# was brought is gone at once, it is to end all the same.
+SEARCH_STEPS = 4
 
 
 @handles_raw(FetchRequest, versions=(0, 18))
@@ -81,13 +84,18 @@ def bind(broker: Broker, _: Api) -> Serve:
 class Found:
     """What one partition has for the reader right now."""
 
-    __slots__ = ("answer", "partition", "piece", "watched")
+    __slots__ = ("answer", "at_least_one", "limit", "missing", "partition", "piece", "watched")
 
     def __init__(self, watched: WatchedPartition, answer: PartitionData) -> None:
         self.watched = watched
         self.answer = answer
         self.partition: Partition | None = None
         self.piece: Slice | None = None
+        # There is something, but where it begins can only be found out on the disk; and what is
+        # to be looked for there.
+        self.missing: NotInMemory | None = None
+        self.limit = 0
+        self.at_least_one = False
 
 
 class Fetch:
@@ -238,6 +246,11 @@ class Fetch:
             elif found.piece is not None:
                 total += found.piece.length
                 left = max(0, left - found.piece.length)
+            elif found.missing is not None:
+                # It is not known how much there is; it should not wait for more.
+                urgent = True
+                total += found.limit
+                left = max(0, left - found.limit)
         return everything, total, urgent
 
     @property
@@ -268,7 +281,9 @@ class Fetch:
             return partition
         return None
 
-    def _look_at(self, watched: WatchedPartition, left: int, at_least_one: bool) -> Found:
+    def _look_at(
+        self, watched: WatchedPartition, left: int, at_least_one: bool, wait: bool = False
+    ) -> Found:
         answer = PartitionData(
             partition_index=watched.index,
             high_watermark=-1,
@@ -314,7 +329,13 @@ class Fetch:
                     return found
             found.partition = partition
             limit = min(watched.max_bytes, left)
-            found.piece = log.read(watched.fetch_offset, limit, upper, at_least_one)
+            try:
+                found.piece = log.read(watched.fetch_offset, limit, upper, at_least_one, wait)
+            except NotInMemory as missing:
+                found.missing = missing
+                found.limit = limit
+                found.at_least_one = at_least_one
+                return found
             if committed and found.piece is not None:
                 answer.aborted_transactions = [
                     AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
@@ -369,19 +390,21 @@ class Fetch:
     # Answering ----------------------------------------------------------------------------------
 
     def _finish(self, found: list[Found]) -> None:
-        cold: list[Slice] = []
+        cold = False
         convert = self.version < _FIRST_FORMAT_2
         reads = self.broker.reads
         for each in found:
             piece = each.piece
-            if piece is not None and not convert:
+            if each.missing is not None:
+                cold = True
+            elif piece is not None and not convert:
                 try:
                     records = reads.take(piece)
                 except OSError as error:
                     self._spoil(each, error)
                     continue
                 if records is None:
-                    cold.append(piece)
+                    cold = True
                 else:
                     each.answer.records = records
         if not cold and not convert:
@@ -406,7 +429,12 @@ class Fetch:
 
     async def _bring(self, found: list[Found], convert: bool) -> None:
         """Read what is not in memory in a thread; convert for old clients in a worker process."""
-        for each in found:
+        for at, each in enumerate(found):
+            if each.missing is not None:
+                try:
+                    each = found[at] = await self._find(each, each.missing)
+                except OSError as error:
+                    self._spoil(each, error)
             if each.piece is None or (each.answer.records is not _EMPTY):
                 continue
             try:
@@ -420,6 +448,18 @@ class Fetch:
                     each.answer.records = await self.broker.reads.take_cold(each.piece)
             except (StorageError, OSError, ValueError) as error:
                 self._spoil(each, error)
+
+    async def _find(self, found: Found, missing: NotInMemory | None) -> Found:
+        """Look again, with what the search needs brought into memory before each step of it."""
+        for attempt in range(SEARCH_STEPS):
+            assert missing is not None
+            await self.broker.reads.bring(missing, found.limit)
+            last = attempt == SEARCH_STEPS - 1
+            again = self._look_at(found.watched, found.limit, found.at_least_one, wait=last)
+            missing = again.missing
+            if missing is None:
+                break
+        return again
 
     def _response(self, found: list[Found]) -> FetchResponse:
         session = self.session

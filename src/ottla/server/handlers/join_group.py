@@ -22,19 +22,16 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.coordinator.groups import Caller
 from ottla.coordinator.groups.classic_answers import refused_join
 from ottla.protocol.message import Message
 from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.server.api import Request, handles
+from ottla.server.group_callers import caller_of
 
 
 @handles(JoinGroupRequest, versions=(0, 9))
 def join_group(request: Request[JoinGroupRequest]) -> Message | asyncio.Future[Message]:
-    message, connection = request.message, request.connection
-    host = connection.address.rpartition(":")[0].strip("[]")
-    # The host as Kafka writes it, for tools that show it.
-    caller = Caller(request.version, connection.client_id, f"/{host}")
+    message, caller = request.message, caller_of(request)
     return request.broker.groups.submit(
         message.group_id,
         lambda shard, ticket, now: shard.join_group(ticket, message, now, caller),

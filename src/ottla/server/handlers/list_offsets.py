@@ -27,7 +27,8 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from ottla.server.api import Request, handles
+from ottla.server import times
+from ottla.server.api import Outcome, Request, handles
 from ottla.server.failures import error_code
 from ottla.storage.errors import StorageError
 
@@ -49,14 +50,16 @@ _SINCE = {
 
 
 @handles(ListOffsetsRequest, versions=(0, 11))
-def list_offsets(request: Request[ListOffsetsRequest]) -> ListOffsetsResponse:
+def list_offsets(request: Request[ListOffsetsRequest]) -> Outcome:
     named: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
+    searches = False
     for topic in request.message.topics:
         for wanted in topic.partitions:
             key = (topic.name, wanted.partition_index)
             (twice if key in named else named).add(key)
-    return ListOffsetsResponse(
+            searches = searches or wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
+    response = ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
@@ -67,6 +70,7 @@ def list_offsets(request: Request[ListOffsetsRequest]) -> ListOffsetsResponse:
             for topic in request.message.topics
         ]
     )
+    return _search(request, response) if searches else response
 
 
 def _answer(
@@ -75,6 +79,7 @@ def _answer(
     wanted: ListOffsetsPartition,
     twice: set[tuple[str, int]],
 ) -> ListOffsetsPartitionResponse:
+    """What can be said at once; the error if nothing can be."""
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
         if (topic, wanted.partition_index) in twice:
@@ -82,40 +87,81 @@ def _answer(
         if wanted.timestamp < 0 and _SINCE.get(wanted.timestamp, 1 << 15) > request.version:
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION)
         if request.version == 0:
-            answer.old_style_offsets = _old_offsets(request, topic, wanted)
+            if wanted.timestamp < 0:
+                answer.old_style_offsets = _old_offsets(request, topic, wanted)
         else:
-            answer.timestamp, answer.offset, epoch = _position(request, topic, wanted)
-            if request.version >= 4:
-                answer.leader_epoch = epoch
+            position = _position(request, topic, wanted)
+            if position is not None:
+                _fill(answer, request.version, position)
     except (ProtocolError, StorageError, OSError) as error:
         answer.error_code = error_code(error)
     return answer
 
 
+def _fill(
+    answer: ListOffsetsPartitionResponse, version: int, position: tuple[int, int, int]
+) -> None:
+    answer.timestamp, answer.offset, epoch = position
+    if version >= 4:
+        answer.leader_epoch = epoch
+
+
 def _position(
     request: Request[ListOffsetsRequest], topic: str, wanted: ListOffsetsPartition
-) -> tuple[int, int, int]:
-    """Timestamp (-1 for positions), offset and leader epoch."""
+) -> tuple[int, int, int] | None:
+    """Timestamp (-1 for positions), offset and leader epoch; None if it has to be searched for."""
     partition = request.broker.leader_of(topic, wanted.partition_index, wanted.current_leader_epoch)
     log = partition.log
     log.check_online()
-    end = partition.readable_end(request.message.isolation_level)
     match wanted.timestamp:
         case -1:
             # The epoch of a position at the end is the current leader's.
+            end = partition.readable_end(request.message.isolation_level)
             return -1, end, partition.leader_epoch
         case -2 | -4:
             start = log.log_start_offset
             return -1, start, log.epochs.epoch_for_offset(start)
-        case -3:
-            found = log.offset_of_max_timestamp()
         case -5 | -6:
             return -1, -1, -1
-        case timestamp:
-            found = log.offset_for_time(timestamp)
-    if found is None or found[1] >= end:
-        return -1, -1, -1
-    return found
+    return None
+
+
+async def _search(
+    request: Request[ListOffsetsRequest], response: ListOffsetsResponse
+) -> ListOffsetsResponse:
+    """Fills in what takes a look at records, one partition after the other."""
+    for topic, answers in zip(request.message.topics, response.topics, strict=True):
+        for wanted, answer in zip(topic.partitions, answers.partitions, strict=True):
+            if answer.error_code or not (
+                wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
+            ):
+                continue
+            try:
+                await _search_one(request, topic.name, wanted, answer)
+            except (ProtocolError, StorageError, OSError) as error:
+                answer.error_code = error_code(error)
+    return response
+
+
+async def _search_one(
+    request: Request[ListOffsetsRequest],
+    topic: str,
+    wanted: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
+) -> None:
+    broker = request.broker
+    partition = broker.leader_of(topic, wanted.partition_index, wanted.current_leader_epoch)
+    if request.version == 0:
+        await times.bring(broker, partition.log)
+        answer.old_style_offsets = _old_offsets(request, topic, wanted)
+        return
+    end = partition.readable_end(request.message.isolation_level)
+    if wanted.timestamp == MAX_TIMESTAMP:
+        found = await times.offset_of_max_timestamp(broker, partition.log)
+    else:
+        found = await times.offset_for_time(broker, partition.log, wanted.timestamp)
+    hidden = found is None or found.offset >= end
+    _fill(answer, request.version, (-1, -1, -1) if hidden or found is None else found)
 
 
 def _old_offsets(

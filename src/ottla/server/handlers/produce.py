@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,7 @@ from ottla.record.batch import (
 )
 from ottla.record.codecs import Codec
 from ottla.record.errors import InvalidBatch, InvalidRecord
+from ottla.server import many_batches
 from ottla.server.api import Api, Serve, decode_request, handles_raw
 from ottla.server.connection import Connection, Slot
 from ottla.server.failures import error_code, error_message
@@ -132,7 +133,8 @@ class _Layouts:
 @handles_raw(ProduceRequest, versions=(0, 13))
 def bind(broker: Broker, _: Api) -> Serve:
     """One batch for one partition, as most producers send it, is appended and answered without any
-    object in between. Everything else, and every refusal, takes the general way."""
+    object in between; batches for several partitions nearly so. Everything else, and every refusal,
+    takes the general way."""
     by_raw_name = broker.partitions.by_raw_name
     by_id = broker.partitions.by_id
     lanes = broker.lanes
@@ -277,6 +279,40 @@ def bind(broker: Broker, _: Api) -> Serve:
         connection.answer(reply)
         return True
 
+    def serve_many(
+        connection: Connection,
+        view: memoryview,
+        at: int,
+        stop: int,
+        version: int,
+        correlation_id: int,
+    ) -> list[Append] | None:
+        """None if it is answered; otherwise what was appended before a part that needs a closer
+        look."""
+        appended: list[Append] = []
+        request = many_batches.find(view, at, stop, version)
+        if request is None or request[0] not in _ACKS:
+            return appended
+        topics = request[1]
+        known = by_id if version >= _FIRST_TOPIC_IDS else by_raw_name
+        answer = many_batches.Answer(version, correlation_id, len(topics))
+        for key, parts in topics:
+            found = known.get(key)
+            if found is None:
+                return appended
+            answer.topic(key, len(parts))
+            count = len(found)
+            for index, start, end in parts:
+                if not 0 <= index < count or end - start < HEADER_SIZE:
+                    return appended
+                done = append(found[index], view[start:end], version)
+                if done is None:
+                    return appended
+                appended.append(done)
+                answer.part(index, done.base_offset, done.log_append_time, done.log_start_offset)
+        connection.answer(answer.frame())
+        return None
+
     def serve(
         connection: Connection,
         view: memoryview,
@@ -285,6 +321,7 @@ def bind(broker: Broker, _: Api) -> Serve:
         version: int,
         correlation_id: int,
     ) -> None:
+        appended: Sequence[Append] | None = ()
         # The smallest request that can hold a batch is longer than what either way reads blindly.
         if stop - at > HEADER_SIZE + _OLD_START:
             if version >= _FIRST_FLEXIBLE:
@@ -292,8 +329,13 @@ def bind(broker: Broker, _: Api) -> Serve:
                     return
             elif version >= 3 and serve_old(connection, view, at, stop, version, correlation_id):
                 return
+            if version >= _FIRST_FORMAT_2:
+                appended = serve_many(connection, view, at, stop, version, correlation_id)
+                if appended is None:
+                    return
+        assert appended is not None
         request = decode_request(ProduceRequest, view, at, stop, version)
-        _General(broker, connection, request, version, correlation_id).run()
+        _General(broker, connection, request, version, correlation_id, appended).run()
 
     return serve
 
@@ -308,6 +350,7 @@ class _General:
         request: ProduceRequest,
         version: int,
         correlation_id: int,
+        appended: Sequence[Append] = (),
     ) -> None:
         self.broker = broker
         self.connection = connection
@@ -321,6 +364,8 @@ class _General:
         # What the coordinator said of the partitions of a transaction, as far as it was asked.
         self.verdict: dict[tuple[str, int], ErrorCode] = {}
         self.copied = 0
+        # What was appended of the request's first partitions before one was met that needs this way.
+        self.appended = iter(appended)
 
     def run(self) -> None:
         if self.request.transactional_id is None:
@@ -420,6 +465,10 @@ class _General:
         answer = PartitionProduceResponse(
             index=data.index, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1
         )
+        done = next(self.appended, None)
+        if done is not None:
+            self._fill(answer, done)
+            return answer
         try:
             if found is None and by_id:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID)

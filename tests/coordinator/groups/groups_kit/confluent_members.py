@@ -30,19 +30,21 @@ class Member:
         self.rebalances = 0
         self._commit = commit
         self._ending: str | None = None
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "session.timeout.ms": 6000,
-                "heartbeat.interval.ms": 200,
-                "reconnect.backoff.ms": 20,
-                "topic.metadata.refresh.interval.ms": 1000,
-                **{name.replace("_", "."): value for name, value in settings.items()},
-            }
-        )
+        wanted = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 200,
+            "reconnect.backoff.ms": 20,
+            "topic.metadata.refresh.interval.ms": 1000,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        if wanted.get("group.protocol") == "consumer":
+            # These are the broker's to tell.
+            del wanted["session.timeout.ms"], wanted["heartbeat.interval.ms"]
+        self._consumer = Consumer(wanted)
         self._consumer.subscribe(
             [topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )

@@ -10,6 +10,11 @@ from ottla.coordinator.groups import Caller, GroupSettings, GroupShard
 from ottla.coordinator.shard import Effects, Instant, Replayed, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
+from ottla.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
@@ -29,8 +34,10 @@ from ottla.protocol.messages.offset_fetch import (
 from ottla.protocol.messages.sync_group import SyncGroupRequest
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
-# Without the delay that lets the first members of a group come together.
-SETTINGS = GroupSettings(group_initial_rebalance_delay_ms=0)
+# Without the times that let members come together: before a first rebalance, between assignments.
+SETTINGS = GroupSettings(
+    group_initial_rebalance_delay_ms=0, group_consumer_assignment_interval_ms=0
+)
 # What everybody may do with a group where nobody is forbidden anything.
 GROUP_OPERATIONS = 3400
 
@@ -51,7 +58,12 @@ class Topics:
         self._ids[name] = self._created.to_bytes(16, "big")
 
     def delete(self, name: str) -> None:
+        self._created += 1
         del self._counts[name], self._ids[name]
+
+    def grow(self, name: str, partitions: int) -> None:
+        self._created += 1
+        self._counts[name] = partitions
 
     @property
     def version(self) -> int:
@@ -226,6 +238,15 @@ def _call(message: Message, version: int, client: str) -> Call:
             return lambda shard, ticket, now: Effects(
                 (ticket, _described(shard, message, version, now))
             )
+        case ConsumerGroupHeartbeatRequest():
+            caller = Caller(version, client, "/127.0.0.1")
+            return lambda shard, ticket, now: shard.consumer_group_heartbeat(
+                ticket, message, now, caller
+            )
+        case ConsumerGroupDescribeRequest():
+            return lambda shard, ticket, now: Effects(
+                (ticket, _consumer_groups(shard, message, now))
+            )
         case DeleteGroupsRequest():
             return lambda shard, ticket, now: _deleted(shard, ticket, message, now)
     raise AssertionError(f"no way for {message}")
@@ -284,6 +305,18 @@ def _described(
         for group in groups:
             group.authorized_operations = GROUP_OPERATIONS
     return DescribeGroupsResponse(groups=groups)
+
+
+def _consumer_groups(
+    shard: GroupShard, message: ConsumerGroupDescribeRequest, now: Instant
+) -> ConsumerGroupDescribeResponse:
+    groups = []
+    for each in message.group_ids:
+        groups += shard.describe_consumer_group(0, each, now).answers[0][1].groups
+    if message.include_authorized_operations:
+        for group in groups:
+            group.authorized_operations = GROUP_OPERATIONS
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
 def _deleted(

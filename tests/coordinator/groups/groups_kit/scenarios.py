@@ -18,12 +18,27 @@ Apache Kafka, from which the answers come: `python -m groups_kit.record` writes 
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from groups_kit.consumer_words import (
+    assignment,
+    description_words,
+    heartbeat,
+    heartbeat_words,
+    held,
+    subscription,
+)
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import ZERO_UUID, Message
+from ottla.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -70,6 +85,8 @@ WAITS = "waits"
 UNKNOWN = "?"
 # What follows the client's id in a member id that the coordinator made.
 UUID_LENGTH = len("-00000000-0000-0000-0000-000000000000")
+# An id that a coordinator made without a client's name: a UUID, or (Kafka) one in base 64.
+RANDOM_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[A-Za-z0-9_-]{22}")
 
 
 class Scenario(NamedTuple):
@@ -142,7 +159,7 @@ class Run:
     def __init__(self, scenario: Scenario, target: Target, groups: Callable[[str], str]) -> None:
         self.scenario = scenario
         self.target = target
-        self._groups = groups
+        self._unique = groups
         self._group_names: dict[str, str] = {}
         self._ids: dict[str, str] = {}  # what a scenario calls it -> member id
         self._names: dict[str, str] = {}  # and back
@@ -177,7 +194,7 @@ class Run:
     def _group(self, name: str) -> str:
         if not name:
             return name
-        full = self._groups(name)
+        full = self._unique(name)
         self._group_names[full] = name
         return full
 
@@ -190,6 +207,8 @@ class Run:
         if not member_id:
             return "''"
         owner = member_id[:-UUID_LENGTH].upper()
+        if RANDOM_ID.fullmatch(member_id):
+            owner = "NEW"
         if not owner:
             return f"'{member_id}'"
         if member_id not in self._names:
@@ -216,7 +235,12 @@ class Run:
                 group_instance_id=words.maybe("instance"),
                 protocol_type=words.text("type", "consumer"),
                 protocols=[
-                    JoinGroupRequestProtocol(name=name, metadata=metadata.encode())
+                    JoinGroupRequestProtocol(
+                        name=name,
+                        metadata=subscription(metadata[1:])
+                        if metadata.startswith("@")
+                        else metadata.encode(),
+                    )
                     for name, _, metadata in (each.partition(":") for each in protocols)
                 ],
                 reason=words.maybe("reason"),
@@ -351,7 +375,15 @@ class Run:
 
         return (
             OffsetFetchRequest(
-                groups=[OffsetFetchRequestGroup(group_id=each, topics=topics()) for each in groups],
+                groups=[
+                    OffsetFetchRequestGroup(
+                        group_id=each,
+                        topics=topics(),
+                        member_id=self._id(words.text("id")) or None if version >= 9 else None,
+                        member_epoch=words.number("epoch", -1) if version >= 9 else -1,
+                    )
+                    for each in groups
+                ],
                 require_stable=stable,
             ),
             OffsetFetchResponse,
@@ -391,6 +423,44 @@ class Run:
         groups = [self._group(each) for each in words.text("groups", "g").split("|")]
         return DeleteGroupsRequest(groups_names=groups), DeleteGroupsResponse, words.number("v", 2)
 
+    def _beat(self, words: Arguments) -> tuple[Message, type[Message], int]:
+        epoch = words.number("epoch", 0)
+        version = words.number("v", 1)
+        member_id = self._id(words.text("id"))
+        if not member_id and version >= 1 and "id" not in words:
+            # Clients make their ids themselves.
+            member_id = self._own_id(words.text("instance") or self._client)
+        topics, holds = words.maybe("topics"), words.maybe("holds")
+        partitions = None
+        if holds not in (None, "null") or (holds is None and epoch == 0):
+            partitions = held(holds or "-", self.target.topic_id)
+        request = heartbeat(
+            self._group(words.text("group", "g")),
+            member_id,
+            epoch,
+            None if topics is None else [each for each in topics.split(",") if each],
+            words.maybe("pattern"),
+            partitions,
+            instance_id=words.maybe("instance"),
+            rack_id=words.maybe("rack"),
+            rebalance_timeout_ms=words.number("rebalance", 20_000 if epoch == 0 else -1),
+            server_assignor=words.maybe("assignor"),
+        )
+        return request, ConsumerGroupHeartbeatResponse, version
+
+    def _own_id(self, owner: str) -> str:
+        member_id = f"{owner}-{uuid.uuid4()}"
+        self._name(member_id)
+        return member_id
+
+    def _groups(self, words: Arguments) -> tuple[Message, type[Message], int]:
+        groups = [self._group(each) for each in words.text("groups", "g").split("|")]
+        operations = words.text("operations", "no") == "yes"
+        request = ConsumerGroupDescribeRequest(
+            group_ids=groups, include_authorized_operations=operations
+        )
+        return request, ConsumerGroupDescribeResponse, words.number("v", 1)
+
     # Answers ------------------------------------------------------------------------------------
 
     def _render(self, answer: Message) -> str:
@@ -413,7 +483,7 @@ class Run:
                         sorted(
                             self._name(each.member_id)
                             + (f"/{each.group_instance_id}" if each.group_instance_id else "")
-                            + f":{each.metadata.decode()}"
+                            + f":{metadata_text(each.metadata)}"
                             for each in answer.members
                         )
                     )
@@ -423,9 +493,15 @@ class Run:
                 yield code(answer.error_code)
                 if not answer.error_code:
                     yield f"type={answer.protocol_type} protocol={answer.protocol_name}"
-                    yield f"assignment={answer.assignment.decode()}"
+                    yield f"assignment={assignment(answer.assignment)}"
             case HeartbeatResponse():
                 yield code(answer.error_code)
+            case ConsumerGroupHeartbeatResponse():
+                yield from heartbeat_words(answer, self._name, self._topic_name)
+            case ConsumerGroupDescribeResponse():
+                yield from description_words(
+                    answer, lambda group: self._group_names.get(group, group), self._name
+                )
             case LeaveGroupResponse():
                 yield code(answer.error_code)
                 for each in answer.members:
@@ -463,7 +539,7 @@ class Run:
                     yield from sorted(
                         f"{self._name(member.member_id)}"
                         f"/{member.group_instance_id or ''}/{member.client_id}{member.client_host}"
-                        f":{member.member_metadata.decode()}:{member.member_assignment.decode()}"
+                        f":{metadata_text(member.member_metadata)}:{assignment(member.member_assignment)}"
                         for member in each.members
                     )
             case DeleteGroupsResponse():
@@ -506,6 +582,11 @@ class Run:
             if part.error_code:
                 words += f":{code(part.error_code)}"
             yield words
+
+
+def metadata_text(data: bytes) -> str:
+    """What a scenario calls metadata by; that of a real consumer has no name."""
+    return data.decode() if data.isalnum() or not data else "@"
 
 
 def code(number: int) -> str:
