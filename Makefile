@@ -6,7 +6,7 @@ BIN := .venv/bin
 LISTEN ?= 127.0.0.1:9092
 DATA ?= ./data
 
-.PHONY: run test setup lint types layers tests soak bench clean
+.PHONY: run test setup lint types layers tests franz-go soak bench clean
 
 run: setup
 	@$(BIN)/ottla serve --listen $(LISTEN) --data $(DATA) --hints
@@ -35,8 +35,13 @@ layers: setup
 tests: setup
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not soak" --reruns 1 -rfER
 
+# The test suite of a Go client against a broker of ours; it is among the tests, too.
+franz-go: setup
+	$(BIN)/python -m pytest -q -s tests/interop/test_franz_go.py
+
 soak: setup
-	$(BIN)/python -m pytest -m soak --timeout 7200
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,soak]'
+	KILL_ROUNDS=50 OTTLA_SOAK_SECONDS=1200 nice -n 19 $(BIN)/python -m pytest -m soak --timeout 7200
 
 bench: setup
 	$(BIN)/python -m bench

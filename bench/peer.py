@@ -134,7 +134,6 @@ class KafkaBroker(ManagedBroker):
             "transaction.state.log.min.isr": "1",
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
-            "group.initial.rebalance.delay.ms": "0",
             # Deleted topics go at once, not from 30 s after the start on.
             "log.initial.task.delay.ms": "1000",
             **HOUSEKEEPING,

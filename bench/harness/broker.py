@@ -190,8 +190,12 @@ def _lift_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-# Data of a row that is over must go soon, or the rounds after it find the disk or the memory full.
-HOUSEKEEPING = {"log.segment.delete.delay.ms": "500"}
+HOUSEKEEPING = {
+    # Data of a row that is over must go soon, or the rounds after it find the disk or the memory full.
+    "log.segment.delete.delay.ms": "500",
+    # A wait that is the same for all would only hide how long the rest takes.
+    "group.initial.rebalance.delay.ms": "0",
+}
 
 
 class OttlaBroker(ManagedBroker):

@@ -41,6 +41,15 @@ def receive_exactly(connection: socket.socket, view: memoryview) -> None:
         received += count
 
 
+def receive_frame(connection: socket.socket) -> bytearray:
+    """The next answer's body, from the correlation id on."""
+    size = bytearray(4)
+    receive_exactly(connection, memoryview(size))
+    body = bytearray(int.from_bytes(size, "big"))
+    receive_exactly(connection, memoryview(body))
+    return body
+
+
 class Client:
     """One connection, one request at a time."""
 
@@ -66,12 +75,7 @@ class Client:
         self._connection.sendall(request)
 
     def receive(self) -> bytearray:
-        """The next answer's body, from the correlation id on."""
-        size = bytearray(4)
-        receive_exactly(self._connection, memoryview(size))
-        body = bytearray(int.from_bytes(size, "big"))
-        receive_exactly(self._connection, memoryview(body))
-        return body
+        return receive_frame(self._connection)
 
     def topic(self, name: str) -> wire.TopicAnswer:
         return wire.metadata_answer(self.ask(wire.metadata_request([name])))[name]

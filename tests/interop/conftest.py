@@ -37,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.interop)
             item.add_marker(pytest.mark.timeout(120, func_only=True))
+    # The longest goes first, so that the other workers do not wait for it in the end.
+    items.sort(key=lambda item: item.path.name != "test_franz_go.py")
 
 
 @dataclass(frozen=True)

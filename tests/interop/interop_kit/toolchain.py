@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -30,6 +31,8 @@ KAFKA_VERSION = "4.3.1"
 OLD_KAFKA_VERSIONS = ("0.8.2.2", "0.9.0.1", "0.10.0.1", "0.10.2.2")
 GSON = "com.google.code.gson:gson:2.11.0"
 MAVEN_DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+NEEDED_GO = (1, 26)  # as go/go.mod says
+GO_VERSION = "1.26.8"
 NEEDED_NODE = (22, 22, 0)
 NODE_VERSION = "24.21.0"
 
@@ -212,19 +215,64 @@ def kafka_tools() -> list[str]:
 # Go
 
 
-def go_program(name: str) -> list[str]:
-    """The command that runs tests/interop/go/<name>; the module pins the versions."""
+def go() -> str:
+    """The path of a go command that is new enough.
+
+    An older one (Debian's, say) fetches a new one: Go's own distributions are modules too, and what
+    comes is checked like every module.
+    """
+    found = tool("go")
+    said = subprocess.run([found, "env", "GOVERSION"], capture_output=True, text=True, check=True)
+    numbers = re.match(r"go(\d+)\.(\d+)", said.stdout)
+    if numbers is not None and (int(numbers[1]), int(numbers[2])) >= NEEDED_GO:
+        return found
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    module = f"golang.org/toolchain@v0.0.1-go{GO_VERSION}.{platform.system().lower()}-{machine}"
+
+    def build(folder: Path) -> None:
+        where = {"GOMODCACHE": str(folder), "GOFLAGS": "-modcacherw"}
+        run_build([found, "mod", "download", module], folder, where)
+        for programs in ("bin", "pkg/tool"):
+            for file in (folder / module / programs).rglob("*"):
+                file.chmod(0o755)  # modules hold no modes
+
+    return str(built("go-toolchain", [module], build) / module / "bin" / "go")
+
+
+def go_suite(module: str, package: str) -> tuple[str, Path]:
+    """The go command, and a folder with the sources of a package of a module that go/go.mod names.
+
+    A copy: tests may write beside their sources, and have dependencies of their own.
+    """
+    command = go()
     source = INTEROP / "go"
 
     def build(folder: Path) -> None:
+        run_build([command, "mod", "download", module], source)
+        asked = [command, "list", "-m", "-f", "{{.Dir}}", module]
+        found = subprocess.run(asked, cwd=source, capture_output=True, text=True, check=True)
+        shutil.copytree(found.stdout.strip(), folder / "module")
+        for path in [folder / "module", *(folder / "module").rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        run_build([command, "mod", "download"], folder / "module")
+
+    folder = built(f"go-suite-{Path(module).name}", [source / "go.mod", module], build)
+    return command, folder / "module" / package
+
+
+def go_program(name: str) -> list[str]:
+    """The command that runs tests/interop/go/<name>; the module pins the versions."""
+    source = INTEROP / "go"
+    command = go()
+
+    def build(folder: Path) -> None:
         run_build(
-            [tool("go"), "build", "-trimpath", "-o", str(folder / name), f"./{name}"],
+            [command, "build", "-trimpath", "-o", str(folder / name), f"./{name}"],
             source,
             # Not in the tree: what Go writes goes to its own cache.
             {"GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"},
         )
 
-    tool("go")
     return [str(built(f"go-{name}", [source], build) / name)]
 
 
