@@ -24,7 +24,7 @@ RATE = 1000.0
 SHAPE = Shape(1, 100)
 
 
-class _Course:
+class Course:
     """A topic of one broker, and how far it has been filled: the rounds go on where the last ended."""
 
     def __init__(self, bench: Bench, broker: Broker, setting: Setting) -> None:
@@ -62,7 +62,7 @@ class _Course:
 def _one_setting(bench: Bench, setting: Setting) -> list[Measurement]:
     seconds = bench.seconds(full=5.0, quick=1.0)
     brokers = bench.pair("tmpfs")
-    courses = {broker.name: _Course(bench, broker, setting) for broker in brokers}
+    courses = {broker.name: Course(bench, broker, setting) for broker in brokers}
     measured = alternate(brokers, bench.rounds, lambda broker: courses[broker.name].run(seconds))
     for broker in brokers:
         broker.forget(courses[broker.name].topic, wait=False)

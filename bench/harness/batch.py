@@ -51,12 +51,17 @@ def record_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     values: Iterator[bytes] | None = None,
+    keys: Iterator[bytes] | None = None,
 ) -> bytes:
-    """A batch stamped with the present time; its records have no key, and `values` or all the same."""
+    """A batch stamped with the present time; its records have `keys` or none, and `values` or all the
+    same."""
     values = values or itertools.repeat(b"x" * shape.size)
+    no_key = _zigzag_varint(-1)
+    encoded_keys = (_zigzag_varint(len(key)) + key for key in keys) if keys else None
     body = bytearray()
     for index, value in zip(range(shape.records), values, strict=False):
-        record = b"\0\0" + _zigzag_varint(index) + _zigzag_varint(-1)
+        key = no_key if encoded_keys is None else next(encoded_keys)
+        record = b"\0\0" + _zigzag_varint(index) + key
         record += _zigzag_varint(len(value)) + value + _zigzag_varint(0)
         body += _zigzag_varint(len(record)) + record
     now = int(time.time() * 1000)

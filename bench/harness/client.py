@@ -98,6 +98,11 @@ class Client:
         answer = self.ask(wire.list_offsets_request(topic, range(partitions), -1))
         return not any(error for error, _ in wire.list_offsets_answer(answer))
 
+    def alter_topic(self, name: str, configs: Mapping[str, str]) -> None:
+        error, message = wire.alter_topic_answer(self.ask(wire.alter_topic_request(name, configs)))
+        if error:
+            raise BenchError(f"altering {name}: {error} {message}")
+
     def delete_topic(self, name: str) -> None:
         error = wire.delete_topics_answer(self.ask(wire.delete_topics_request(name)))
         if error:

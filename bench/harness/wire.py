@@ -15,6 +15,7 @@ from bench.harness.errors import BenchError
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 18, 19, 20, 22
+INCREMENTAL_ALTER_CONFIGS = 44
 
 CORRELATION_ID = 1
 CLIENT_ID = b"ottla-bench"
@@ -191,6 +192,24 @@ def create_topics_request(
 def create_topics_answer(body: Buffer) -> tuple[int, str]:
     reader = Reader(body, 12)  # correlation id, throttle time, a count of one
     reader.string()
+    return reader.int16(), reader.string() or ""
+
+
+def alter_topic_request(topic: str, configs: Mapping[str, str]) -> bytes:
+    """IncrementalAlterConfigs: set these of one topic."""
+    settings = b"".join(string(name) + b"\0" + string(value) for name, value in configs.items())
+    return frame(
+        request_header(INCREMENTAL_ALTER_CONFIGS, 0),
+        struct.pack(">ib", 1, 2),  # one resource, which is a topic
+        string(topic),
+        struct.pack(">i", len(configs)),
+        settings,
+        b"\0",
+    )
+
+
+def alter_topic_answer(body: Buffer) -> tuple[int, str]:
+    reader = Reader(body, 12)  # correlation id, throttle time, a count of one
     return reader.int16(), reader.string() or ""
 
 

@@ -47,7 +47,9 @@ OUTPUT_LIMIT = 1 << 20
 SLOT_LIMIT = 128
 # Bytes of such requests that had to be kept aside.
 HELD_LIMIT = 8 << 20
-# How much a single connection may send before others get their turn.
+# How much of a large request is taken, and
+RECEIVE_QUANTUM = 256 << 10
+# how much a single connection may send before others get their turn.
 SEND_QUANTUM = 4 << 20
 # Where there is no sendfile: bytes that are read at once on their way to the socket.
 COPY_BYTES = 256 << 10
@@ -169,7 +171,8 @@ class Connection:
                 view = self.reactor.scratch
                 received = self.sock.recv_into(view)
             else:
-                received = self.sock.recv_into(partial[self._partial_filled :])
+                filled = self._partial_filled
+                received = self.sock.recv_into(partial[filled : filled + RECEIVE_QUANTUM])
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

@@ -37,6 +37,8 @@ INLINE_DECOMPRESSED_LIMIT = 32 << 10
 DECOMPRESSED_LIMIT = 256 << 20
 # Files by which batches go back and forth, kept for the next.
 SPARE_EXCHANGES = 4
+# Copied at once: some kernels let nobody else have the processor during a call.
+_PIECE = 128 << 10
 
 
 class MemoryFile:
@@ -56,14 +58,14 @@ class MemoryFile:
         with memoryview(data) as view:
             written = 0
             while written < len(view):
-                written += os.pwrite(self._fd, view[written:], written)
+                written += os.pwrite(self._fd, view[written : written + _PIECE], written)
 
     def take(self, size: int) -> bytearray:
         data = bytearray(size)
         with memoryview(data) as view:
             read = 0
             while read < size:
-                got = os.preadv(self._fd, [view[read:]], read)
+                got = os.preadv(self._fd, [view[read : read + _PIECE]], read)
                 if not got:
                     raise OSError(f"a worker left {read} of {size} bytes")
                 read += got

@@ -1,0 +1,146 @@
+"""Fetches of what only the disk has: the loop never waits for it, and the bytes are the same.
+
+What is in the page cache cannot be told reliably on every file system that tests run on, so here a
+stand-in for the kernel's answer says of every page that it is on the disk until a thread has read it.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from server_kit.broker_thread import BrokerThread
+from server_kit.calls import Topic, batch_of, create_topic, fetch, fetch_request, fill, values_of
+from server_kit.wire import Wire
+
+from ottla.protocol.messages.fetch import FetchResponse
+from ottla.server import reads
+from ottla.storage.files import Files
+from ottla.storage.maps import SHARED_MAPS
+
+PAGE = 4096
+
+
+class Disk:
+    """Which pages of which files were read by a thread; and who asked for the others."""
+
+    def __init__(self, loop_thread: int) -> None:
+        self._loop_thread = loop_thread
+        self._in_memory: set[tuple[int, int]] = set()
+        self.asked_by_loop = 0
+        self.brought = 0
+        self.forgetful = False
+        self._pread = Files.pread
+
+    def _pages(self, fd: int, position: int, size: int) -> set[tuple[int, int]]:
+        last = (position + max(size, 1) - 1) // PAGE
+        return {(fd, page) for page in range(position // PAGE, last + 1)}
+
+    def seems_in_memory(self, fd: int, position: int, size: int) -> bool:
+        return self._pages(fd, position, size) <= self._in_memory
+
+    def pread_in_memory(self, fd: int, size: int, position: int) -> bytes | None:
+        if not self.seems_in_memory(fd, position, size):
+            return None
+        return self._pread(fd, size, position)
+
+    def bring_into_memory(self, fd: int, position: int, size: int) -> bool:
+        assert threading.get_ident() != self._loop_thread, "the loop waits for the disk"
+        wanted = self._pages(fd, position, size)
+        waited = not wanted <= self._in_memory
+        if not self.forgetful:
+            self._in_memory |= wanted
+        self.brought += 1
+        return waited
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        if threading.get_ident() == self._loop_thread:
+            self.asked_by_loop += 1
+        return self._pread(fd, size, position)
+
+
+@pytest.fixture
+def topic(wire: Wire) -> Topic:
+    """Several segments; all but the last are sealed, and not looked at again by the append path."""
+    topic = create_topic(wire, segment_bytes=str(1 << 20))
+    for number in range(60):
+        fill(wire, topic, batch_of(b"%02d" % number * 30_000))
+    return topic
+
+
+@pytest.fixture
+def disk(inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    thread = inside.run(lambda _: threading.get_ident())
+    disk = Disk(thread)
+
+    def forget(_: object) -> None:
+        SHARED_MAPS.clear()
+        for segment in inside.broker.partitions.by_name[topic.name][0].log.segments:
+            segment.close()
+
+    inside.run(forget)
+    monkeypatch.setattr(Files, "seems_in_memory", lambda self, *range: disk.seems_in_memory(*range))
+    monkeypatch.setattr(Files, "pread_in_memory", lambda self, *range: disk.pread_in_memory(*range))
+    monkeypatch.setattr(
+        Files, "bring_into_memory", lambda self, *range: disk.bring_into_memory(*range)
+    )
+    monkeypatch.setattr(Files, "pread", staticmethod(disk.pread))
+    return disk
+
+
+def test_everything_comes_in_order(wire: Wire, topic: Topic, disk: Disk) -> None:
+    offset, values = 0, []
+    while offset < 60:
+        found = values_of(fetch(wire, topic, offset, max_bytes=200_000).records)
+        assert found
+        values += found
+        offset += len(found)
+    assert values == [b"%02d" % number * 30_000 for number in range(60)]
+    assert disk.brought
+    assert not disk.asked_by_loop
+
+
+def test_small_pieces(wire: Wire, disk: Disk) -> None:
+    """Ranges that are copied rather than sent from the file."""
+    small = create_topic(wire, segment_bytes=str(1 << 20))
+    fill(wire, small, *(batch_of(b"%03d" % number) for number in range(300)))
+    answer = fetch(wire, small, 7, max_bytes=2000)
+    assert values_of(answer.records)[0] == b"007"
+
+
+def test_several_partitions_share_the_limit(wire: Wire, topic: Topic, disk: Disk) -> None:
+    request = fetch_request(topic, (0, 0), max_bytes=70_000)
+    answer = wire.call(request, FetchResponse, 12)
+    (records,) = [each.records for each in answer.responses[0].partitions]
+    assert 60_000 < len(records or b"") <= 70_000
+
+
+def test_memory_that_keeps_nothing(wire: Wire, topic: Topic, disk: Disk) -> None:
+    """What a thread has read may be gone before the loop looks: it then waits rather than give up."""
+    disk.forgetful = True
+    assert values_of(fetch(wire, topic, 5, max_bytes=70_000).records)[0] == b"05" * 30_000
+
+
+def test_a_reader_that_met_the_disk_goes_by_the_thread_until_all_is_held(
+    wire: Wire, topic: Topic, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "TRUSTED_AFTER", 3)
+    fetch(wire, topic, 0, max_bytes=200_000)
+    brought = []
+    for _ in range(6):
+        before = disk.brought
+        fetch(wire, topic, 0, max_bytes=200_000)
+        brought.append(disk.brought - before)
+    assert brought[-1] == 0, "held data still goes by way of the thread"
+
+
+def test_a_file_that_fails(
+    wire: Wire, topic: Topic, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Files, fd: int, position: int, size: int) -> bool:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Files, "bring_into_memory", fail)
+    answer = fetch(wire, topic, 0, max_bytes=200_000)
+    assert answer.error_code
+    assert not answer.records
