@@ -17,7 +17,11 @@ from typing import Any, NoReturn
 
 from bench import (
     backlog,
+    client_consume,
+    client_produce,
+    compaction,
     fetch,
+    groups,
     isolation,
     latency,
     memory,
@@ -34,14 +38,21 @@ from bench.harness.results import ONE_LINE_HEADING, Measurement, one_line
 BUSY = 0.7  # a load average above which somebody else is at work
 
 # In this order rows that share brokers stand side by side.
-ON_TMPFS = (*produce.ROWS[:-1], *fetch.ROWS, *latency.ROWS)
-ON_DISK = (*produce.ROWS[-1:], *backlog.ROWS, *isolation.ROWS)
+ON_TMPFS = (
+    *produce.ROWS[:-1],
+    *fetch.ROWS,
+    *latency.ROWS,
+    *client_produce.ROWS,
+    *client_consume.ROWS,
+)
+ON_DISK = (*produce.ROWS[-1:], *backlog.ROWS, *isolation.ROWS, *compaction.ROWS)
 ROWS: tuple[Row, ...] = (
     *ON_TMPFS,
     *ON_DISK,
     *startup.ROWS,
     *memory.ROWS,
     *partitions.ROWS,
+    *groups.ROWS,
 )
 
 
@@ -71,8 +82,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--from-json",
         type=Path,
+        action="append",
         metavar="FILE",
-        help="measure nothing: show (or put into --markdown) what --json stored",
+        help="measure nothing: show (or put into --markdown) what --json stored; repeat for more runs",
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="of each broker in each row")
     parser.add_argument("--seconds", type=float, metavar="S", help="of each round")
@@ -206,17 +218,17 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"{row.name:24}{row.claim}")
         return 0
     if options.from_json is not None:
-        result = json.loads(options.from_json.read_text())
+        results = [json.loads(path.read_text()) for path in options.from_json]
         print(ONE_LINE_HEADING)
-        for each in result["measurements"]:
+        for each in (each for result in results for each in result["measurements"]):
             print(one_line(Measurement.from_json(each)))
     else:
-        result = _measure(options, rows)
+        results = [_measure(options, rows)]
         if options.json is not None:
-            options.json.write_text(json.dumps(result, indent=1) + "\n")
+            options.json.write_text(json.dumps(results[0], indent=1) + "\n")
     if options.markdown is not None:
-        write_into(options.markdown, result)
-    return 1 if result["failures"] else 0
+        write_into(options.markdown, results)
+    return 1 if any(result["failures"] for result in results) else 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,12 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write_into(path: Path, result: dict[str, Any]) -> None:
+def write_into(path: Path, results: Sequence[dict[str, Any]]) -> None:
+    """The figures of one run, or of several one below the other."""
     text = path.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise BenchError(f"{path} has no marks to write between")
-    path.write_text(f"{before}{BEGIN}\n\n{markdown(result)}\n\n{END}{after}")
+    figures = "\n\n".join(markdown(result) for result in results)
+    path.write_text(f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}")

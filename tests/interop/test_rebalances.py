@@ -108,8 +108,8 @@ class Group:
             numbers = sorted(number for share in shares for number in share)
             return all(shares) and numbers == list(range(PARTITIONS))
 
-        for member in members:
-            member.wait(settled, f"share the partitions: {[owned(each) for each in members]}")
+        what = f"share the partitions: {[owned(each) for each in members]}"
+        members[0].wait(settled, what, beside=members[1:])
 
     def await_reading(self, *members: Worker) -> None:
         """Until each of them has committed something that it reads from now on."""

@@ -12,8 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,16 +80,24 @@ class Worker:
     def count(self, event: str) -> int:
         return sum(each["event"] == event for each in self.events)
 
-    def wait(self, condition: Callable[[], bool], what: str, timeout: float = PATIENCE) -> None:
-        """Until the condition holds; a worker that ends before is a failure."""
-        deadline = time.monotonic() + timeout
+    def wait(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        timeout: float = PATIENCE,
+        beside: Sequence[Worker] = (),
+    ) -> None:
+        """Until the condition holds; a worker that ends before is a failure, also one `beside` it."""
+        workers = (self, *beside)
+
+        def ended() -> list[Worker]:
+            return [each for each in workers if not each._listener.is_alive()]
+
         with CHANGED:
-            CHANGED.wait_for(
-                lambda: condition() or not self._listener.is_alive(),
-                max(0.0, deadline - time.monotonic()),
-            )
+            CHANGED.wait_for(lambda: condition() or ended(), timeout)
             if not condition():
-                raise WorkerFailed(self.story(f"was to {what}"))
+                stories = [each.story(f"was to {what}") for each in ended() or workers]
+                raise WorkerFailed("\n".join(stories))
 
     def pause(self) -> None:
         self.process.send_signal(signal.SIGSTOP)

@@ -19,6 +19,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.UnknownMemberIdException;
 import org.apache.kafka.common.errors.WakeupException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
@@ -82,7 +83,14 @@ final class GroupMember implements ConsumerRebalanceListener {
     private void run() {
         try {
             while (true) {
-                ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofMillis(100));
+                ConsumerRecords<byte[], byte[]> records;
+                try {
+                    records = consumer.poll(Duration.ofMillis(100));
+                } catch (UnknownMemberIdException fenced) {
+                    // Its session ended while it asked for committed offsets: the client tells so
+                    // once, and joins again by itself.
+                    continue;
+                }
                 int generation = consumer.groupMetadata().generationId();
                 for (TopicPartition partition : records.partitions()) {
                     handle(partition, generation, records.records(partition));

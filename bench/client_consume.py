@@ -1,0 +1,179 @@
+"""What clients consume: Ottla's against confluent-kafka's `consume()`, on both brokers.
+
+A topic of one partition, batches of about 16 kB without compression, read from its beginning: by
+`Consumer.scan` into Arrow, and by `consume()` in large pieces, with the settings at which it was
+fastest here. And both into a polars frame: ours by the Arrow stream, theirs from lists of values.
+Checksums are checked by both. Clock: from the first call until the last record is there.
+
+The column "Kafka" holds the other client's figures here; the broker is named after the row.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import confluent_kafka
+import polars
+
+from bench.harness.batch import Shape
+from bench.harness.bench import Bench, Row
+from bench.harness.broker import Broker
+from bench.harness.errors import BenchError
+from bench.harness.produce_load import DEFAULTS
+from bench.harness.results import KAFKA, OTTLA, Measurement, Target
+from ottla import Consumer
+from ottla.record.columns import compile_kernels
+
+_PATIENCE = 60.0
+_PIECE = 100_000  # records that `consume` is asked for
+
+
+class Case(NamedTuple):
+    name: str
+    claim: str
+    shape: Shape
+    size: int  # bytes in the topic
+    others: float  # which part of them the other client reads in a round
+    ours: Callable[[str, str, int], float]
+    theirs: Callable[[str, str, int], float]
+    target: Target
+
+
+def _scan(bootstrap: str, topic: str, records: int) -> float:
+    with Consumer(bootstrap) as consumer:
+        begin = time.perf_counter()
+        found = sum(rows.num_rows for rows in consumer.scan(topic, 0, records))
+        taken = time.perf_counter() - begin
+    if found != records:
+        raise BenchError(f"{found} of {records} records were read")
+    return taken
+
+
+def _frame(bootstrap: str, topic: str, records: int) -> float:
+    with Consumer(bootstrap) as consumer:
+        begin = time.perf_counter()
+        frame = polars.DataFrame(consumer.read(topic, 0, records))
+        taken = time.perf_counter() - begin
+    if len(frame) != records:
+        raise BenchError(f"{len(frame)} of {records} records were read")
+    return taken
+
+
+def _theirs(bootstrap: str, topic: str) -> confluent_kafka.Consumer:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "check.crcs": True,
+            "queued.min.messages": 1_000_000,
+            "queued.max.messages.kbytes": 1_000_000,
+            "fetch.message.max.bytes": 8 << 20,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    return consumer
+
+
+def _consume(bootstrap: str, topic: str, records: int) -> float:
+    begin = time.perf_counter()
+    consumer = _theirs(bootstrap, topic)
+    found = 0
+    while found < records:
+        got = consumer.consume(min(_PIECE, records - found), _PATIENCE)
+        if not got:
+            raise BenchError(f"{found} of {records} records were read")
+        found += len(got)
+    taken = time.perf_counter() - begin
+    consumer.close()
+    return taken
+
+
+def _consume_frame(bootstrap: str, topic: str, records: int) -> float:
+    begin = time.perf_counter()
+    consumer = _theirs(bootstrap, topic)
+    columns: dict[str, list[object]] = {
+        name: [] for name in ("topic", "partition", "offset", "timestamp", "key", "value")
+    }
+    found = 0
+    while found < records:
+        got = consumer.consume(min(_PIECE, records - found), _PATIENCE)
+        if not got:
+            raise BenchError(f"{found} of {records} records were read")
+        found += len(got)
+        columns["topic"] += [each.topic() for each in got]
+        columns["partition"] += [each.partition() for each in got]
+        columns["offset"] += [each.offset() for each in got]
+        columns["timestamp"] += [each.timestamp()[1] for each in got]
+        columns["key"] += [each.key() for each in got]
+        columns["value"] += [each.value() for each in got]
+    frame = polars.DataFrame(columns)
+    taken = time.perf_counter() - begin
+    consumer.close()
+    assert len(frame) == records
+    return taken
+
+
+CASES = (
+    Case(
+        "client-consume-100B",
+        "100 B records to Arrow, against confluent-kafka's consume",
+        *(Shape(150, 100), 512 << 20, 0.2),
+        *(_scan, _consume, Target(5.0, 15.0)),
+    ),
+    Case(
+        "client-consume-1kB",
+        "1 kB records to Arrow, against confluent-kafka's consume",
+        *(Shape(16, 1000), 512 << 20, 0.5),
+        *(_scan, _consume, Target(5.0, 15.0)),
+    ),
+    Case(
+        "client-frame-100B",
+        "100 B records to a polars frame, against confluent-kafka's consume",
+        *(Shape(150, 100), 512 << 20, 0.1),
+        *(_frame, _consume_frame, Target(5.0, 15.0)),
+    ),
+)
+
+
+def _one_broker(bench: Bench, case: Case, broker: Broker) -> Measurement:
+    filled = bench.filled_topic(
+        broker, case.shape, DEFAULTS, case.size // (4 if bench.quick else 1)
+    )
+    host, port = broker.address
+    bootstrap = f"{host}:{port}"
+    figures: dict[str, list[float]] = {OTTLA: [], KAFKA: []}
+    records = {OTTLA: filled.end, KAFKA: int(filled.end * case.others)}
+
+    def round_of(client: str) -> float:
+        run = case.ours if client == OTTLA else case.theirs
+        with broker.blamed():
+            return records[client] / run(bootstrap, filled.topic, records[client])
+
+    round_of(OTTLA)
+    round_of(KAFKA)
+    for number in range(bench.rounds):
+        for client in (OTTLA, KAFKA) if number % 2 == 0 else (KAFKA, OTTLA):
+            figures[client].append(round_of(client))
+    broker.forget(filled.topic, wait=False)
+    return Measurement(
+        row=case.name,
+        setting=f"broker {broker.name}",
+        what=case.claim,
+        unit="records/s",
+        higher_is_better=True,
+        values=figures,
+        target=case.target,
+    )
+
+
+def _run(case: Case, bench: Bench) -> list[Measurement]:
+    compile_kernels()
+    return [_one_broker(bench, case, broker) for broker in bench.pair("tmpfs")]
+
+
+ROWS = tuple(Row(case.name, case.claim, functools.partial(_run, case)) for case in CASES)
