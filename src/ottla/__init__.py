@@ -1,3 +1,38 @@
-"""Ottla: an event streaming platform in Python that speaks Kafka's wire protocol."""
+"""Ottla: an event streaming platform in Python that speaks Kafka's wire protocol.
+
+The clients are imported when they are first named: the broker needs none of what they need.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from ottla.client.admin import Admin as Admin
+    from ottla.client.admin import AsyncAdmin as AsyncAdmin
+
+_HOMES = {
+    "Admin": "ottla.client.admin",
+    "AsyncAdmin": "ottla.client.admin",
+    "AsyncConsumer": "ottla.client.consumer",
+    "AsyncProducer": "ottla.client.producer",
+    "Consumer": "ottla.client.consumer",
+    "Producer": "ottla.client.producer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ottla' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

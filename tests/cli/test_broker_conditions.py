@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from ottla.cli import kafka
+from ottla.cli import record_reader, record_writer
 from ottla.cli.app import app
 from ottla.cli.failures import Failure
 from ottla.testing import BrokerProcess
@@ -40,16 +40,32 @@ def test_producing_to_a_topic_that_nobody_made(broker: BrokerProcess) -> None:
 def test_a_broker_that_goes_away_while_it_is_read(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka, "LOST_AFTER", 0.2)
+    monkeypatch.setattr(record_reader, "LOST_AFTER", 0.2)
     assert _ottla(broker, "topic", "create", "t").exit_code == 0
     assert _ottla(broker, "produce", "t", stdin="x\n").exit_code == 0
-    reader = kafka.RecordReader(broker.bootstrap, "t", waits=False)
+    reader = record_reader.RecordReader(broker.bootstrap, "t", waits=False)
     broker.kill()
     try:
         with pytest.raises(Failure, match="went away while reading"):
             list(reader.read({0: (0, 1)}))
     finally:
         reader.close()
+
+
+def test_a_broker_that_goes_away_while_it_is_written_to(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_writer, "DELIVERY_TIMEOUT", 0.5)
+    assert _ottla(broker, "topic", "create", "t").exit_code == 0
+    writer = record_writer.RecordWriter(broker.bootstrap, "t", acks="all", codec="none")
+    writer.send(None, b"written", (), None, None)
+    writer.flush()
+    broker.kill()
+    writer.send(None, b"not written", (), None, None)
+    with pytest.raises(Failure, match=f"nothing answers at {broker.bootstrap}"):
+        writer.flush()
+    writer.abandon()
+    assert writer.delivered == 1
 
 
 def test_two_brokers_on_one_port_or_one_folder(broker: BrokerProcess, tmp_path: Path) -> None:

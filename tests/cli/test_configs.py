@@ -48,6 +48,18 @@ def test_broker(ottla: Run) -> None:
     assert again == before
 
 
+def test_all_brokers(ottla: Run) -> None:
+    name = "log.cleaner.min.compaction.lag.ms"
+    ottla("config", "set", "broker", "default", f"{name}=4321")
+    try:
+        assert _settings(ottla, "broker", "default")[name]["value"] == "4321"
+        (found,) = [each for key, each in _settings(ottla, "broker").items() if key == name]
+        assert (found["value"], found["source"]) == ("4321", "cluster")
+    finally:
+        ottla("config", "unset", "broker", "default", name)
+    assert name not in _settings(ottla, "broker")
+
+
 def test_mistakes(ottla: Run, offline: Run, topic: str) -> None:
     ottla("topic", "create", topic)
     for change in ("no.such.setting=1", "retention.ms=soon"):

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.cli.failures import Failure, Misuse
-from ottla.cli.kafka import Record
-from ottla.cli.record_text import record_from_json, record_to_json, unescape
+from ottla.cli.record_text import IncomingRecord, record_from_json, record_to_json, unescape
 
 _BYTES = (
     st.none()
@@ -29,7 +28,7 @@ def test_what_is_written_reads_the_same(
     headers: list[tuple[str, bytes | None]],
     timestamp: int,
 ) -> None:
-    line = record_to_json(Record(3, 99, timestamp, key, value, tuple(headers)))
+    line = record_to_json(IncomingRecord(3, 99, timestamp, key, value, tuple(headers)))
     assert b"\n" not in line
     back = record_from_json(line, "line 1")
     assert (back.key, back.value, back.headers) == (key, value, tuple(headers))

@@ -332,3 +332,25 @@ def test_errors_have_a_reason_and_survive_pickling(kind: type[InvalidBatch]) -> 
 
 def test_the_struct_is_the_header() -> None:
     assert HEADER.unpack_from(BATCH) == read_header(BATCH)
+
+
+@pytest.mark.parametrize(
+    ("codec", "count", "content"),
+    [
+        (0, 1, b""),
+        (4, 1, b""),
+        (0, 10, bytes([12]) * 69),  # room for nine
+        (0, 1, bytes(100)),
+        (0, 1, b"\x01" + b"x" * 100),
+        (0, 1, b"\xff" * 100),
+        (0, 1, b"\x0a" + bytes(100)),
+    ],
+)
+def test_what_cannot_be_records_is_refused_from_clients(
+    codec: int, count: int, content: bytes
+) -> None:
+    """With a right checksum. What else is not looked at: docs/adr/0008-records-of-producers.md."""
+    header = read_header(build_batch([Record(n, 1, None, b"v") for n in range(count)]))
+    batch = assemble(header._replace(attributes=codec), content)
+    with pytest.raises(InvalidRecord, match="records"):
+        check_produced(batch)

@@ -13,7 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from ottla import __version__
-from ottla.cli import configs, consume, logs, produce, serve, topics
+from ottla.cli import configs, consume, groups, logs, produce, serve, topics, transactions
+from ottla.cli.closing import close_all
 from ottla.cli.failures import FAILED, INTERRUPTED, PIPE_CLOSED, Failure
 from ottla.cli.options import Json, help_group
 from ottla.cli.output import note, write_document, write_line
@@ -48,6 +49,8 @@ class _Ottla(TyperGroup):
         except OSError as problem:
             where = f"{problem.filename}: " if problem.filename else ""
             raise Failure(f"{where}{problem.strerror or problem}") from None
+        finally:
+            close_all()
         return answer
 
 
@@ -86,6 +89,8 @@ app.add_typer(topics.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(configs.app, name="config")
+app.add_typer(groups.app, name="group")
+app.add_typer(transactions.app, name="transaction")
 app.add_typer(logs.app, name="log")
 
 

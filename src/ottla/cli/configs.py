@@ -19,9 +19,13 @@ from ottla.cli.options import (
 from ottla.cli.output import write_document, write_line, write_table
 
 if TYPE_CHECKING:
-    from ottla.cli.kafka import Cluster
+    from ottla.cli.cluster import Cluster
 
 app = help_group("Show and change the settings of topics and brokers, by Kafka's names.")
+
+
+# In the place of a broker's number: what holds for every broker that has no setting of its own.
+ALL_BROKERS = "default"
 
 
 class Resource(enum.StrEnum):
@@ -40,7 +44,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="The topic's name, or the broker's number.",
+        help="The topic's name, or the broker's number; `default` stands for all brokers.",
         autocompletion=_complete_name,
         show_default=False,
     ),
@@ -48,19 +52,24 @@ Name = Annotated[
 
 
 def _connect(server: str) -> Cluster:
-    from ottla.cli.kafka import Cluster
+    from ottla.cli.cluster import Cluster
 
     return Cluster(server)
 
 
-def _check_name(kind: Resource, name: str, cluster: Cluster) -> None:
+def _checked_name(kind: Resource, name: str, cluster: Cluster) -> str:
+    """The name as the protocol has it."""
     if kind is Resource.TOPIC:
-        return
+        return name
+    if name == ALL_BROKERS:
+        return ""
     brokers = cluster.brokers()
     if name not in map(str, brokers):
         raise Failure(
-            f"there is no broker '{name}'; the cluster has {', '.join(map(str, brokers))}"
+            f"there is no broker '{name}'; the cluster has {', '.join(map(str, brokers))}, and "
+            f"'{ALL_BROKERS}' stands for all of them"
         )
+    return name
 
 
 @app.command()
@@ -70,7 +79,8 @@ def describe(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="The topic's name; the broker's number may be left out when there is but one.",
+            help="The topic's name; the broker's number may be left out when there is but one, and "
+            "`default` stands for all.",
             autocompletion=_complete_name,
             show_default=False,
         ),
@@ -98,9 +108,8 @@ def describe(
                 f"{', '.join(map(str, brokers))}"
             )
         name = str(brokers[0])
-    else:
-        _check_name(kind, name, cluster)
-    settings = [each for each in cluster.settings_of(kind, name) if every or each.changed]
+    known_as = _checked_name(kind, name, cluster)
+    settings = [each for each in cluster.settings_of(kind, known_as) if every or each.changed]
     if json:
         write_document([each._asdict() for each in settings])
     elif not settings:
@@ -135,11 +144,11 @@ def assign(
     \b
     ottla config set topic orders retention.ms=86400000
     ottla config set broker 1 log.retention.ms=86400000
+    ottla config set broker default log.retention.ms=86400000
     """
     assigned = parse_assignments(settings, "config set")
     cluster = _connect(server)
-    _check_name(kind, name, cluster)
-    cluster.alter_settings(kind, name, assigned, ())
+    cluster.alter_settings(kind, _checked_name(kind, name, cluster), assigned, ())
     if json:
         write_document({"resource": kind, "name": name, "set": assigned})
     else:
@@ -167,8 +176,7 @@ def unset(
         if "=" in setting:
             raise Misuse(f"config unset takes names only, not '{setting}'")
     cluster = _connect(server)
-    _check_name(kind, name, cluster)
-    cluster.alter_settings(kind, name, {}, settings)
+    cluster.alter_settings(kind, _checked_name(kind, name, cluster), {}, settings)
     if json:
         write_document({"resource": kind, "name": name, "unset": settings})
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +16,12 @@ from ottla.cli.progress import Progress
 from ottla.cli.topics import choose_partitions
 
 if TYPE_CHECKING:
-    from ottla.cli.kafka import Cluster, Record
+    from ottla.cli.cluster import Cluster
+    from ottla.cli.record_reader import GroupReader
+    from ottla.client.consumer.plain_rows import RecordList
+    from ottla.record.batch import Record
+
+    Render = Callable[[int, list[Record]], bytes]  # of a partition's number and its records
 
 
 def consume(
@@ -46,6 +52,16 @@ def consume(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")
     ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            metavar="NAME",
+            help="Read as a member of this group, from what it has committed on; --from says where "
+            "it begins. What was printed is committed.",
+        ),
+    ] = None,
     partition: Annotated[
         list[int] | None,
         typer.Option("--partition", "-p", metavar="N", min=0, help="Only this; repeatable."),
@@ -81,6 +97,7 @@ def consume(
     ottla consume orders
     ottla consume orders --from latest --follow
     ottla consume orders --from -10 --json
+    ottla consume orders --group billing --follow
     ottla consume orders --from 2026-11-15T08:30 --until -1h | wc -l
     """
     begin = parse_position(start, "--from")
@@ -89,20 +106,27 @@ def consume(
         raise Misuse("--follow never ends and --until does; give one of them")
     if json_lines and (key_separator is not None or meta):
         raise Misuse("--json prints keys and all else by itself; leave the other options away")
+    if group is not None:
+        _check_group_options(group, begin, end, partition)
     # Imported after the checks: mistakes are told without waiting for the client library.
-    from ottla.cli.kafka import Cluster, RecordReader
-    from ottla.cli.record_text import record_to_json, unescape
+    from ottla.cli.cluster import Cluster
+    from ottla.cli.record_reader import GroupReader, RecordReader
+    from ottla.cli.record_text import unescape
 
     ending = unescape(delimiter, "--delimiter")
     separator = None if key_separator is None else unescape(key_separator, "--key-separator")
-    render = (
-        (lambda record: record_to_json(record) + b"\n")
-        if json_lines
-        else text_renderer(separator, meta, null_marker.encode("utf-8", "surrogateescape"), ending)
-    )
+    null = null_marker.encode("utf-8", "surrogateescape")
+    render = json_renderer() if json_lines else text_renderer(separator, meta, null, ending)
     cluster = Cluster(server)
     [description] = cluster.describe_topics([topic])
     existing = [each.partition for each in description.partitions]
+    if group is not None:
+        found = cluster.offsets(topic, existing, LATEST)
+        members = GroupReader(server, topic, group, waits=follow, start=begin.kind.value)
+        with closing(members):
+            ends = {index: each.offset for index, each in found.items()}
+            _write(members.read(ends), render, count, Progress(f"from {topic}"), members)
+        return
     ranges = find_ranges(
         cluster, topic, choose_partitions(topic, existing, partition), begin, end, follow
     )
@@ -110,36 +134,79 @@ def consume(
     if not follow:
         total = sum(max(0, (stop or first) - first) for first, stop in ranges.values())
         total = total if count is None else min(count, total)
-    reader = RecordReader(server, topic, waits=follow)
+    progress = Progress(f"from {topic}", total, wanted=not on_terminal())
+    with closing(RecordReader(server, topic, waits=follow)) as reader:
+        _write(reader.read(ranges), render, count, progress)
+
+
+def _check_group_options(
+    group: str, begin: Position, end: Position | None, partition: list[int] | None
+) -> None:
+    if not group:
+        raise Misuse("--group cannot be empty")
+    if end is not None or partition:
+        raise Misuse(
+            "a group shares out the partitions and knows where it is; leave --until and "
+            "--partition away with --group"
+        )
+    if begin not in (EARLIEST, LATEST):
+        raise Misuse(
+            "with --group, --from is earliest or latest, for what the group has not committed; "
+            "`ottla group reset-offsets` moves a group"
+        )
+
+
+def _write(
+    pieces: Iterable[RecordList],
+    render: Render,
+    count: int | None,
+    progress: Progress,
+    members: GroupReader | None = None,
+) -> None:
+    """Print records, `count` of them at most; what is printed is committed if a group reads."""
     output = binary_output()
     left = count
-    try:
-        with Progress(f"from {topic}", total, wanted=not on_terminal()) as progress:
-            for records in reader.read(ranges):
-                if left is not None:
-                    records = records[:left]
-                    left -= len(records)
-                output.write(b"".join([render(record) for record in records]))
-                output.flush()
-                progress.advance(len(records))
-                if left == 0:
+    with progress:
+        for rows in pieces:
+            records: list[Record] = rows if left is None else rows[:left]
+            output.write(render(rows.partition.partition, records))
+            output.flush()
+            if members is not None:
+                members.commit(rows, len(records))
+            progress.advance(len(records))
+            if left is not None:
+                left -= len(records)
+                if not left:
                     break
-    finally:
-        reader.close()
 
 
-def text_renderer(
-    separator: bytes | None, meta: bool, null: bytes, ending: bytes
-) -> Callable[[Record], bytes]:
-    from ottla.cli.record_text import describe_place
+def json_renderer() -> Render:
+    from ottla.cli.record_text import IncomingRecord, record_to_json
 
-    def render(record: Record) -> bytes:
-        line = null if record.value is None else record.value
+    def render(partition: int, records: list[Record]) -> bytes:
+        return b"".join(
+            [record_to_json(IncomingRecord(partition, *each)) + b"\n" for each in records]
+        )
+
+    return render
+
+
+def text_renderer(separator: bytes | None, meta: bool, null: bytes, ending: bytes) -> Render:
+    from ottla.cli.record_text import IncomingRecord, describe_place
+
+    def line(partition: int, record: Record) -> bytes:
+        text = null if record.value is None else record.value
         if separator is not None:
-            line = (null if record.key is None else record.key) + separator + line
+            text = (null if record.key is None else record.key) + separator + text
         if meta:
-            line = describe_place(record) + b"\t" + line
-        return line + ending
+            text = describe_place(IncomingRecord(partition, *record)) + b"\t" + text
+        return text + ending
+
+    def render(partition: int, records: list[Record]) -> bytes:
+        if separator is None and not meta:
+            values = [null if each.value is None else each.value for each in records]
+            return ending.join([*values, b""])
+        return b"".join([line(partition, each) for each in records])
 
     return render
 

@@ -10,13 +10,12 @@ earliest, latest      the first record still there; the end as of now
 
 from __future__ import annotations
 
-import enum
 import re
 import time
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from ottla.cli.failures import Misuse
+from ottla.client.positions import EARLIEST, LATEST, Kind, Position
 
 WORDS = "earliest, latest, an offset (42, or -10 for ten before the end), or a time"
 
@@ -24,25 +23,15 @@ _OFFSET = re.compile(r"[0-9]+")
 _BEFORE_END = re.compile(r"-([0-9]+)")
 _MILLISECONDS = re.compile(r"@([0-9]+)")
 _AGO = re.compile(r"-([0-9]+)([smhd])")
+_SPAN = re.compile(r"([0-9]+)([smhd])")
+# As ISO 8601 and Kafka's own tools write it: P1DT2H30M15S.
+_ISO_SPAN = re.compile(
+    r"P(?:([0-9]+)D)?(?:T(?=[0-9])(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+)S)?)?", re.IGNORECASE
+)
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LARGEST = 2**63 - 1
 
-
-class Kind(enum.Enum):
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    OFFSET = "offset"
-    BEFORE_END = "before end"
-    TIME = "time"
-
-
-class Position(NamedTuple):
-    kind: Kind
-    number: int = 0  # the offset, the records before the end, or milliseconds since 1970
-
-
-EARLIEST = Position(Kind.EARLIEST)
-LATEST = Position(Kind.LATEST)
+__all__ = ["EARLIEST", "LATEST", "Kind", "Position", "parse_position", "parse_span", "show_time"]
 
 
 def parse_position(text: str, option: str) -> Position:
@@ -68,6 +57,18 @@ def parse_position(text: str, option: str) -> Position:
         return Position(Kind.TIME, max(0, round(moment.timestamp() * 1000)))
     except (OverflowError, ValueError, OSError):
         raise Misuse(f"{option}: the time '{text}' is out of range") from None
+
+
+def parse_span(text: str, option: str) -> int:
+    """A length of time in milliseconds: 90s, 15m, 2h, 7d, or P1DT12H."""
+    word = text.strip()
+    if match := _SPAN.fullmatch(word):
+        return _bounded(int(match[1]) * _UNITS[match[2]], text, option)
+    match = _ISO_SPAN.fullmatch(word)
+    if match is None or not any(match.groups()):
+        raise Misuse(f"{option} takes a length of time (15m, 2h, 7d, P1DT12H), not '{text}'")
+    parts = zip(match.groups(), "dhms", strict=True)
+    return _bounded(sum(int(part or 0) * _UNITS[unit] for part, unit in parts), text, option)
 
 
 def _bounded(number: int, text: str, option: str) -> int:

@@ -137,8 +137,8 @@ def produce(
     ottla produce orders --json < orders.jsonl
     ottla consume orders --json | ottla produce copy --json --repartition
     """
-    from ottla.cli.kafka import RecordWriter
     from ottla.cli.record_text import OutgoingRecord, parse_header, record_from_json, unescape
+    from ottla.cli.record_writer import RecordWriter
 
     check_new_name(topic)
     if key is not None and key_separator is not None:

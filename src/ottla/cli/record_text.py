@@ -19,7 +19,6 @@ import json
 from typing import Any, NamedTuple
 
 from ottla.cli.failures import Failure, Misuse
-from ottla.cli.kafka import Headers, Record
 from ottla.cli.positions import show_time
 from ottla.cli.record_json import bytes_to_json
 
@@ -37,6 +36,18 @@ _KNOWN = frozenset(
         "headers",
     }
 )
+
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class IncomingRecord(NamedTuple):
+    partition: int
+    offset: int
+    timestamp: int  # milliseconds since 1970; -1 where the record has none
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
 
 
 class OutgoingRecord(NamedTuple):
@@ -68,7 +79,7 @@ def parse_header(text: str) -> tuple[str, bytes | None]:
     return name, value.encode("utf-8", "surrogateescape")
 
 
-def record_to_json(record: Record) -> bytes:
+def record_to_json(record: IncomingRecord) -> bytes:
     document: dict[str, Any] = {
         "partition": record.partition,
         "offset": record.offset,
@@ -79,7 +90,9 @@ def record_to_json(record: Record) -> bytes:
             {"key": name, **bytes_to_json("value", value)} for name, value in record.headers
         ],
     }
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "replace"
+    )
 
 
 def record_from_json(line: bytes, where: str) -> OutgoingRecord:
@@ -147,7 +160,7 @@ def _number(document: dict[str, Any], name: str, where: str) -> int | None:
     return value
 
 
-def describe_place(record: Record) -> bytes:
+def describe_place(record: IncomingRecord) -> bytes:
     """Partition, offset, time and headers of a record, separated by tabs, for people."""
     headers = ",".join(
         f"{name}={'' if value is None else value.decode('utf-8', 'backslashreplace')}"

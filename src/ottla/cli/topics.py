@@ -22,14 +22,14 @@ from ottla.cli.output import plural, write_document, write_line, write_table
 from ottla.cli.positions import EARLIEST, LATEST, Kind, parse_position, show_time
 
 if TYPE_CHECKING:
-    from ottla.cli.kafka import Cluster
+    from ottla.cli.cluster import Cluster
 
 app = help_group("Create, list, describe, alter and delete topics.")
 
 
 def _connect(server: str) -> Cluster:
     # Here and not above: the client library is slow to import, and --help needs none of it.
-    from ottla.cli.kafka import Cluster
+    from ottla.cli.cluster import Cluster
 
     return Cluster(server)
 
@@ -139,7 +139,10 @@ def describe(topics: Topics, server: Server = DEFAULT_SERVER, json: Json = False
                 "internal": topic.internal,
                 "partitions": [
                     {
-                        **each._asdict(),
+                        "partition": each.partition,
+                        "leader": each.leader,
+                        "replicas": list(each.replicas),
+                        "in_sync": list(each.in_sync),
                         "earliest": starts[each.partition].offset
                         if each.partition in starts
                         else None,

@@ -113,6 +113,13 @@ _BROKERS_BITS = TIMESTAMP_TYPE_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 _LAST_CODEC = 4
 _SMALLEST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 _MAX_SEQUENCE = 0x7FFFFFFF
+# Length, attributes, timestamp delta, offset delta, key length, value length, header count.
+_SMALLEST_RECORD = 7
+# A record begins with its length as a varint, in which the lowest bit is the sign: no negative one,
+# and none that is less than the rest of the smallest record.
+_NO_RECORD_BEGINS_WITH = frozenset(
+    byte for byte in range(256) if byte & 1 or byte < 2 * (_SMALLEST_RECORD - 1)
+)
 
 _unpack_header = HEADER.unpack_from
 _new_tuple = tuple.__new__  # a named tuple without the detour through its Python constructor
@@ -218,9 +225,10 @@ def check_batch(buffer: Buffer, at: int = 0) -> BatchHeader:
 def check_produced(buffer: Buffer, at: int = 0) -> HeaderFields:
     """Check a batch that a client sends, as far as that goes without touching its records.
 
-    Beyond `check_batch`: base offset 0, at least one record, as many records as offsets, no control
-    batch, no delete horizon, timestamps of the producer's own, and a sequence where there is a
-    producer id.
+    Beyond `check_batch`: base offset 0, at least one record, as many records as offsets, room for so
+    many, a first byte that a record can begin with, no control batch, no delete horizon, timestamps
+    of the producer's own, and a sequence where there is a producer id. (Why no more than that:
+    docs/adr/0008-records-of-producers.md.)
     """
     fields = _check(buffer, at)
     (base_offset, _, _, _, _, attributes, last_offset_delta, _, _,
@@ -231,6 +239,12 @@ def check_produced(buffer: Buffer, at: int = 0) -> HeaderFields:
         )
     if base_offset != 0:
         raise InvalidRecord(f"base offset of a produced batch is {base_offset}, not 0")
+    room = fields[1] - _SMALLEST_LENGTH
+    if attributes & CODEC_MASK:
+        if not room:
+            raise InvalidRecord(f"{count} records in no bytes")
+    elif count * _SMALLEST_RECORD > room or buffer[at + RECORDS_AT] in _NO_RECORD_BEGINS_WITH:
+        raise InvalidRecord(f"{count} records cannot be in {room} bytes that begin like these")
     if attributes & _BROKERS_BITS:
         if attributes & TIMESTAMP_TYPE_BIT:
             raise WrongTimestampType("producers may not set the timestamp type to log append time")
@@ -334,8 +348,11 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-# Length, attributes, timestamp delta, offset delta, key length, value length, header count.
-_SMALLEST_RECORD = 7
+def readable_key(key: str) -> str:
+    """A header's key for those who take nothing but text: replacement characters for escapes."""
+    if key.isascii():
+        return key
+    return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def records(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[Record]:

@@ -51,6 +51,7 @@ from ottla.record.errors import (
 from ottla.record.framing import with_kafka_v0_lz4_checksum, with_right_lz4_checksum
 
 NO_TIMESTAMP = -1
+NO_TIMESTAMP_TYPE = -1
 
 _ENTRY = struct.Struct(">qi")  # offset, size
 _HEAD = struct.Struct(">Ibb")  # CRC, magic, attributes
@@ -92,6 +93,13 @@ class _Message(NamedTuple):
             None if self.key is None else bytes(self.key),
             None if self.value is None else bytes(self.value),
         )
+
+
+def timestamp_type(message: Buffer) -> int:
+    """0 the producer's time, 1 the broker's, -1 in format v0, which has none."""
+    if message[MAGIC_AT] == 0:
+        return NO_TIMESTAMP_TYPE
+    return (message[MAGIC_AT + 1] & TIMESTAMP_TYPE_BIT) >> 3
 
 
 def messages(

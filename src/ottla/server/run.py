@@ -30,8 +30,8 @@ Any Kafka client works:
 
   kcat -b {address} -L
 
-  from confluent_kafka import Producer
-  p = Producer({{"bootstrap.servers": "{address}"}}); p.produce("greetings", "hi"); p.flush()
+  from ottla import Producer
+  with Producer("{address}") as producer: producer.send("greetings", "hi")
 
 Ctrl-C stops the broker; the records stay in {data}.
 """

@@ -1,0 +1,566 @@
+"""Fetching ahead: many brokers at once, decoding beside the event loop, memory within a limit.
+
+For each broker that leads (or is the preferred replica of) a partition to be read there is one task:
+it asks for all of that broker's partitions in one request, finds from the batches' lengths where to
+go on, sends the next request, and has the answer decoded in a thread meanwhile. The kernels release
+the interpreter's lock, so receiving and decoding overlap.
+
+What was fetched and not yet handed out is bounded by queued.max.messages.kbytes: requests ask for no
+more than there is room for, and wait when there is none.
+
+Whatever goes wrong with a partition ends in one of three ways: it passes (a leader that moved) and is
+tried again; the user's setting says what to do (auto.offset.reset); or it becomes an exception in the
+place of the records, and the partition stands still until the user seeks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from ottla.client.cluster import PASSING, Cluster
+from ottla.client.configuration import ConsumerSettings
+from ottla.client.consumer.partitions import ReadPartition, ReadyQueue, Result
+from ottla.client.consumer.sessions import (
+    SESSION_ERRORS,
+    TOPIC_IDS_SINCE,
+    FetchSession,
+    Wanted,
+)
+from ottla.client.errors import (
+    BrokerError,
+    CorruptRecords,
+    OttlaError,
+    TopicNotFound,
+    broker_error,
+    told,
+)
+from ottla.client.positions import TopicPartition
+from ottla.protocol.errors import ErrorCode, error_code
+from ottla.protocol.message import ZERO_UUID
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from ottla.record.columns import reach
+from ottla.record.errors import InvalidBatch
+from ottla.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from ottla.client.consumer.plain_rows import PlainLayout
+    from ottla.client.consumer.rows import RowsLayout
+
+logger = logging.getLogger(__name__)
+
+# What makes rows of record batches: Arrow's, or plain records.
+AnyLayout: TypeAlias = "RowsLayout | PlainLayout"
+
+_THREADS: Final = max(1, min(4, os.cpu_count() or 1))
+# Answers up to this size are decoded at once: handing them to a thread would take longer.
+_DECODED_IN_PLACE: Final = 16 * 1024
+# Rows of this many bytes are made of an answer before they are handed to the loop.
+_MADE_AT_ONCE: Final = 4 * 1024 * 1024
+_SMALLEST_REQUEST: Final = 256 * 1024
+_LARGEST_FETCH: Final = 1024 * 1024 * 1024
+_FORGET_PREFERRED: Final = frozenset(
+    (
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    )
+)
+_UNKNOWN_TOPIC: Final = frozenset(
+    (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    )
+)
+
+# Told of a partition whose offset is out of range; gives the new offset, or raises.
+Reset = Callable[[ReadPartition], Awaitable[int]]
+
+
+class Fetcher:
+    """Reads partitions ahead into `queue`. To be used inside of the event loop; `close` it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        layout: AnyLayout,
+        *,
+        reset: Reset,
+        lane: str,
+        max_rows: int,
+        max_bytes: int,
+    ) -> None:
+        self.queue = ReadyQueue(settings.queued_max_bytes)
+        self.partitions: dict[TopicPartition, ReadPartition] = {}
+        self._cluster = cluster
+        self._settings = settings
+        self._layout = layout
+        self._reset = reset
+        self._lane = lane
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._committed_only = settings.isolation == "read_committed"
+        self._brokers: dict[int, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ottla-decode")
+        self._forget_refresh = cluster.on_refresh(self.wake)
+        self._closed = False
+
+    # What is read
+
+    def add(self, partitions: Iterable[ReadPartition]) -> None:
+        """Begin to read; the topics are known to the cluster's metadata."""
+        for each in partitions:
+            info = self._cluster.metadata.topics.get(each.partition.topic)
+            each.topic_id = ZERO_UUID if info is None else info.topic_id
+            if each.end_offset is not None and each.fetch_offset >= each.end_offset:
+                each.ended = True
+            self.partitions[each.partition] = each
+        self.wake()
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop reading; rows that wait are dropped."""
+        for each in partitions:
+            state = self.partitions.pop(each, None)
+            if state is not None:
+                state.turn += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Something has changed: partitions, their state, or who leads them."""
+        if self._closed:
+            return
+        self._changed.set()
+        self.queue.wake()
+        self._staff()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all partitions have been read to their end offsets, and everything handed out."""
+        return all(
+            state.ended and not state.waiting and (state.decoding is None or state.decoding.done())
+            for state in self.partitions.values()
+        )
+
+    async def close(self) -> None:
+        self._closed = True
+        self._forget_refresh()
+        tasks = [*self._brokers.values(), *self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # Requests
+
+    def _staff(self) -> None:
+        """One task for each broker that has something to be read."""
+        now = asyncio.get_running_loop().time()
+        for state in self.partitions.values():
+            if state.ended or state.failed is not None:
+                continue
+            node = self._node_of(state, now)
+            if node is None:
+                self._cluster.request_refresh(state.partition.topic)
+            elif node not in self._brokers:
+                self._brokers[node] = asyncio.create_task(self._serve(node))
+
+    def _node_of(self, state: ReadPartition, now: float) -> int | None:
+        """The broker to read from: the preferred replica for a while, else the leader."""
+        nodes = self._cluster.metadata.nodes
+        if state.preferred_replica >= 0:
+            if now < state.preferred_until and state.preferred_replica in nodes:
+                return state.preferred_replica
+            state.preferred_replica = -1
+        info = self._cluster.metadata.partition(*state.partition)
+        if info is None or info.leader not in nodes:
+            return None
+        return info.leader
+
+    async def _serve(self, node: int) -> None:
+        session = FetchSession()
+        failures = 0
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            now = loop.time()
+            mine = [
+                state
+                for state in self.partitions.values()
+                if self._node_of(state, now) == node and state.wants_more
+            ]
+            ready = [state for state in mine if state.not_before <= now]
+            if not ready:
+                wait = min((state.not_before - now for state in mine), default=None)
+                await self._change(wait)
+                continue
+            if self.queue.occupied >= self.queue.limit:
+                await self.queue.space()
+                continue
+            try:
+                answer = await self._fetch(node, ready, session)
+            except WireError as error:
+                failures += 1
+                session.reset()
+                logger.info("fetching from broker %d failed: %s", node, error)
+                problem = told(error)
+                if not isinstance(problem, PASSING):
+                    self._fail_all(ready, problem)
+                    continue
+                self._cluster.request_refresh(*{state.partition.topic for state in ready})
+                await asyncio.sleep(self._settings.reconnects_backoff.after(failures))
+            except BrokerError as error:
+                failures += 1
+                session.reset()
+                logger.info("fetching from broker %d failed: %s", node, error)
+                self._cluster.request_refresh()
+                await asyncio.sleep(self._settings.retries_backoff.after(failures))
+            else:
+                if answer:
+                    failures = 0
+                    continue
+                failures += 1
+                await asyncio.sleep(self._settings.retries_backoff.after(failures))
+
+    async def _change(self, wait: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await self._changed.wait()
+                # Let others see it, too, before somebody clears it.
+                await asyncio.sleep(0)
+
+    async def _fetch(self, node: int, states: list[ReadPartition], session: FetchSession) -> bool:
+        """One request and its answer; whether the session is well."""
+        settings = self._settings
+        connection = await self._cluster.connection(node, self._lane)
+        if session.connection is not connection:
+            session.reset()
+            session.connection = connection
+        without_id = any(state.topic_id == ZERO_UUID for state in states)
+        version = connection.version_of(FetchRequest, TOPIC_IDS_SINCE - 1 if without_id else None)
+        turns = {state.partition: (state, state.turn) for state in states}
+        wanted = {state.partition: self._wanted(state) for state in states}
+        request = FetchRequest(
+            max_wait_ms=int(settings.fetch_wait * 1000),
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=self._budget(),
+            isolation_level=int(self._committed_only),
+            rack_id=settings.client_rack,
+        )
+        session.fill(request, wanted, version)
+        for state in states:
+            state.in_flight = True
+        try:
+            answer = await connection.request(
+                request,
+                FetchResponse,
+                version=version,
+                timeout=settings.fetch_wait + settings.request_timeout,
+            )
+        finally:
+            for state, turn in turns.values():
+                if state.turn == turn:
+                    state.in_flight = False
+        code = error_code(answer.error_code)
+        if code in SESSION_ERRORS:
+            session.reset()
+            return True
+        if code is not ErrorCode.NONE:
+            raise broker_error(answer.error_code, about=f"fetching from broker {node}")
+        session.answered(answer.session_id)
+        return self._take_over(answer, turns, node)
+
+    def _wanted(self, state: ReadPartition) -> Wanted:
+        info = self._cluster.metadata.partition(*state.partition)
+        epoch = -1 if info is None else info.leader_epoch
+        most = max(self._settings.partition_max_bytes, state.largest_fetch)
+        return Wanted(state.fetch_offset, most, epoch, state.topic_id)
+
+    def _budget(self) -> int:
+        """How much the next request may bring: room is shared by brokers, and by two requests each."""
+        room = self.queue.limit - self.queue.occupied
+        share = self.queue.limit // (2 * max(len(self._brokers), 1))
+        return min(self._settings.fetch_max_bytes, max(min(room, share), _SMALLEST_REQUEST))
+
+    # Answers
+
+    def _take_over(
+        self,
+        answer: FetchResponse,
+        turns: dict[TopicPartition, tuple[ReadPartition, int]],
+        node: int,
+    ) -> bool:
+        """Deal with an answer; False if all that came of it is a reason to wait."""
+        names = {state.topic_id: name for (name, _), (state, _) in turns.items()}
+        told_of = 0
+        trouble = 0
+        brought = False
+        for topic in answer.responses:
+            name = topic.topic or names.get(topic.topic_id)
+            if name is None:
+                continue
+            for data in topic.partitions:
+                state, turn = turns.get(TopicPartition(name, data.partition_index), (None, 0))
+                if state is None or state.turn != turn:
+                    continue
+                told_of += 1
+                if data.error_code:
+                    trouble += 1
+                    self._take_error(state, data, answer, node)
+                elif self._take_records(state, data):
+                    brought = True
+        if not brought:
+            self._look_for_ends(turns.values())
+        return not told_of or trouble < told_of
+
+    def _take_records(self, state: ReadPartition, data: PartitionData) -> bool:
+        if data.high_watermark >= 0:
+            state.high_watermark = data.high_watermark
+        state.last_stable_offset = data.last_stable_offset
+        if data.log_start_offset >= 0:
+            state.log_start_offset = data.log_start_offset
+        if data.preferred_read_replica >= 0:
+            state.preferred_replica = data.preferred_read_replica
+            now = asyncio.get_running_loop().time()
+            state.preferred_until = now + self._settings.metadata_max_age
+            self.wake()
+            return True
+        if not data.records:
+            return False
+        records = memoryview(data.records)
+        reached = reach(records)
+        if reached is None:
+            self._ask_for_more(state, len(records))
+            return True
+        if reached.next_offset <= state.fetch_offset:
+            self._fail(
+                state,
+                CorruptRecords(f"{state.partition}: what came ends before {state.fetch_offset}"),
+            )
+            return True
+        start = state.fetch_offset
+        state.fetch_offset = reached.next_offset
+        state.fetched_epoch = reached.leader_epoch
+        if state.end_offset is not None and state.fetch_offset >= state.end_offset:
+            state.ended = True
+        aborted = [
+            (each.producer_id, each.first_offset) for each in data.aborted_transactions or ()
+        ] if self._committed_only else []  # fmt: skip
+        results = self._layout.decode(
+            records[: reached.size],
+            state.partition,
+            start_offset=start,
+            end_offset=state.end_offset,
+            aborted=aborted,
+            check_crc=self._settings.check_crcs,
+            max_rows=self._max_rows,
+            max_bytes=self._max_bytes,
+        )
+        self.queue.occupy(len(records))
+        job = self._decode(
+            state, state.turn, state.decoding, results, len(records), reached.leader_epoch
+        )
+        state.decoding = self._spawn(job)
+        return True
+
+    def _ask_for_more(self, state: ReadPartition, size: int) -> None:
+        """Not even one batch came whole: brokers before Kafka 0.10.1 cut them at the limit."""
+        most = max(self._settings.partition_max_bytes, state.largest_fetch)
+        if size >= most and most < _LARGEST_FETCH:
+            state.largest_fetch = 2 * most
+            return
+        problem = f"{state.partition}: no whole batch in {size} bytes at {state.fetch_offset}"
+        self._fail(state, CorruptRecords(problem))
+
+    def _look_for_ends(self, turns: Iterable[tuple[ReadPartition, int]]) -> None:
+        """The broker has waited and nothing came: what is left before the end is not to be seen."""
+        for state, turn in turns:
+            if state.end_offset is None or state.turn != turn or state.failed is not None:
+                continue
+            known = state.last_stable_offset if self._committed_only else state.high_watermark
+            if known >= state.end_offset and state.not_before == 0.0:
+                state.ended = True
+                self.queue.wake()
+
+    def _spawn(self, job: Awaitable[None]) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _decode(
+        self,
+        state: ReadPartition,
+        turn: int,
+        before: asyncio.Task[None] | None,
+        results: Iterator[tuple[Any, int]],
+        size: int,
+        epoch: int,
+    ) -> None:
+        """Put the rows of one answer into the queue, behind those of the answer before it."""
+        loop = asyncio.get_running_loop()
+        in_place = size <= _DECODED_IN_PLACE
+        begun: asyncio.Future[_Some] | None = None
+        try:
+            if before is not None and not before.done():
+                if not in_place and self.queue.occupied <= self.queue.limit:
+                    begun = loop.run_in_executor(self._threads, _some, results)
+                await asyncio.wait([before])
+            while state.turn == turn and state.failed is None:
+                # Compressed batches may need more room than they came with.
+                while state.waiting and self.queue.occupied > 2 * self.queue.limit:
+                    await self.queue.space()
+                if in_place:
+                    some = _some(results)
+                else:
+                    some = await (begun or loop.run_in_executor(self._threads, _some, results))
+                    begun = None
+                if state.turn != turn:
+                    return
+                for rows, next_offset in some.made:
+                    charge = rows.nbytes
+                    self.queue.occupy(charge)
+                    self.queue.put(Result(state, turn, rows, next_offset, epoch, charge))
+                if some.error is not None:
+                    problem = f"{state.partition}: {some.error.reason}"
+                    self._fail(state, CorruptRecords(problem))
+                if some.ended:
+                    return
+        finally:
+            if begun is not None:
+                await asyncio.wait([begun])
+            del results
+            self.queue.release(size)
+            self.queue.wake()
+
+    # Trouble
+
+    def _take_error(
+        self, state: ReadPartition, data: PartitionData, answer: FetchResponse, node: int
+    ) -> None:
+        code = error_code(data.error_code)
+        about = f"partition {state.partition.partition} of topic '{state.partition.topic}'"
+        problem = broker_error(data.error_code, about=about)
+        logger.info("fetching %s from broker %d: %s", state.partition, node, problem)
+        topic, index = state.partition
+        now = asyncio.get_running_loop().time()
+        if state.preferred_replica >= 0 and code in _FORGET_PREFERRED:
+            state.preferred_replica = -1  # the leader knows better
+            self.wake()
+            return
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            state.in_flight = True  # until it is known where to go on
+            self._spawn(self._reposition(state, state.turn))
+            return
+        state.not_before = now + self._settings.retry_backoff
+        leader = data.current_leader
+        if (
+            leader is not None
+            and leader.leader_id >= 0
+            and self._cluster.learn_leader(
+                topic, index, leader.leader_id, leader.leader_epoch, answer.node_endpoints
+            )
+        ):
+            state.not_before = 0.0
+            self.wake()
+        elif code in _UNKNOWN_TOPIC:
+            state.in_flight = True  # until it is known whether there is such a topic
+            self._spawn(self._look_for_topic(state, state.turn, problem))
+        elif code is ErrorCode.CORRUPT_MESSAGE:
+            self._fail(state, CorruptRecords(f"{state.partition}: the broker's log is damaged"))
+        elif problem.retriable or code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            self._cluster.request_refresh(topic)
+        else:
+            self._fail(state, problem)
+
+    async def _reposition(self, state: ReadPartition, turn: int) -> None:
+        """The offset is out of range: where to go on is the user's to say (auto.offset.reset)."""
+        before = state.decoding
+        if before is not None and not before.done():
+            await asyncio.wait([before])
+        try:
+            offset = await self._reset(state)
+        except OttlaError as error:
+            if state.turn == turn:
+                self._fail(state, error)
+            return
+        if state.turn != turn:
+            return
+        logger.warning(
+            "%s: offset %d is out of range, going on at %d",
+            state.partition,
+            state.fetch_offset,
+            offset,
+        )
+        state.fetch_offset = offset
+        state.in_flight = False
+        self.wake()
+
+    async def _look_for_topic(self, state: ReadPartition, turn: int, problem: BrokerError) -> None:
+        """A broker does not know the topic: it is young, or it was deleted."""
+        topic, index = state.partition
+        self._cluster.request_refresh(topic)
+        found: OttlaError | None = None
+        try:
+            info = await self._cluster.topic(topic)
+        except TopicNotFound as error:
+            found = error
+        except OttlaError as error:
+            logger.info("%s: %s", state.partition, error)
+        else:
+            if index not in info.partitions:
+                found = problem
+            elif (
+                ZERO_UUID not in (state.topic_id, info.topic_id) and info.topic_id != state.topic_id
+            ):
+                found = TopicNotFound(
+                    ErrorCode.UNKNOWN_TOPIC_ID,
+                    "it was deleted; the topic of this name is another one",
+                    problem.about,
+                )
+        if state.turn != turn:
+            return
+        state.in_flight = False
+        if found is not None:
+            self._fail(state, found)
+        self.wake()
+
+    def _fail_all(self, states: Iterable[ReadPartition], problem: OttlaError) -> None:
+        for state in states:
+            self._fail(state, problem)
+
+    def _fail(self, state: ReadPartition, problem: OttlaError) -> None:
+        """The partition stands still, and its reader gets the exception."""
+        state.failed = problem
+        self.queue.put(Result(state, state.turn, None, state.fetch_offset, state.epoch, 0, problem))
+
+
+class _Some(NamedTuple):
+    """Results of an answer: what was made of a part of it, and whether that was the last part."""
+
+    made: list[tuple[Any, int]]  # rows, and the offsets after them
+    ended: bool
+    error: InvalidBatch | None = None
+
+
+def _some(results: Iterator[tuple[Any, int]]) -> _Some:
+    """Decode as much as may be made at once: each turn through the event loop takes its time."""
+    made: list[tuple[Any, int]] = []
+    size = 0
+    try:
+        for rows, next_offset in results:
+            made.append((rows, next_offset))
+            size += rows.nbytes
+            if size >= _MADE_AT_ONCE:
+                return _Some(made, ended=False)
+    except InvalidBatch as error:
+        return _Some(made, ended=True, error=error)
+    return _Some(made, ended=True)

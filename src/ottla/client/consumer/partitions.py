@@ -1,0 +1,144 @@
+"""What a consumer knows of one partition that it reads, and the rows that wait for its user."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ottla.client.errors import OttlaError
+from ottla.client.positions import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.client.consumer.plain_rows import RecordList
+
+NO_EPOCH = -1
+
+
+@dataclass(slots=True, eq=False)
+class ReadPartition:
+    """A partition under reading.
+
+    `position` ≤ `fetch_offset`: between the two lies what was fetched and not yet handed out.
+    """
+
+    partition: TopicPartition
+    position: int  # the offset after the last one handed out
+    fetch_offset: int  # the next one to fetch
+    end_offset: int | None = None  # read no further; None: for ever
+    topic_id: bytes = b""  # of the topic when the reading began
+    paused: bool = False
+    # What was handed out before the user asked for more counts as dealt with: auto-commit goes there.
+    dealt_with: int = -1
+    committed: int = -1  # what auto-commit has committed last
+    epoch: int = NO_EPOCH  # leader epoch of the last batch handed out
+    fetched_epoch: int = NO_EPOCH  # and of the last one fetched
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    preferred_replica: int = -1  # -1: the leader
+    preferred_until: float = 0.0  # on the loop's clock
+    largest_fetch: int = 0  # bytes; more than the setting once that proved too small
+    # Answers and rows of an older turn are dropped: a seek begins a new one.
+    turn: int = 0
+    in_flight: bool = False
+    not_before: float = 0.0  # on the loop's clock: a pause after an error
+    failed: OttlaError | None = None  # it is not fetched from until the user seeks
+    ended: bool = False  # `end_offset` was reached
+    decoding: asyncio.Task[None] | None = None  # the last of the answers under way
+    waiting: int = field(default=0)  # results that wait for the user
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it is to be fetched from at all."""
+        return not (self.paused or self.in_flight or self.ended or self.failed is not None)
+
+    def begin_turn(self, offset: int) -> None:
+        """Go on from this offset; what is under way is not wanted any more."""
+        self.turn += 1
+        self.position = self.fetch_offset = offset
+        self.dealt_with = offset
+        self.epoch = self.fetched_epoch = NO_EPOCH
+        self.failed = None
+        self.ended = self.end_offset is not None and offset >= self.end_offset
+        self.not_before = 0.0
+        self.in_flight = False
+        self.decoding = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """Rows of one partition, or the error in their place."""
+
+    source: ReadPartition
+    turn: int
+    rows: pa.RecordBatch | RecordList | None
+    next_offset: int
+    epoch: int
+    charge: int  # bytes that it keeps occupied
+    error: OttlaError | None = None
+
+    @property
+    def stale(self) -> bool:
+        return self.turn != self.source.turn
+
+
+class ReadyQueue:
+    """The results of all partitions, in the order in which they came, within a limit of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.occupied = 0  # bytes, of what waits and of what is being decoded
+        self._results: deque[Result] = deque()
+        self._news = asyncio.Event()
+        self._space = asyncio.Event()
+
+    def put(self, result: Result) -> None:
+        result.source.waiting += 1
+        self._results.append(result)
+        self._news.set()
+
+    def occupy(self, charge: int) -> None:
+        self.occupied += charge
+
+    def release(self, charge: int) -> None:
+        self.occupied -= charge
+        self._space.set()
+
+    def take(self) -> Result | None:
+        """The next result that is wanted still, and is not of a paused partition."""
+        held: list[Result] = []
+        found: Result | None = None
+        while self._results:
+            result = self._results.popleft()
+            if result.stale:
+                self._drop(result)
+            elif result.source.paused:
+                held.append(result)
+            else:
+                found = result
+                self._drop(result)
+                break
+        self._results.extendleft(reversed(held))
+        if found is None:
+            self._news.clear()
+        return found
+
+    def _drop(self, result: Result) -> None:
+        result.source.waiting -= 1
+        self.release(result.charge)
+
+    def wake(self) -> None:
+        """Something other than a result has changed that takers may wait for."""
+        self._news.set()
+
+    async def news(self) -> None:
+        await self._news.wait()
+
+    async def space(self) -> None:
+        self._space.clear()
+        if self.occupied >= self.limit:
+            await self._space.wait()

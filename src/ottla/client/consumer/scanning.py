@@ -1,0 +1,146 @@
+"""Reading a topic between two positions: a fetcher of its own that ends by itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from ottla.client.cluster import Cluster
+from ottla.client.configuration import ConsumerSettings
+from ottla.client.consumer.fetching import AnyLayout, Fetcher
+from ottla.client.consumer.partitions import ReadPartition
+from ottla.client.consumer.starting import resolve
+from ottla.client.errors import OffsetOutOfRange
+from ottla.client.positions import EARLIEST, LATEST, AnyPosition, TopicPartition, position_of
+from ottla.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Scan:
+    """Batches of rows between two positions of a topic. Iterate, or `close` it."""
+
+    def __init__(self, fetcher: Fetcher, layout: AnyLayout) -> None:
+        self._fetcher = fetcher
+        self._layout = layout
+        self._closed = False
+        self._closing: list[Callable[[], object]] = []
+
+    @classmethod
+    async def begin(
+        cls,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        layout: AnyLayout,
+        topic: str,
+        start: AnyPosition | Mapping[int, AnyPosition],
+        end: AnyPosition | Mapping[int, AnyPosition],
+        *,
+        lane: str,
+        max_rows: int,
+        max_bytes: int,
+    ) -> Self:
+        """Look up both positions in all partitions (in those of a mapping, if one is given)."""
+        info = await cluster.topic(topic)
+        chosen = set(info.partitions)
+        for given in (start, end):
+            if isinstance(given, Mapping):
+                unknown = set(given) - set(info.partitions)
+                if unknown:
+                    raise ValueError(f"topic '{topic}' has no partition {min(unknown)}")
+                chosen &= set(given)
+        starts = await resolve(cluster, settings, _by_partition(topic, chosen, start))
+        ends = await resolve(cluster, settings, _by_partition(topic, chosen, end))
+        # An offset before the beginning would be out of range; what retention took is not there.
+        first = await resolve(
+            cluster,
+            settings,
+            dict.fromkeys((TopicPartition(topic, each) for each in chosen), EARLIEST),
+        )
+        # An offset that is not there yet would be waited for; what is read is what is there now.
+        ahead = [each for each in ends if _is_offset(end, each.partition)]
+        last = await resolve(cluster, settings, dict.fromkeys(ahead, LATEST))
+        fetcher = Fetcher(
+            cluster,
+            settings,
+            layout,
+            reset=_lost,
+            lane=lane,
+            max_rows=max_rows,
+            max_bytes=max_bytes,
+        )
+        states = []
+        for partition in sorted(starts):
+            offset = starts[partition]
+            if not _is_offset(start, partition.partition):
+                offset = max(offset, first[partition])
+            if offset <= last.get(partition, -1) < ends[partition]:
+                ends[partition] = last[partition]
+            states.append(ReadPartition(partition, offset, offset, end_offset=ends[partition]))
+        fetcher.add(states)
+        return cls(fetcher, layout)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._layout.schema
+
+    def on_close(self, call: Callable[[], object]) -> None:
+        self._closing.append(call)
+
+    async def next_batch(self) -> pa.RecordBatch | None:
+        """The next rows; None at the end. Raises what is wrong with a partition."""
+        queue = self._fetcher.queue
+        while not self._closed:
+            result = queue.take()
+            if result is None:
+                if self._fetcher.exhausted:
+                    await self.close()
+                    return None
+                await queue.news()
+            elif result.error is not None:
+                await self.close()
+                raise result.error
+            elif result.rows is not None and result.rows.num_rows:
+                return result.rows
+        return None
+
+    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        while (rows := await self.next_batch()) is not None:
+            yield rows
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._fetcher.close()
+            for call in self._closing:
+                call()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.close()
+
+
+def _by_partition(
+    topic: str, chosen: set[int], given: AnyPosition | Mapping[int, AnyPosition]
+) -> dict[TopicPartition, AnyPosition]:
+    return {
+        TopicPartition(topic, each): given[each] if isinstance(given, Mapping) else given
+        for each in sorted(chosen)
+    }
+
+
+def _is_offset(given: AnyPosition | Mapping[int, AnyPosition], partition: int) -> bool:
+    position = position_of(given[partition] if isinstance(given, Mapping) else given)
+    return position.kind.value == "offset"
+
+
+async def _lost(state: ReadPartition) -> int:
+    """What was to be read is not there (any more)."""
+    raise OffsetOutOfRange(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        f"offset {state.fetch_offset} is not in the log; retention may have taken it",
+        str(state.partition),
+    )

@@ -1,0 +1,137 @@
+"""Producer: AsyncProducer's twin for programs without an event loop. It only waits."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ottla.client.configuration import ProducerSettings
+from ottla.client.loop import background_loop
+from ottla.client.producer.asynchronous import AsyncProducer
+from ottla.client.producer.batches import Delivery
+from ottla.client.producer.core import Data, Headers, Written
+from ottla.client.producer.futures import RecordFuture
+from ottla.client.producer.transactions import GroupMember, PreparedTransaction
+
+if TYPE_CHECKING:
+    from ottla.client.formats.base import Format
+
+
+class Producer:
+    """Writes records and tables to topics; safe to use from several threads.
+
+        import pyarrow as pa
+        from ottla import Producer
+
+        with Producer("localhost:9092", compression_type="zstd") as producer:
+            table = pa.table({"key": ["ann", "bob"], "price": [2.5, 4.0]})
+            written = producer.write("orders", table, format="json").result()
+            assert written.records == 2
+            delivery = producer.send("orders", b"value", key=b"key").result()
+
+    `send` and `write` return when the records are in the buffer, with a future that is done when the
+    broker has acknowledged them. Options are librdkafka's or the Java client's, with dots or
+    underscores. See AsyncProducer for what the methods do.
+    """
+
+    def __init__(
+        self, servers: str | Mapping[str, object] | None = None, **options: object
+    ) -> None:
+        self._loop = background_loop()
+
+        async def make() -> AsyncProducer:
+            return AsyncProducer(servers, **options)
+
+        self._producer = self._loop.run(make())
+        self._core = self._producer._core
+
+    @property
+    def settings(self) -> ProducerSettings:
+        return self._core.settings
+
+    def send(
+        self,
+        topic: str,
+        value: Data = None,
+        *,
+        key: Data = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = None,
+    ) -> concurrent.futures.Future[Delivery]:
+        """Add one record; the future tells where it was written."""
+        future = RecordFuture()
+        record = (topic, value, key, partition, timestamp, headers, future)
+        if not self._core.send_now(*record):
+            self._loop.run(self._core.send_later(*record))
+        return future
+
+    def write(
+        self,
+        topic: str | None,
+        data: Any,
+        *,
+        format: Format | str | None = None,  # noqa: A002 - the word for it
+        key_format: Format | str | None = None,
+    ) -> concurrent.futures.Future[Written]:
+        """Add all rows of a table: anything Arrow, or a pandas or polars frame."""
+        future: concurrent.futures.Future[Written] = concurrent.futures.Future()
+        self._core.write(topic, data, format, key_format, future, self._loop.run)
+        return future
+
+    def partitions_for(self, topic: str, *, timeout: float | None = None) -> list[int]:
+        return self._loop.run(self._producer.partitions_for(topic, timeout=timeout))
+
+    def flush(self, timeout: float | None = None) -> None:
+        self._loop.run(self._producer.flush(), timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        self._loop.run(self._producer.close(timeout))
+
+    def init_transactions(self, *, keep_prepared: bool = False) -> PreparedTransaction | None:
+        return self._loop.run(self._producer.init_transactions(keep_prepared=keep_prepared))
+
+    def begin_transaction(self) -> None:
+        self._producer.begin_transaction()
+
+    def commit_transaction(self) -> None:
+        self._loop.run(self._producer.commit_transaction())
+
+    def abort_transaction(self) -> None:
+        self._loop.run(self._producer.abort_transaction())
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[tuple[str, int], Any], group: GroupMember | str
+    ) -> None:
+        self._loop.run(self._producer.send_offsets_to_transaction(offsets, group))
+
+    def prepare_transaction(self) -> PreparedTransaction:
+        return self._loop.run(self._producer.prepare_transaction())
+
+    def complete_transaction(self, decided: PreparedTransaction) -> bool:
+        return self._loop.run(self._producer.complete_transaction(decided))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """A transaction that is committed at the end, and aborted if an exception ends it."""
+        self.begin_transaction()
+        try:
+            yield self
+        except BaseException:
+            self.abort_transaction()
+            raise
+        self.commit_transaction()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

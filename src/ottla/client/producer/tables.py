@@ -1,0 +1,173 @@
+"""Tables to batches: what is Arrow, which column is what, which row goes where.
+
+A table that is written has columns by these names, each of which may be missing:
+
+    key        bytes or text (or anything, with `key_format`)
+    value      bytes or text (or anything, with `format`)
+    headers    list<struct<key, value>> or map
+    timestamp  a timestamp, or milliseconds as integers
+    partition  integers; where it is null the partitioner chooses
+    topic      text; where it is null, the topic that `write` was called with
+
+With a `format`, values are encoded from the column `value`, or, if there is none, from all the columns
+that are not in this list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ottla.client.formats.base import Format, binary_column, one_array
+from ottla.client.producer.batches import RECORD_OVERHEAD
+
+RESERVED = ("key", "value", "headers", "timestamp", "partition", "topic")
+# Columns that a consumer's batches have and that mean nothing when they are written.
+_READ_ONLY = ("offset", "timestamp_type")
+
+
+def record_batches(data: Any) -> Iterator[pa.RecordBatch]:
+    """Record batches of anything that is Arrow or can be had as Arrow."""
+    if isinstance(data, pa.RecordBatch):
+        yield data
+    elif isinstance(data, pa.Table):
+        yield from data.to_batches()
+    elif isinstance(data, pa.RecordBatchReader):
+        yield from data
+    elif hasattr(data, "__arrow_c_stream__"):
+        yield from pa.RecordBatchReader.from_stream(data)
+    elif hasattr(data, "__arrow_c_array__"):
+        yield pa.record_batch(data)
+    elif type(data).__module__.startswith("pandas"):
+        yield from pa.Table.from_pandas(data, preserve_index=False).to_batches()
+    elif isinstance(data, Iterable) and not isinstance(data, str | bytes | dict):
+        for piece in data:
+            yield from record_batches(piece)
+    else:
+        raise TypeError(
+            f"a table to write is an Arrow table, batch or stream, or a data frame, "
+            f"not {type(data).__name__}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of records, ready to be encoded; None stands for nulls."""
+
+    count: int
+    keys: pa.Array | None
+    values: pa.Array | None
+    headers: pa.Array | None
+    timestamps: pa.Array | None
+    partitions: pa.Array | None
+    topics: pa.Array | None
+
+    def sizes(self) -> np.ndarray[Any, Any]:
+        """About the bytes of each record in a batch."""
+        sizes = np.full(self.count, RECORD_OVERHEAD, np.int64)
+        for column in (self.keys, self.values):
+            if column is not None and not pa.types.is_null(column.type):
+                lengths = pc.binary_length(column)
+                if lengths.null_count:
+                    lengths = pc.fill_null(lengths, 0)
+                sizes += lengths.to_numpy(zero_copy_only=False)
+        return sizes
+
+
+def columns_of(
+    batch: pa.RecordBatch, value_format: Format | None, key_format: Format | None
+) -> Columns:
+    """Find the columns of a table, and encode those that need it."""
+    found = {name: _plain(batch.column(name)) for name in RESERVED if name in batch.schema.names}
+    others = [
+        name for name in batch.schema.names if name not in RESERVED and name not in _READ_ONLY
+    ]
+    values = found.get("value")
+    if value_format is not None:
+        values = value_format.encode(values if values is not None else batch.select(others))
+    elif others:
+        raise ValueError(
+            f"nothing says what to do with the column {others[0]!r}: with a format "
+            "(format='json') such columns become the value; without, there may only be "
+            f"{', '.join(RESERVED)}"
+        )
+    if values is not None and len(values) != batch.num_rows and found:
+        raise ValueError(
+            f"the format makes {len(values)} values of {batch.num_rows} rows, so that keys and "
+            "other columns do not belong to any one of them; write the values alone"
+        )
+    keys = found.get("key")
+    if key_format is not None and keys is not None:
+        keys = key_format.encode(keys)
+    return Columns(
+        count=batch.num_rows if values is None else len(values),
+        keys=_bytes(keys, "key", "key_format"),
+        values=_bytes(values, "value", "format"),
+        headers=found.get("headers"),
+        timestamps=found.get("timestamp"),
+        partitions=found.get("partition"),
+        topics=found.get("topic"),
+    )
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _bytes(column: pa.Array | None, name: str, option: str) -> pa.Array | None:
+    if column is None or pa.types.is_null(column.type):
+        return None
+    try:
+        return binary_column(column)
+    except TypeError:
+        raise TypeError(
+            f"the column {name!r} is {column.type}, not bytes or text: choose a format for it "
+            f"({option}='json')"
+        ) from None
+
+
+def by_topic(
+    columns: Columns, default: str | None
+) -> Iterator[tuple[str, np.ndarray[Any, Any] | None]]:
+    """The topics of a table, with the rows of each (None: all)."""
+    topics = columns.topics
+    if topics is None or topics.null_count == len(topics):
+        if default is None:
+            raise ValueError("no topic: name one, or give the table a column 'topic'")
+        yield default, None
+        return
+    if topics.null_count:
+        if default is None:
+            raise ValueError("the column 'topic' is null in some row, and no topic was named")
+        topics = pc.fill_null(topics, default)
+    encoded = one_array(topics.cast(pa.string())).dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    names = encoded.dictionary.to_pylist()
+    if len(names) == 1:
+        yield names[0], None
+        return
+    for code, name in enumerate(names):
+        yield name, np.flatnonzero(codes == code)
+
+
+def by_partition(
+    partitions: np.ndarray[Any, Any], rows: np.ndarray[Any, Any] | None
+) -> Iterator[tuple[int, np.ndarray[Any, Any] | None]]:
+    """The partitions of these rows, with the rows of each in order (None: all of the table)."""
+    if not len(partitions):
+        return
+    first = int(partitions[0])
+    if (partitions == first).all():
+        yield first, rows
+        return
+    order = np.argsort(partitions, kind="stable")
+    arranged = partitions[order]
+    starts = np.flatnonzero(np.diff(arranged, prepend=-1))
+    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+        chosen = order[start:end]
+        yield int(arranged[start]), chosen if rows is None else rows[chosen]

@@ -1,0 +1,721 @@
+"""The compiled loops: records to Arrow buffers, Arrow buffers to records.
+
+Importing this module compiles them, or loads them from the cache on disk: `readiness` decides when
+that happens, in which process, and where the cache is. What runs without them is in `plain`.
+
+Rules that keep compiled code inside its buffers, whatever the bytes claim:
+
+- positions are compared with the end of the record, of the contents, or of the output before each
+  access; sums cannot overflow, because every length has 32 bits and every position 64;
+- nothing is trusted because a header, a count or a length says so; the caller sizes buffers by the
+  bytes that exist, never by a count in them;
+- bytes are moved by `_copy` alone, which checks both ranges once more;
+- the tests run the same functions with numba's bounds checks switched on.
+
+A decoding call can stop at any record and go on later: the caller's `state` holds all that it needs
+to know, and whatever a half-read record has written is written again. So buffers can grow on
+demand, and results can be bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, register_jitable
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# What a decoding call ends with.
+DONE = 0  # all batches of the plan are read
+END = 1  # a record at or behind the end offset has been met
+LIMIT = 2  # the bounds of rows or bytes are reached
+# … or because a buffer is full; `state[NEEDED]` is the size that would do for now.
+ROWS_FULL = 3
+KEY_FULL = 4
+VALUE_FULL = 5
+HEADERS_FULL = 6
+HEADER_KEY_FULL = 7
+HEADER_VALUE_FULL = 8
+INVALID = 9  # the batch at `state[BATCH]` breaks the format; its rows start at `state[BATCH_ROW]`
+
+# Places in `state`. First what the caller sets …
+START_OFFSET = 0  # records below are dropped
+END_OFFSET = 1  # records from here on are not wanted
+MAX_ROWS = 2
+MAX_BYTES = 3  # of keys, values and headers together; one record may have more
+SCALE = 4  # what timestamps in milliseconds are multiplied by
+WANT_KEY = 5
+WANT_VALUE = 6
+WANT_HEADERS = 7
+# … then what the kernel keeps.
+BATCH = 8  # the batch of the plan that is being read
+POSITION = 9  # of its next record in the contents; -1 before its first
+LEFT = 10  # records of it still to read
+PREVIOUS_DELTA = 11
+BATCH_ROW = 12
+ROW = 13
+KEY_BYTES = 14
+VALUE_BYTES = 15
+HEADERS = 16
+HEADER_KEY_BYTES = 17
+HEADER_VALUE_BYTES = 18
+KEY_NULLS = 19
+VALUE_NULLS = 20
+HEADER_VALUE_NULLS = 21
+WITHOUT_TIMESTAMP = 22
+NEXT_OFFSET = 23  # one more than the offset of the last record that was read
+NEEDED = 24
+STATE_SIZE = 25
+
+# Places in a row of the plan.
+PLAN_HEADER = 0  # where the batch starts in `headers`
+PLAN_START = 1  # where its contents start in `contents`, decompressed
+PLAN_END = 2
+
+_BATCH_HEADER_SIZE = 61
+_ATTRIBUTES_AT = 21
+_LAST_OFFSET_DELTA_AT = 23
+_BASE_TIMESTAMP_AT = 27
+_MAX_TIMESTAMP_AT = 35
+_RECORD_COUNT_AT = 57
+_TIMESTAMP_TYPE_BIT = 0x08
+_SMALLEST_RECORD = 7
+_NO_TIMESTAMP = -1
+_LARGEST_INT64 = 2**63 - 1
+_SMALLEST_INT64 = -(2**63)
+_LARGEST_INT32 = 2**31 - 1
+
+# Numbers of a width; to the type checker they are whatever they have to be.
+_int64: Any = np.int64
+_uint64: Any = np.uint64
+_int8: Any = np.int8
+_uint8: Any = np.uint8
+
+_input = types.Array(types.uint8, 1, "C", readonly=True)
+_bytes = types.uint8[::1]
+_int8s = types.int8[::1]
+_int32s = types.int32[::1]
+_int64s = types.int64[::1]
+_inputs32 = types.Array(types.int32, 1, "C", readonly=True)
+_inputs64 = types.Array(types.int64, 1, "C", readonly=True)
+_plan = types.int64[:, ::1]
+
+
+def _compiled(signature: Any) -> Callable[[Function], Function]:
+    """Compile now, for this signature only, without the interpreter's lock, cached if possible."""
+
+    def decorate(function: Function) -> Function:
+        try:
+            return njit(signature, nogil=True, cache=True)(function)  # type: ignore[no-any-return]
+        except RuntimeError:
+            # No folder for the cache can be written.
+            return njit(signature, nogil=True)(function)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+@intrinsic
+def _memcpy(
+    typing_context: Any, target: Any, target_at: Any, source: Any, source_at: Any, length: Any
+) -> Any:
+    """`length` bytes between two arrays that do not overlap, by the C library's routine."""
+    del typing_context, target_at, source_at, length
+    signature = types.void(target, types.intp, source, types.intp, types.intp)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, target_at, source, source_at, length = arguments
+        target_array = context.make_array(signature.args[0])(context, builder, target)
+        source_array = context.make_array(signature.args[2])(context, builder, source)
+        to = builder.gep(target_array.data, [target_at])
+        from_ = builder.gep(source_array.data, [source_at])
+        cgutils.raw_memcpy(builder, to, from_, length, 1)  # type: ignore[no-untyped-call]
+        return ir.Constant(ir.IntType(8).as_pointer(), None)
+
+    return signature, generate
+
+
+# An intrinsic is called without the typing context that its definition takes.
+_move: Any = _memcpy
+
+
+@register_jitable
+def _copy(target: Any, target_at: int, source: Any, source_at: int, length: int) -> None:
+    if (
+        length < 0
+        or target_at < 0
+        or source_at < 0
+        or target_at + length > len(target)
+        or source_at + length > len(source)
+    ):
+        raise IndexError("a copy beyond a buffer")
+    _move(target, target_at, source, source_at, length)
+
+
+@register_jitable
+def _big_endian(data: Any, at: int, size: int) -> Any:
+    value = _int64(_int8(data[at]))
+    for index in range(1, size):
+        value = (value << 8) | _int64(data[at + index])
+    return value
+
+
+# Both readers give a position beyond `end` for anything that is not a number of theirs; every use
+# of a position is behind a comparison with `end`, so that this needs no test of its own.
+
+
+@register_jitable
+def _varint(data: Any, at: int, end: int) -> tuple[Any, Any]:
+    if at >= end:
+        return _int64(0), end + 1
+    byte = _int64(data[at])
+    at += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at
+    value = byte & 0x7F
+    shift = 7
+    while shift < 35:
+        if at >= end:
+            return _int64(0), end + 1
+        byte = _int64(data[at])
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 32:
+                return _int64(0), end + 1
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+    return _int64(0), end + 1
+
+
+@register_jitable
+def _varlong(data: Any, at: int, end: int) -> tuple[Any, Any]:
+    if at >= end:
+        return _int64(0), end + 1
+    byte = _int64(data[at])
+    at += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at
+    value = _uint64(byte & 0x7F)
+    shift = 7
+    while shift < 70:
+        if at >= end:
+            return _int64(0), end + 1
+        byte = _int64(data[at])
+        at += 1
+        value |= _uint64(byte & 0x7F) << _uint64(shift)
+        if byte < 0x80:
+            if shift == 63 and byte > 1:
+                return _int64(0), end + 1
+            return _int64(value >> _uint64(1)) ^ -_int64(value & _uint64(1)), at
+        shift += 7
+    return _int64(0), end + 1
+
+
+@register_jitable
+def _set_bit(bitmap: Any, index: int) -> None:
+    bitmap[index >> 3] |= _uint8(1 << (index & 7))
+
+
+@_compiled(
+    types.int64(
+        _input, _input, _plan, _int64s,
+        _int64s, _int64s, _int8s,
+        _int32s, _bytes, _bytes, _int32s, _bytes, _bytes,
+        _int32s, _int32s, _bytes, _int32s, _bytes, _bytes,
+    )
+)  # fmt: skip
+def decode_records(
+    headers: Any, contents: Any, plan: Any, state: Any,
+    offsets: Any, timestamps: Any, timestamp_types: Any,
+    key_offsets: Any, key_data: Any, key_valid: Any,
+    value_offsets: Any, value_data: Any, value_valid: Any,
+    list_offsets: Any, header_key_offsets: Any, header_key_data: Any,
+    header_value_offsets: Any, header_value_data: Any, header_value_valid: Any,
+) -> int:  # fmt: skip
+    """Read the records of the plan's batches into the columns, from where `state` says.
+
+    All buffers of a row's width have room for `len(offsets)` rows (offset buffers for one more,
+    bitmaps, zeroed, for their bits), those of a header's width likewise by `header_key_offsets`.
+    Columns that are not wanted may be empty.
+    """
+    start_offset = state[START_OFFSET]
+    end_offset = state[END_OFFSET]
+    max_rows = min(state[MAX_ROWS], len(offsets))
+    max_bytes = min(state[MAX_BYTES], _LARGEST_INT32)
+    scale = state[SCALE]
+    want_key = state[WANT_KEY] != 0
+    want_value = state[WANT_VALUE] != 0
+    want_headers = state[WANT_HEADERS] != 0
+    largest_timestamp = _LARGEST_INT64 // scale
+    row = state[ROW]
+    key_bytes = state[KEY_BYTES]
+    value_bytes = state[VALUE_BYTES]
+    header_count = state[HEADERS]
+    header_key_bytes = state[HEADER_KEY_BYTES]
+    header_value_bytes = state[HEADER_VALUE_BYTES]
+    batch = state[BATCH]
+    status = DONE
+
+    while batch < len(plan):
+        header_at = plan[batch, PLAN_HEADER]
+        content_start = plan[batch, PLAN_START]
+        content_end = plan[batch, PLAN_END]
+        if (
+            header_at < 0
+            or header_at + _BATCH_HEADER_SIZE > len(headers)
+            or not 0 <= content_start <= content_end <= len(contents)
+        ):
+            status = INVALID
+            break
+        base_offset = _big_endian(headers, header_at, 8)
+        attributes = _int64(headers[header_at + _ATTRIBUTES_AT + 1])
+        last_delta = _big_endian(headers, header_at + _LAST_OFFSET_DELTA_AT, 4)
+        base_timestamp = _big_endian(headers, header_at + _BASE_TIMESTAMP_AT, 8)
+        max_timestamp = _big_endian(headers, header_at + _MAX_TIMESTAMP_AT, 8)
+        append_time = attributes & _TIMESTAMP_TYPE_BIT != 0
+        timestamp_type = _int8(1 if append_time else 0)
+        if state[POSITION] < 0:
+            count = _big_endian(headers, header_at + _RECORD_COUNT_AT, 4)
+            state[BATCH_ROW] = row
+            state[POSITION] = content_start
+            state[LEFT] = count
+            state[PREVIOUS_DELTA] = -1
+            if (
+                count < 0
+                or count * _SMALLEST_RECORD > content_end - content_start
+                or base_offset < 0
+                or last_delta < 0
+                or base_offset > _LARGEST_INT64 - last_delta - 1
+            ):
+                status = INVALID
+                break
+        at = state[POSITION]
+        left = state[LEFT]
+        previous_delta = state[PREVIOUS_DELTA]
+
+        while left > 0:
+            record_at = at
+            length, at = _varint(contents, at, content_end)
+            if at > content_end or length <= 0 or length > content_end - at:
+                status = INVALID
+                break
+            record_end = at + length
+            at += 1  # the attributes, unused so far
+            timestamp_delta, at = _varlong(contents, at, record_end)
+            delta, at = _varint(contents, at, record_end)
+            if at > record_end or delta <= previous_delta or delta > last_delta:
+                status = INVALID
+                break
+            offset = base_offset + delta
+            if offset >= end_offset:
+                at = record_at
+                status = END
+                break
+            key_length, at = _varint(contents, at, record_end)
+            if at > record_end or key_length < -1 or key_length > record_end - at:
+                status = INVALID
+                break
+            key_at = at
+            at += max(key_length, 0)
+            value_length, at = _varint(contents, at, record_end)
+            if at > record_end or value_length < -1 or value_length > record_end - at:
+                status = INVALID
+                break
+            value_at = at
+            at += max(value_length, 0)
+            if offset < start_offset:
+                # Dropped, so its headers need not be understood.
+                at = record_end
+                previous_delta = delta
+                left -= 1
+                continue
+            timestamp = max_timestamp
+            if not append_time:
+                timestamp = base_timestamp + timestamp_delta
+                if ((timestamp ^ base_timestamp) & (timestamp ^ timestamp_delta)) < 0:
+                    status = INVALID  # more than 64 bits
+                    break
+            if row >= max_rows:
+                status = ROWS_FULL if row < state[MAX_ROWS] else LIMIT
+                at = record_at
+                break
+            if row > 0 and (
+                key_bytes + value_bytes + header_key_bytes + header_value_bytes + length > max_bytes
+            ):
+                status = LIMIT
+                at = record_at
+                break
+
+            if want_key:
+                if key_length > 0:
+                    if key_length > len(key_data) - key_bytes:
+                        state[NEEDED] = key_bytes + key_length
+                        status = KEY_FULL
+                        at = record_at
+                        break
+                    _copy(key_data, key_bytes, contents, key_at, key_length)
+                key_offsets[row] = key_bytes
+            if want_value:
+                if value_length > 0:
+                    if value_length > len(value_data) - value_bytes:
+                        state[NEEDED] = value_bytes + value_length
+                        status = VALUE_FULL
+                        at = record_at
+                        break
+                    _copy(value_data, value_bytes, contents, value_at, value_length)
+                value_offsets[row] = value_bytes
+
+            if want_headers:
+                entries, at = _varint(contents, at, record_end)
+                if at > record_end or entries < 0 or 2 * entries > record_end - at:
+                    status = INVALID
+                    break
+                list_offsets[row] = header_count
+                if entries > 0:
+                    if entries > len(header_key_offsets) - 1 - header_count:
+                        state[NEEDED] = header_count + entries
+                        status = HEADERS_FULL
+                        at = record_at
+                        break
+                    keys = header_key_bytes
+                    values = header_value_bytes
+                    nulls = 0
+                    for entry in range(header_count, header_count + entries):
+                        size, at = _varint(contents, at, record_end)
+                        if at > record_end or size < 0 or size > record_end - at:
+                            status = INVALID
+                            break
+                        if size > len(header_key_data) - keys:
+                            state[NEEDED] = keys + size
+                            status = HEADER_KEY_FULL
+                            break
+                        _copy(header_key_data, keys, contents, at, size)
+                        header_key_offsets[entry] = keys
+                        keys += size
+                        at += size
+                        size, at = _varint(contents, at, record_end)
+                        if at > record_end or size < -1 or size > record_end - at:
+                            status = INVALID
+                            break
+                        header_value_offsets[entry] = values
+                        if size < 0:
+                            nulls += 1
+                            continue
+                        if size > len(header_value_data) - values:
+                            state[NEEDED] = values + size
+                            status = HEADER_VALUE_FULL
+                            break
+                        _copy(header_value_data, values, contents, at, size)
+                        _set_bit(header_value_valid, entry)
+                        values += size
+                        at += size
+                    if status != DONE:
+                        if status != INVALID:
+                            at = record_at
+                        break
+                    if at != record_end:
+                        status = INVALID
+                        break
+                    header_count += entries
+                    header_key_bytes = keys
+                    header_value_bytes = values
+                    state[HEADER_VALUE_NULLS] += nulls
+                elif at != record_end:
+                    status = INVALID
+                    break
+
+            # The record is whole: from here on it counts.
+            if want_key:
+                if key_length >= 0:
+                    key_bytes += key_length
+                    _set_bit(key_valid, row)
+                else:
+                    state[KEY_NULLS] += 1
+            if want_value:
+                if value_length >= 0:
+                    value_bytes += value_length
+                    _set_bit(value_valid, row)
+                else:
+                    state[VALUE_NULLS] += 1
+            offsets[row] = offset
+            if timestamp == _NO_TIMESTAMP:
+                state[WITHOUT_TIMESTAMP] += 1
+                timestamps[row] = _NO_TIMESTAMP
+            elif -largest_timestamp <= timestamp <= largest_timestamp:
+                timestamps[row] = timestamp * scale
+            else:
+                timestamps[row] = _LARGEST_INT64 if timestamp > 0 else _SMALLEST_INT64
+            timestamp_types[row] = timestamp_type
+            row += 1
+            state[NEXT_OFFSET] = offset + 1
+            at = record_end
+            previous_delta = delta
+            left -= 1
+
+        if status == DONE and at != content_end:
+            status = INVALID  # bytes are left
+        if status != DONE:
+            state[POSITION] = at
+            state[LEFT] = left
+            state[PREVIOUS_DELTA] = previous_delta
+            break
+        batch += 1
+        state[POSITION] = -1
+
+    if len(key_offsets) > row:
+        key_offsets[row] = key_bytes
+    if len(value_offsets) > row:
+        value_offsets[row] = value_bytes
+    if len(list_offsets) > row:
+        list_offsets[row] = header_count
+    if len(header_key_offsets) > header_count:
+        header_key_offsets[header_count] = header_key_bytes
+        header_value_offsets[header_count] = header_value_bytes
+    state[BATCH] = batch
+    state[ROW] = row
+    state[KEY_BYTES] = key_bytes
+    state[VALUE_BYTES] = value_bytes
+    state[HEADERS] = header_count
+    state[HEADER_KEY_BYTES] = header_key_bytes
+    state[HEADER_VALUE_BYTES] = header_value_bytes
+    return status
+
+
+# Places in the state of an encoding call: what the caller sets …
+ROW_COUNT = 0
+BATCH_LIMIT = 1  # bytes of a batch, header included, that the next record may not pass
+TIMESTAMP = 2  # of all records, where there is no column
+KEY_BIT = 3  # of the first row in the key's bitmap
+VALUE_BIT = 4
+HEADERS_BIT = 5
+HEADER_VALUE_BIT = 6  # of the first entry of the header values' bitmap
+HAS_KEY = 7
+HAS_VALUE = 8
+HAS_HEADERS = 9
+# … and what the kernel keeps.
+NEXT_ROW = 10
+OUTPUT_SIZE = 11
+BATCHES = 12
+REQUIRED = 13  # the size of the output that the next record needs
+ENCODE_STATE_SIZE = 14
+
+# What an encoding call ends with, beside DONE.
+OUTPUT_FULL = 1
+BATCHES_FULL = 2
+BAD_INPUT = 3  # offsets of a column that do not lie in its data, or a row that is not there
+
+# Places in a row of the table of batches.
+BATCH_START = 0
+BATCH_END = 1
+BATCH_FIRST = 2
+BATCH_COUNT = 3
+BATCH_BASE_TIMESTAMP = 4
+BATCH_MAX_TIMESTAMP = 5
+BATCH_COLUMNS = 6
+
+
+@register_jitable
+def _is_valid(bitmap: Any, index: int) -> bool:
+    return bool((bitmap[index >> 3] >> (index & 7)) & 1)
+
+
+@register_jitable
+def _varint_size(value: int) -> int:
+    rest = _uint64((value << 1) ^ (value >> 63))
+    size = 1
+    while rest >= _uint64(0x80):
+        rest >>= _uint64(7)
+        size += 1
+    return size
+
+
+@register_jitable
+def _put_varint(output: Any, at: int, value: int) -> int:
+    """Write `value` and give the position behind it; the caller has made sure of the room."""
+    rest = _uint64((value << 1) ^ (value >> 63))
+    while rest >= _uint64(0x80):
+        output[at] = _uint8(rest & _uint64(0x7F)) | _uint8(0x80)
+        rest >>= _uint64(7)
+        at += 1
+    output[at] = _uint8(rest)
+    return at + 1
+
+
+@register_jitable
+def _span(offsets: Any, data: Any, index: int) -> tuple[Any, Any]:
+    """Start and length of an entry; a length of -2 if it does not lie in the data."""
+    start = _int64(offsets[index])
+    end = _int64(offsets[index + 1])
+    if start < 0 or end < start or end > len(data):
+        return _int64(0), _int64(-2)
+    return start, end - start
+
+
+@_compiled(
+    types.int64(
+        _int64s, _inputs64, _inputs64,
+        _inputs32, _input, _input, _inputs32, _input, _input,
+        _inputs32, _input, _inputs32, _input, _inputs32, _input, _input,
+        _bytes, _plan,
+    )
+)  # fmt: skip
+def encode_records(
+    state: Any, rows: Any, timestamps: Any,
+    key_offsets: Any, key_data: Any, key_valid: Any,
+    value_offsets: Any, value_data: Any, value_valid: Any,
+    list_offsets: Any, list_valid: Any, header_key_offsets: Any, header_key_data: Any,
+    header_value_offsets: Any, header_value_data: Any, header_value_valid: Any,
+    output: Any, table: Any,
+) -> int:  # fmt: skip
+    """Write records of the columns' rows, with room for a header before each batch's records.
+
+    `rows` says which and in which order; when empty, all. `timestamps`, bitmaps and columns that do
+    not exist are empty. Each batch gets a line in `table`; its header is the caller's to write.
+    """
+    row_count = state[ROW_COUNT]
+    limit = state[BATCH_LIMIT]
+    gathers = len(rows) > 0
+    has_key = state[HAS_KEY] != 0
+    has_value = state[HAS_VALUE] != 0
+    has_headers = state[HAS_HEADERS] != 0
+    index = state[NEXT_ROW]
+    at = state[OUTPUT_SIZE]
+    batch = state[BATCHES] - 1
+    status = DONE
+    while index < row_count:
+        row = rows[index] if gathers else index
+        if row < 0:
+            status = BAD_INPUT
+            break
+        timestamp = state[TIMESTAMP]
+        if len(timestamps) > 0:
+            if row >= len(timestamps):
+                status = BAD_INPUT
+                break
+            timestamp = timestamps[row]
+        key_at, key_length = _int64(0), _int64(-1)
+        if has_key:
+            if row + 1 >= len(key_offsets):
+                status = BAD_INPUT
+                break
+            if len(key_valid) == 0 or _is_valid(key_valid, state[KEY_BIT] + row):
+                key_at, key_length = _span(key_offsets, key_data, row)
+        value_at, value_length = _int64(0), _int64(-1)
+        if has_value:
+            if row + 1 >= len(value_offsets):
+                status = BAD_INPUT
+                break
+            if len(value_valid) == 0 or _is_valid(value_valid, state[VALUE_BIT] + row):
+                value_at, value_length = _span(value_offsets, value_data, row)
+        if key_length == -2 or value_length == -2:
+            status = BAD_INPUT
+            break
+        # Everything but the two deltas, which depend on the batch.
+        fixed = 1 + _varint_size(key_length) + max(key_length, 0)
+        fixed += _varint_size(value_length) + max(value_length, 0)
+        first_entry, entries = _int64(0), _int64(0)
+        if has_headers:
+            if row + 1 >= len(list_offsets):
+                status = BAD_INPUT
+                break
+            if len(list_valid) == 0 or _is_valid(list_valid, state[HEADERS_BIT] + row):
+                first_entry = _int64(list_offsets[row])
+                entries = _int64(list_offsets[row + 1]) - first_entry
+            if (
+                first_entry < 0
+                or entries < 0
+                or first_entry + entries > len(header_key_offsets) - 1
+                or first_entry + entries > len(header_value_offsets) - 1
+            ):
+                status = BAD_INPUT
+                break
+            for entry in range(first_entry, first_entry + entries):
+                _, size = _span(header_key_offsets, header_key_data, entry)
+                if size < 0:
+                    status = BAD_INPUT
+                    break
+                fixed += _varint_size(size) + size
+                size = _int64(-1)
+                if len(header_value_valid) == 0 or _is_valid(
+                    header_value_valid, state[HEADER_VALUE_BIT] + entry
+                ):
+                    _, size = _span(header_value_offsets, header_value_data, entry)
+                    if size < 0:
+                        status = BAD_INPUT
+                        break
+                fixed += _varint_size(size) + max(size, 0)
+            if status != DONE:
+                break
+        fixed += _varint_size(entries)
+
+        body = _int64(0)
+        starts_batch = batch < 0
+        if not starts_batch:
+            body = (
+                fixed
+                + _varint_size(timestamp - table[batch, BATCH_BASE_TIMESTAMP])
+                + _varint_size(index - table[batch, BATCH_FIRST])
+            )
+            starts_batch = at + _varint_size(body) + body - table[batch, BATCH_START] > limit
+        if starts_batch:
+            body = fixed + 2
+        needed = at + _varint_size(body) + body
+        if starts_batch:
+            needed += _BATCH_HEADER_SIZE
+        if needed > len(output):
+            state[REQUIRED] = needed
+            status = OUTPUT_FULL
+            break
+        if starts_batch:
+            if batch + 1 >= len(table):
+                status = BATCHES_FULL
+                break
+            batch += 1
+            table[batch, BATCH_START] = at
+            table[batch, BATCH_FIRST] = index
+            table[batch, BATCH_COUNT] = 0
+            table[batch, BATCH_BASE_TIMESTAMP] = timestamp
+            table[batch, BATCH_MAX_TIMESTAMP] = timestamp
+            at += _BATCH_HEADER_SIZE
+
+        at = _put_varint(output, at, body)
+        output[at] = 0
+        at = _put_varint(output, at + 1, timestamp - table[batch, BATCH_BASE_TIMESTAMP])
+        at = _put_varint(output, at, index - table[batch, BATCH_FIRST])
+        at = _put_varint(output, at, key_length)
+        if key_length > 0:
+            _copy(output, at, key_data, key_at, key_length)
+            at += key_length
+        at = _put_varint(output, at, value_length)
+        if value_length > 0:
+            _copy(output, at, value_data, value_at, value_length)
+            at += value_length
+        at = _put_varint(output, at, entries)
+        for entry in range(first_entry, first_entry + entries):
+            start, size = _span(header_key_offsets, header_key_data, entry)
+            at = _put_varint(output, at, size)
+            _copy(output, at, header_key_data, start, size)
+            at += size
+            if len(header_value_valid) > 0 and not _is_valid(
+                header_value_valid, state[HEADER_VALUE_BIT] + entry
+            ):
+                at = _put_varint(output, at, _int64(-1))
+                continue
+            start, size = _span(header_value_offsets, header_value_data, entry)
+            at = _put_varint(output, at, size)
+            _copy(output, at, header_value_data, start, size)
+            at += size
+        table[batch, BATCH_COUNT] += 1
+        table[batch, BATCH_END] = at
+        if timestamp > table[batch, BATCH_MAX_TIMESTAMP]:
+            table[batch, BATCH_MAX_TIMESTAMP] = timestamp
+        index += 1
+    state[NEXT_ROW] = index
+    state[OUTPUT_SIZE] = at
+    state[BATCHES] = batch + 1
+    return status

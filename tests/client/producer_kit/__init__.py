@@ -1,0 +1,1 @@
+"""What the producer's tests share."""

@@ -1,0 +1,1 @@
+"""What the client's soak tests run in processes of their own."""

@@ -1,0 +1,365 @@
+"""The consumer against Ottla, against a broker that looks like Kafka 2.4, and against Apache Kafka."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import confluent_kafka
+import pyarrow as pa
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from consumer_kit.writing import NOW, values, write, write_values
+
+from ottla import Admin, AsyncConsumer, Consumer
+from ottla.client.admin_offsets import CommittedOffset
+from ottla.client.errors import (
+    ClientClosed,
+    ConfigurationError,
+    CorruptRecords,
+    NoStartingOffset,
+    OffsetOutOfRange,
+    TopicNotFound,
+)
+from ottla.client.positions import TopicPartition
+from ottla.record.batch import Record, build_batch
+from ottla.record.codecs import Codec
+from ottla.testing import BrokerProcess
+
+PATIENCE = 20  # seconds
+
+
+def texts(table: pa.Table | pa.RecordBatch) -> list[str]:
+    return [value.decode() for value in table.column("value").to_pylist()]
+
+
+def drain(consumer: Consumer, count: int) -> list[str]:
+    """The values of the next `count` rows, whichever batches they come in."""
+    found: list[str] = []
+    while len(found) < count:
+        rows = consumer.next_batch(timeout=PATIENCE)
+        assert rows is not None, f"{len(found)} of {count} rows came"
+        found += texts(rows)
+    return found
+
+
+def test_a_topic_as_a_table(bootstrap: str, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, partitions=2)
+    record = Record(0, NOW, b"k", b"v", (("h", b"1"), ("n", None)))
+    write(bootstrap, topic, 0, [build_batch([record, Record(1, -1, None, None)])])
+    write_values(bootstrap, topic, 1, *"abc", codec=Codec.ZSTD)
+    with Consumer(bootstrap) as consumer:
+        table = consumer.read(topic)
+        assert table.schema == consumer.schema
+        assert table.schema.field("topic").type == pa.dictionary(pa.int32(), pa.string())
+        table.validate(full=True)
+        rows = sorted(table.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
+    assert [row["partition"] for row in rows] == [0, 0, 1, 1, 1]
+    assert {row["topic"] for row in rows} == {topic}
+    time_of_record = datetime.fromtimestamp(NOW / 1000, UTC)
+    assert rows[0] == {
+        "topic": topic, "partition": 0, "offset": 0, "timestamp": time_of_record,
+        "timestamp_type": 0, "key": b"k", "value": b"v",
+        "headers": [{"key": "h", "value": b"1"}, {"key": "n", "value": None}],
+    }  # fmt: skip
+    assert (rows[1]["key"], rows[1]["value"], rows[1]["headers"]) == (None, None, [])
+
+
+def test_between_offsets_and_times(bootstrap: str, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    write(
+        bootstrap,
+        topic,
+        0,
+        [build_batch(values(*"abcdef")), build_batch(values(*"ghij", at=NOW + 6))],
+    )
+    moment = datetime.fromtimestamp((NOW + 4) / 1000, UTC)
+    with Consumer(bootstrap) as consumer:
+        assert texts(consumer.read(topic, 2, 5)) == list("cde")
+        assert texts(consumer.read(topic, {0: 8})) == list("ij")
+        assert texts(consumer.read(topic, -3)) == list("hij")
+        assert texts(consumer.read(topic, "earliest", moment)) == list("abcd")
+        assert texts(consumer.read(topic, moment, 8)) == list("efgh")
+        assert texts(consumer.read(topic, "latest")) == []
+        assert texts(consumer.read(topic, 7, 7)) == []
+        assert texts(consumer.read(topic, 8, 1000)) == list("ij")  # what is there now
+        narrow = consumer.read(topic, 3, 5, columns=["offset", "partition"])
+        assert narrow.to_pylist() == [{"offset": 3, "partition": 0}, {"offset": 4, "partition": 0}]
+        with pytest.raises(ValueError, match="no partition 1"):
+            consumer.read(topic, {1: 0})
+        with pytest.raises(OffsetOutOfRange):
+            consumer.read(topic, 11, 12)
+        with pytest.raises(TopicNotFound):
+            consumer.read("no-such-topic")
+
+
+def test_others_take_the_stream(bootstrap: str, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, *"abc")
+    with Consumer(bootstrap, columns=["value", "topic"]) as consumer:
+        assert texts(pa.table(consumer.scan(topic))) == list("abc")
+        reader = pa.RecordBatchReader.from_stream(consumer.scan(topic))
+        assert texts(reader.read_all()) == list("abc")
+        with consumer.scan(topic) as batches:
+            assert batches.schema == consumer.schema
+
+
+def test_records_one_by_one_and_then_batches(bootstrap: str, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, *"abcdef")
+    place = TopicPartition(topic, 0)
+    with Consumer(bootstrap) as consumer:
+        consumer.assign({place: "earliest"})
+        first, second = itertools.islice(consumer, 2)
+        assert (first.topic, first.offset, first.key, first.value) == (topic, 0, b"0", b"a")
+        assert first.timestamp == datetime.fromtimestamp(NOW / 1000, UTC)
+        assert second.headers == ()
+        assert consumer.position(place) == 2
+        assert drain(consumer, 4) == list("cdef")
+        assert consumer.position(place) == 6
+        assert consumer.lag() == {place: 0}
+        assert consumer.next_record(timeout=0.2) is None
+
+
+def test_seeking_and_pausing(bootstrap: str, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, partitions=2)
+    write_values(bootstrap, topic, 0, *"abc")
+    write_values(bootstrap, topic, 1, *"xyz")
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([zero, one])
+        assert sorted(drain(consumer, 6)) == list("abcxyz")
+        consumer.seek(zero, 1)
+        assert drain(consumer, 2) == list("bc")
+        consumer.seek_all({zero: "earliest", one: datetime.fromtimestamp((NOW + 2) / 1000)})
+        consumer.pause(zero)
+        assert consumer.paused == {zero}
+        assert drain(consumer, 1) == ["z"]
+        assert consumer.next_batch(timeout=0.5) is None
+        consumer.resume(zero)
+        assert drain(consumer, 3) == list("abc")
+        with pytest.raises(ValueError, match="is not assigned"):
+            consumer.seek((topic, 7), 0)
+
+
+def test_where_reading_begins(bootstrap: str, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    write(
+        bootstrap,
+        topic,
+        0,
+        [
+            build_batch(values("old", at=1000)),
+            build_batch(values("new", at=int(time.time() * 1000))),
+        ],
+    )
+    place = (topic, 0)
+    for reset, expected in (("earliest", ["old", "new"]), ("by_duration:PT1H", ["new"])):
+        with Consumer(bootstrap, auto_offset_reset=reset) as consumer:
+            consumer.assign([place])
+            assert drain(consumer, len(expected)) == expected
+    with Consumer(bootstrap) as consumer:  # latest
+        consumer.assign([place])
+        assert consumer.position(place) == 2
+        write_values(bootstrap, topic, 0, "newest")
+        assert drain(consumer, 1) == ["newest"]
+    with Consumer(bootstrap, auto_offset_reset="none") as consumer:
+        with pytest.raises(NoStartingOffset):
+            consumer.assign([place])
+        consumer.assign({place: 2})
+        assert drain(consumer, 1) == ["newest"]
+        consumer.seek(place, 100)
+        for _ in range(2):  # until it is sought elsewhere
+            with pytest.raises(OffsetOutOfRange, match="offset 100 is not in the log"):
+                consumer.next_batch(timeout=PATIENCE)
+        consumer.seek(place, 1)
+        assert drain(consumer, 2) == ["new", "newest"]
+    with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign({place: 100})
+        assert drain(consumer, 3) == ["old", "new", "newest"]
+
+
+def test_commits(bootstrap: str, admin: Admin, topic: str, group: str) -> None:
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, *"abc")
+    place = TopicPartition(topic, 0)
+    options = {"group": group, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    with Consumer(bootstrap, **options) as consumer:
+        consumer.assign([place])
+        assert drain(consumer, 3) == list("abc")
+        assert consumer.committed() == {}
+        consumer.commit()
+        assert consumer.committed()[place].offset == 3
+        consumer.commit({place: (1, "half-way")})
+        assert consumer.committed(place)[place] == CommittedOffset(1, metadata="half-way")
+    with Consumer(bootstrap, **options) as consumer:
+        consumer.assign([place])
+        assert drain(consumer, 2) == list("bc")
+    consumer = Consumer(bootstrap)
+    with pytest.raises(ConfigurationError, match="give the consumer a group"):
+        consumer.commit()
+    consumer.close()
+    with pytest.raises(ClientClosed):
+        consumer.next_batch()
+
+
+def test_what_counts_as_dealt_with(bootstrap: str, admin: Admin, topic: str, group: str) -> None:
+    """Auto-commit leaves out what the user has not come back from."""
+    admin.create_topic(topic)
+    write(bootstrap, topic, 0, [build_batch(values("a")), build_batch(values("b"))])
+    place = TopicPartition(topic, 0)
+    options = {"group": group, "auto.offset.reset": "earliest", "auto.commit.interval.ms": 50}
+    with Consumer(bootstrap, max_rows=1, **options) as consumer:
+        consumer.assign([place])
+        assert drain(consumer, 1) == ["a"]
+        assert drain(consumer, 1) == ["b"]
+        deadline = time.monotonic() + PATIENCE
+        while consumer.committed().get(place) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert consumer.committed()[place].offset == 1
+    with Consumer(bootstrap, **options) as consumer:  # closing is coming back
+        assert consumer.committed(place)[place].offset == 2
+
+
+def test_auto_commit_does_not_undo_a_commit(
+    bootstrap: str, admin: Admin, topic: str, group: str
+) -> None:
+    admin.create_topic(topic)
+    write(bootstrap, topic, 0, [build_batch(values("a")), build_batch(values("b"))])
+    place = TopicPartition(topic, 0)
+    options = {"auto.offset.reset": "earliest", "auto.commit.interval.ms": 3_600_000}
+    with Consumer(bootstrap, group=group, max_rows=1, **options) as consumer:
+        consumer.assign([place])
+        assert drain(consumer, 1) == ["a"]
+        assert drain(consumer, 1) == ["b"]  # from which the user has not come back
+        consumer.commit()
+        # What an interval or the loss of the partition would do.
+        consumer._loop.run(consumer._consumer._commit_dealt_with([place]))
+        assert consumer.committed()[place].offset == 2
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_transactions(bootstrap: str, admin: Admin, topic: str, isolation: str) -> None:
+    admin.create_topic(topic)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": f"id-{topic}", "linger.ms": 0}
+    )
+    producer.init_transactions(PATIENCE)
+    for value, commits in (("a", True), ("b", False), ("c", True), ("d", False)):
+        producer.begin_transaction()
+        producer.produce(topic, value)
+        producer.flush(PATIENCE)
+        if commits:
+            producer.commit_transaction(PATIENCE)
+        else:
+            producer.abort_transaction(PATIENCE)
+    expected = list("ac") if isolation == "read_committed" else list("abcd")
+    with Consumer(bootstrap, isolation_level=isolation) as consumer:
+        assert texts(consumer.read(topic)) == expected
+        assert texts(consumer.read(topic, 2)) == expected[1:]
+        consumer.assign({(topic, 0): 0})
+        assert drain(consumer, len(expected)) == expected
+
+
+def test_small_room(bootstrap: str, admin: Admin, topic: str) -> None:
+    """Far more data than may wait: it comes all the same, and waiting stays within the limit."""
+    admin.create_topic(topic, partitions=3)
+    payload = [Record(index, NOW, None, b"%d" % index * 1000) for index in range(200)]
+    for partition in range(3):
+        write(bootstrap, topic, partition, [build_batch(payload, codec=Codec.LZ4)] * 8)
+    options = {"queued.max.messages.kbytes": 1024, "max.partition.fetch.bytes": 100_000}
+    with Consumer(bootstrap, max_rows=500, **options) as consumer:
+        consumer.assign({(topic, partition): "earliest" for partition in range(3)})
+        queue = consumer._consumer._fetcher.queue
+        rows = most = 0
+        while rows < 200 * 24:
+            batch = consumer.next_batch(timeout=PATIENCE)
+            assert batch is not None
+            assert batch.num_rows <= 500
+            rows += batch.num_rows
+            most = max(most, queue.occupied)
+        # Compressed, a batch of these has a hundredth of its size.
+        assert most < 8 * 1024 * 1024
+        deadline = time.monotonic() + PATIENCE
+        while queue.occupied and time.monotonic() < deadline:
+            time.sleep(0.01)  # the last of the decoders is on its way out
+        assert queue.occupied == 0
+
+
+async def test_the_asynchronous_twin(bootstrap: str, topic: str) -> None:
+    async with AsyncConsumer(bootstrap) as consumer:
+        with pytest.raises(TopicNotFound):
+            await consumer.subscribe(topic)
+
+
+def test_subscribing_without_a_group(bootstrap: str, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, partitions=1)
+    write_values(bootstrap, topic, 0, "a")
+    options = {"auto.offset.reset": "earliest", "metadata.max.age.ms": 200}
+    with Consumer(bootstrap, **options) as consumer:
+        consumer.subscribe(topic)
+        assert drain(consumer, 1) == ["a"]
+        admin.create_partitions(topic, 2)
+        write_values(bootstrap, topic, 1, "b")
+        assert drain(consumer, 1) == ["b"]
+        assert consumer.assignment == {(topic, 0), (topic, 1)}
+
+
+def test_a_deleted_topic(bootstrap: str, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, "a")
+    with Consumer(bootstrap) as consumer:
+        consumer.assign({(topic, 0): 0})
+        assert drain(consumer, 1) == ["a"]
+        admin.delete_topics([topic])
+        with pytest.raises(TopicNotFound, match=topic):
+            consumer.next_batch(timeout=PATIENCE)
+
+
+def test_a_damaged_log(broker: BrokerProcess, topic: str) -> None:
+    """What lies before the damage is handed out; then the damage is told, and can be passed."""
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topic(topic)
+    write(
+        broker.bootstrap, topic, 0, [build_batch(values(text)) for text in ("one", "two", "three")]
+    )
+    (segment,) = broker.data.glob(f"**/{topic}-0/*.log")
+    damaged = bytearray(segment.read_bytes())
+    at = damaged.index(b"two")
+    with segment.open("r+b") as file:
+        file.seek(at)
+        file.write(b"TWO")
+    with Consumer(broker.bootstrap) as consumer:
+        consumer.assign({(topic, 0): 0})
+        assert drain(consumer, 1) == ["one"]
+        for _ in range(2):
+            with pytest.raises(CorruptRecords, match=f"{topic}-0: batch at offset 1: the CRC32C"):
+                consumer.next_batch(timeout=PATIENCE)
+        assert consumer.position((topic, 0)) == 1
+        consumer.seek((topic, 0), 2)
+        assert drain(consumer, 1) == ["three"]
+        with pytest.raises(CorruptRecords):
+            consumer.read(topic)
+    with Consumer(broker.bootstrap, check_crcs=False) as consumer:
+        assert texts(consumer.read(topic)) == ["one", "TWO", "three"]
+
+
+def test_a_broker_that_comes_back(tmp_path: Path, topic: str) -> None:
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with BrokerProcess(tmp_path / "data", settings=settings) as process:
+        with Admin(process.bootstrap) as admin:
+            admin.create_topic(topic)
+        write_values(process.bootstrap, topic, 0, "before")
+        with Consumer(process.bootstrap, group="g", auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(topic)
+            assert drain(consumer, 1) == ["before"]
+            process.kill()
+            process.start()
+            write_values(process.bootstrap, topic, 0, "after")
+            found = drain(consumer, 1)
+            # A group may have to begin at its last commit.
+            assert found in (["after"], ["before", "after"])

@@ -1,0 +1,216 @@
+"""Groups, by both protocols, against Ottla, against a broker like Kafka 2.4, and Apache Kafka."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from consumer_kit.writing import write_values
+
+from ottla import Admin, Consumer
+from ottla.client.consumer.classic import ClassicMembership
+from ottla.client.consumer.next_generation import NextGenerationMembership
+from ottla.client.errors import OttlaError, Unsupported
+from ottla.client.positions import TopicPartition
+
+PATIENCE = 30  # seconds
+
+Make = Callable[..., Consumer]
+
+
+@pytest.fixture(params=["classic", "cooperative", "consumer"])
+def make(request: pytest.FixtureRequest, bootstrap: str, kind: str, group: str) -> Iterator[Make]:
+    """Makes members of one group."""
+    if request.param == "consumer":
+        if kind == "older":
+            pytest.skip("Kafka 2.4 has no groups of the next generation")
+        protocol: dict[str, object] = {"group.protocol": "consumer"}
+    else:
+        strategy = "range" if request.param == "classic" else "cooperative-sticky"
+        protocol = {
+            "group.protocol": "classic",
+            "partition.assignment.strategy": strategy,
+            "heartbeat.interval.ms": 100,
+            "session.timeout.ms": 6000,
+        }
+    with ExitStack() as stack:
+
+        def one(**options: object) -> Consumer:
+            settings = {"auto.offset.reset": "earliest", **protocol, **options}
+            return stack.enter_context(Consumer(bootstrap, group=group, **settings))
+
+        yield one
+
+
+def until(condition: Callable[[], bool], *, polling: tuple[Consumer, ...] = ()) -> None:
+    """Wait for the condition; the consumers go on asking for records meanwhile."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        for consumer in polling:
+            consumer.next_batch(timeout=0.01)
+        time.sleep(0.02)
+
+
+def places(topic: str, count: int) -> set[TopicPartition]:
+    return {TopicPartition(topic, index) for index in range(count)}
+
+
+def test_members_share_and_inherit(bootstrap: str, admin: Admin, topic: str, make: Make) -> None:
+    admin.create_topic(topic, partitions=4)
+    for partition in range(4):
+        write_values(bootstrap, topic, partition, f"a{partition}")
+    first = make()
+    first.subscribe(topic)
+    until(lambda: first.assignment == places(topic, 4))
+    found = [value for batch in _take(first, 4) for value in batch]
+    assert sorted(found) == [b"a0", b"a1", b"a2", b"a3"]
+    first.commit()
+
+    second = make()
+    heard: list[frozenset[TopicPartition]] = []
+    second.subscribe(topic, on_assign=heard.append)
+    until(
+        lambda: len(first.assignment) == 2 and len(second.assignment) == 2,
+        polling=(first, second),
+    )
+    assert first.assignment | second.assignment == places(topic, 4)
+    assert frozenset().union(*heard) >= second.assignment
+    assert second.positions() == dict.fromkeys(second.assignment, 1)  # what was committed
+
+    for partition in range(4):
+        write_values(bootstrap, topic, partition, f"b{partition}")
+    values = [
+        value for consumer in (first, second) for batch in _take(consumer, 2) for value in batch
+    ]
+    assert sorted(values) == [b"b0", b"b1", b"b2", b"b3"]
+
+    second.commit()  # else it would read its last batch again
+    first.close()  # leaves, and commits what was handed out
+    until(lambda: second.assignment == places(topic, 4), polling=(second,))
+    assert set(second.positions().values()) == {2}
+
+
+def _take(consumer: Consumer, count: int) -> Iterator[list[bytes]]:
+    """Batches of values until there have been `count` of them."""
+    while count > 0:
+        batch = consumer.next_batch(timeout=PATIENCE)
+        assert batch is not None
+        count -= batch.num_rows
+        yield batch.column("value").to_pylist()
+
+
+def test_closing_leaves_the_group(
+    bootstrap: str, admin: Admin, topic: str, group: str, make: Make
+) -> None:
+    admin.create_topic(topic)
+    consumer = make()
+    consumer.subscribe(topic)
+    (described,) = admin.describe_groups([group]).values()
+    assert len(described.members) == 1
+    consumer.close()
+    (described,) = admin.describe_groups([group]).values()
+    assert not described.members
+
+
+def test_a_static_member_comes_back_to_its_own(admin: Admin, topic: str, make: Make) -> None:
+    admin.create_topic(topic, partitions=2)
+    one = make(group_instance_id="one")
+    two = make(group_instance_id="two")
+    one.subscribe(topic)
+    two.subscribe(topic)
+    until(lambda: len(one.assignment) == len(two.assignment) == 1, polling=(one, two))
+    before = one.assignment
+    one.close()
+    again = make(group_instance_id="one")
+    again.subscribe(topic)
+    until(lambda: again.assignment == before, polling=(two, again))
+    assert len(two.assignment) == 1
+
+
+def test_topics_by_pattern(bootstrap: str, admin: Admin, topic: str, make: Make) -> None:
+    admin.create_topic(f"{topic}-a")
+    consumer = make(**{"metadata.max.age.ms": 200})
+    consumer.subscribe(re.compile(rf"{topic}-[a-z]"))
+    until(lambda: consumer.assignment == {(f"{topic}-a", 0)}, polling=(consumer,))
+    admin.create_topic(f"{topic}-b")
+    admin.create_topic(f"{topic}-0")
+    expected = {(f"{topic}-a", 0), (f"{topic}-b", 0)}
+    until(lambda: consumer.assignment == expected, polling=(consumer,))
+    assert consumer.subscription == {f"{topic}-a", f"{topic}-b"}
+
+
+def test_whoever_does_not_come_back_is_left_out(admin: Admin, topic: str, make: Make) -> None:
+    admin.create_topic(topic, partitions=2)
+    sleeper = make(**{"max.poll.interval.ms": 1500})
+    sleeper.subscribe(topic)
+    until(lambda: len(sleeper.assignment) == 2, polling=(sleeper,))
+    awake = make()
+    awake.subscribe(topic)
+    until(lambda: len(awake.assignment) == 2, polling=(awake,))
+    until(lambda: len(sleeper.assignment) == len(awake.assignment) == 1, polling=(awake, sleeper))
+
+
+def test_the_best_protocol_there_is(
+    bootstrap: str, kind: str, admin: Admin, topic: str, group: str
+) -> None:
+    admin.create_topic(topic)
+    with Consumer(bootstrap, group=group) as consumer:
+        consumer.subscribe(topic)
+        expected = ClassicMembership if kind == "older" else NextGenerationMembership
+        assert type(consumer._consumer._membership) is expected
+    if kind == "older":
+        consumer = Consumer(bootstrap, group=group, group_protocol="consumer")
+        with pytest.raises(Unsupported):
+            consumer.subscribe(topic)
+        consumer.close()
+
+
+def test_with_members_of_another_maker(
+    bootstrap: str, admin: Admin, topic: str, make: Make, group: str
+) -> None:
+    """librdkafka in the same group, of whichever protocol: they share."""
+    admin.create_topic(topic, partitions=4)
+    ours = make()
+    options: dict[str, object] = {
+        "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+    }  # fmt: skip
+    if ours.settings.group_protocol == "consumer":
+        options["group.protocol"] = "consumer"
+    else:
+        options["partition.assignment.strategy"] = ",".join(ours.settings.assignment_strategies)
+        options["heartbeat.interval.ms"] = 100
+    theirs = confluent_kafka.Consumer(options)
+    try:
+        # Ours first: librdkafka takes part in a rebalance only while somebody polls it, and the other
+        # way round our `subscribe` would wait for a member that waits for us.
+        ours.subscribe(topic)
+        theirs.subscribe([topic])
+
+        def shared() -> bool:
+            theirs.poll(0.05)
+            mine = ours.assignment
+            other = {TopicPartition(each.topic, each.partition) for each in theirs.assignment()}
+            return len(mine) == 2 and len(other) == 2 and mine | other == places(topic, 4)
+
+        until(shared, polling=(ours,))
+    finally:
+        theirs.close()
+    until(lambda: ours.assignment == places(topic, 4), polling=(ours,))
+
+
+def test_an_assignor_that_is_none(bootstrap: str, admin: Admin, topic: str, group: str) -> None:
+    admin.create_topic(topic)
+    options = {"group.protocol": "classic", "partition.assignment.strategy": "best"}
+    consumer = Consumer(bootstrap, group=group, **options)
+    with pytest.raises(OttlaError, match="not 'best'"):
+        consumer.subscribe(topic)
+    consumer.close()
