@@ -30,7 +30,7 @@ types: setup
 	$(BIN)/mypy
 
 layers: setup
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 tests: setup
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not soak" --reruns 1 -rfER

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from ottla.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ottla.client.admin import Admin as Admin
     from ottla.client.admin import AsyncAdmin as AsyncAdmin
+    from ottla.client.consumer import AsyncConsumer as AsyncConsumer
+    from ottla.client.consumer import Consumer as Consumer
+    from ottla.client.producer import AsyncProducer as AsyncProducer
+    from ottla.client.producer import Producer as Producer
 
 _HOMES = {
     "Admin": "ottla.client.admin",

@@ -12,12 +12,12 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from ottla import __version__
 from ottla.cli import configs, consume, groups, logs, produce, serve, topics, transactions
 from ottla.cli.closing import close_all
 from ottla.cli.failures import FAILED, INTERRUPTED, PIPE_CLOSED, Failure
 from ottla.cli.options import Json, help_group
 from ottla.cli.output import note, write_document, write_line
+from ottla.version import __version__
 
 
 class _Ottla(TyperGroup):

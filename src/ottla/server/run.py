@@ -11,8 +11,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from ottla import __version__
 from ottla.server.broker import Broker, CannotStart
+from ottla.version import __version__
 
 if TYPE_CHECKING:
     from ottla.server.config import BrokerConfig

@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 from struct import Struct, pack
 from typing import Final, TypeVar
 
-from ottla import __version__
 from ottla.protocol.apis import ApiKey, api_name
 from ottla.protocol.errors import ErrorCode, error_code
 from ottla.protocol.frame import (
@@ -40,6 +39,7 @@ from ottla.protocol.frame import (
 )
 from ottla.protocol.message import Buffer, MalformedMessage, Message
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.version import __version__
 from ottla.wire.channel import Channel, PlainChannel, TlsChannel, tune
 from ottla.wire.errors import (
     ConnectFailed,

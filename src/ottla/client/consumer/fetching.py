@@ -112,6 +112,7 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ottla-decode")
         self._forget_refresh = cluster.on_refresh(self.wake)
+        self._ahead = False  # whether an answer is being decoded before it is its turn
         self._closed = False
 
     # What is read
@@ -411,7 +412,9 @@ class Fetcher:
         begun: asyncio.Future[_Some] | None = None
         try:
             if before is not None and not before.done():
-                if not in_place and self.queue.occupied <= self.queue.limit:
+                # One answer ahead at most: what is made of it is not counted until it is its turn.
+                if not in_place and not self._ahead and self.queue.occupied <= self.queue.limit:
+                    self._ahead = True
                     begun = loop.run_in_executor(self._threads, _some, results)
                 await asyncio.wait([before])
             while state.turn == turn and state.failed is None:
@@ -420,9 +423,11 @@ class Fetcher:
                     await self.queue.space()
                 if in_place:
                     some = _some(results)
+                elif begun is not None:
+                    some = await begun
+                    begun, self._ahead = None, False
                 else:
-                    some = await (begun or loop.run_in_executor(self._threads, _some, results))
-                    begun = None
+                    some = await loop.run_in_executor(self._threads, _some, results)
                 if state.turn != turn:
                     return
                 for rows, next_offset in some.made:
@@ -436,6 +441,7 @@ class Fetcher:
                     return
         finally:
             if begun is not None:
+                self._ahead = False
                 await asyncio.wait([begun])
             del results
             self.queue.release(size)
