@@ -59,5 +59,6 @@ def test_importing_all_messages() -> None:
         "uuid",
     }
     ours = {name for name in found["modules"] if name.startswith("ottla")}
-    assert all(name == "ottla" or name.startswith("ottla.protocol") for name in ours)
+    ours -= {"ottla", "ottla.version"}
+    assert all(name.startswith("ottla.protocol") for name in ours)
     assert "ottla.protocol.compiler" not in ours
