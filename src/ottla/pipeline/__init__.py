@@ -1,5 +1,0 @@
-"""Data pipelines on Spark: the session that everything runs in."""
-
-from ottla.pipeline.session import session
-
-__all__ = ["session"]
