@@ -1,0 +1,5 @@
+"""Data pipelines on Spark: the session that everything runs in."""
+
+from ottla.pipeline.session import session
+
+__all__ = ["session"]

@@ -1,0 +1,18 @@
+"""Spark's data source `ottla`: topics, and folders of logs, as DataFrames. No jars.
+
+    spark.dataSource.register(pyspark_ottla.OttlaDataSource)      # ottla.pipeline.session() does it
+    spark.read.format("ottla").option("kafka.bootstrap.servers", "localhost:9092")
+        .option("subscribe", "orders").load()
+
+Options, schema and offsets are those of Spark's own Kafka source; docs/spark.md has the list. So far
+it reads in batch queries; streaming queries and writes are refused by name.
+
+Spark registers classes called `DefaultSource` in packages called `pyspark_…` by itself, where it
+finds the package (an activated environment, or PYSPARK_PYTHON).
+"""
+
+from pyspark_ottla.source import OttlaDataSource
+
+DefaultSource = OttlaDataSource
+
+__all__ = ["DefaultSource", "OttlaDataSource"]

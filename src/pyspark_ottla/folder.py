@@ -1,0 +1,347 @@
+"""Reading folders of logs, with no broker: Ottla's and Apache Kafka's data folders, or one log of them.
+
+A data folder has a folder `<topic>-<partition>` for each log, and in it segments, files
+`<base offset>.log` of record batches one after the other. The plan walks along all batches' headers
+once (their contents stay unread) and so knows what brokers keep in other files: the end, which
+transactions were aborted, where those that are still open begin, and a place in a file for every few
+MiB to begin reading at. Checksums are checked where records are read.
+
+A batch that is cut off at the end of the last segment is what a crash (or a broker at work) leaves:
+the log ends before it. Anything else that is wrong is an error that names the file and the offset.
+Offsets before the one in `log-start-offset-checkpoint` have been deleted, if the files have them or not.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+
+from ottla.client.positions import TopicPartition
+from ottla.record.batch import (
+    CONTROL_BIT,
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MAGIC_AT,
+    TRANSACTIONAL_BIT,
+    records,
+)
+from ottla.record.control import ABORT, COMMIT, control_type
+from ottla.record.errors import InvalidBatch
+from pyspark_ottla.errors import DamagedLog, OptionError
+from pyspark_ottla.options import SourceOptions
+from pyspark_ottla.ranges import Held, Range, divided, for_each, lost, ranges_between
+from pyspark_ottla.rows import MAX_BYTES, MAX_ROWS, SparkRows
+
+logger = logging.getLogger(__name__)
+
+_LOG_FOLDER: Final = re.compile(r"(.+)-(\d{1,10})")
+_SEGMENT: Final = re.compile(r"(\d{20})\.log")
+_LOG_STARTS: Final = "log-start-offset-checkpoint"
+_MARK_EVERY: Final = 4 * 1024 * 1024  # bytes
+_SMALLEST_LENGTH: Final = HEADER_SIZE - LENGTH_OVERHEAD
+_SMALLEST_OLDER: Final = 14  # bytes behind the size of a message with neither key nor value
+_TORN: Final = -1
+
+
+class Aborted(NamedTuple):
+    """A transaction whose records are not to be seen."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+
+
+class Stretch(NamedTuple):
+    """Bytes of a segment, from a batch's first to the end of another; `first_offset` is there."""
+
+    path: str
+    start: int
+    end: int
+    first_offset: int
+
+
+class Piece(NamedTuple):
+    """What one of Spark's partitions reads."""
+
+    offsets: Range
+    stretches: tuple[Stretch, ...]
+    aborted: tuple[Aborted, ...]
+
+
+@dataclass
+class _Log:
+    """What the headers of a log's batches say."""
+
+    first: int
+    end: int
+    stretches: list[Stretch] = field(default_factory=list)  # in the order of their offsets
+    aborted: list[Aborted] = field(default_factory=list)
+    open: dict[int, int] = field(
+        default_factory=dict
+    )  # producer id -> its transaction's first offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        return min(self.open.values(), default=self.end)
+
+    def piece(self, wanted: Range, committed_only: bool) -> Piece:
+        needed = []
+        for number, stretch in enumerate(self.stretches):
+            following = self.stretches[number + 1 : number + 2]
+            behind = following[0].first_offset if following else self.end
+            if stretch.first_offset < wanted.end and behind > wanted.start:
+                needed.append(stretch)
+        aborted = [
+            each
+            for each in self.aborted
+            if each.first_offset < wanted.end and each.marker_offset >= wanted.start
+        ]
+        return Piece(wanted, tuple(_joined(needed)), tuple(aborted) if committed_only else ())
+
+
+def _joined(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+    """Those that follow each other in a file as one."""
+    last: Stretch | None = None
+    for each in stretches:
+        if last is not None and last.path == each.path:
+            last = last._replace(end=each.end)
+            continue
+        if last is not None:
+            yield last
+        last = each
+    if last is not None:
+        yield last
+
+
+# Planning
+
+
+def plan(options: SourceOptions) -> list[Piece]:
+    """The pieces of a query over the logs as they are now."""
+    folders = _selected(options)
+    logs = {partition: _survey(partition, path) for partition, path in folders.items()}
+    held = {
+        partition: Held(log.first, log.last_stable_offset if options.committed_only else log.end)
+        for partition, log in logs.items()
+    }
+    assert options.start.offsets is not None
+    assert options.end.offsets is not None
+    ranges = ranges_between(
+        for_each(options.start.offsets, options.start, held),
+        for_each(options.end.offsets, options.end, held),
+        held,
+        options,
+    )
+    pieces = divided(ranges, options.min_partitions, options.max_records_per_partition)
+    return [logs[each.partition].piece(each, options.committed_only) for each in pieces]
+
+
+def _selected(options: SourceOptions) -> dict[TopicPartition, Path]:
+    """The folders of the logs to be read."""
+    root = _local(options.path or "")
+    if not root.is_dir():
+        raise OptionError(f"path: {root} is no folder")
+    candidates = [root] if _segments(root) else sorted(root.iterdir())
+    found = {}
+    for folder in candidates:
+        name = _LOG_FOLDER.fullmatch(folder.name)
+        if name is None or not _segments(folder):
+            continue
+        partition = TopicPartition(name[1], int(name[2]))
+        if options.selects(*partition) or (folder == root and options.selection is None):
+            found[partition] = folder
+    wanted: set[object] = set(options.assigned or options.subscribed)
+    there: set[object] = set(found) | {each.topic for each in found}
+    missing = sorted(map(str, wanted - there))
+    if missing:
+        raise OptionError(f"{options.selection}: there is no log of {missing[0]} in {root}")
+    if not found:
+        raise OptionError(
+            f"path: {root} holds no logs (folders TOPIC-PARTITION with files of segments)"
+            + ("" if options.selection is None else f" that {options.selection} means")
+        )
+    return found
+
+
+def _local(path: str) -> Path:
+    if path.startswith("file:"):
+        path = unquote(urlparse(path).path)
+    return Path(path).resolve()
+
+
+def _segments(folder: Path) -> list[tuple[int, Path]]:
+    """The segments by their base offsets; files under way (.cleaned, .swap, .deleted) are none."""
+    if not folder.is_dir():
+        return []
+    named = ((_SEGMENT.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(name[1]), path) for name, path in named if name is not None)
+
+
+def _survey(partition: TopicPartition, folder: Path) -> _Log:
+    segments = _segments(folder)
+    first = max(segments[0][0], _log_start(partition, folder.parent / _LOG_STARTS))
+    log = _Log(first, segments[0][0])
+    for base_offset, path in segments:
+        if base_offset < log.end:
+            raise DamagedLog(f"{path}: offset {base_offset} is in the segment before it, too")
+        log.end = base_offset
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            if size == 0:
+                continue
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                _walk(log, str(path), data, torn_allowed=path == segments[-1][1])
+    log.first = min(log.first, log.end)
+    return log
+
+
+def _log_start(partition: TopicPartition, path: Path) -> int:
+    """What the checkpoint of a data folder says; 0 if nothing."""
+    try:
+        lines = path.read_text().splitlines()[2:]
+        entries = (line.split() for line in lines)
+        offsets = {TopicPartition(topic, int(index)): int(at) for topic, index, at in entries}
+    except FileNotFoundError:
+        return 0
+    except ValueError:
+        raise DamagedLog(f"{path}: it is no checkpoint of offsets") from None
+    return offsets.get(partition, 0)
+
+
+def _walk(log: _Log, path: str, data: mmap.mmap, *, torn_allowed: bool) -> None:
+    """Take over what the headers of a segment's batches say."""
+    size = len(data)
+    at = begun = 0
+    first_offset = log.end
+    while at < size:
+        end = _end_of_batch(path, data, at, log.end)
+        if end == _TORN:
+            if not torn_allowed:
+                raise DamagedLog(f"{path}: the batch at offset {log.end} (byte {at}) is cut off")
+            logger.warning(
+                "%s: the last %d bytes are no whole batch; the log ends at offset %d",
+                path,
+                size - at,
+                log.end,
+            )
+            break
+        if at - begun >= _MARK_EVERY:
+            log.stretches.append(Stretch(path, begun, at, first_offset))
+            begun, first_offset = at, log.end
+        if data[at + MAGIC_AT] == MAGIC:
+            fields = HEADER.unpack_from(data, at)
+            base_offset, attributes, last_delta, producer_id = (fields[n] for n in (0, 5, 6, 9))
+            if attributes & TRANSACTIONAL_BIT:
+                if attributes & CONTROL_BIT:
+                    _end_transaction(log, path, producer_id, base_offset, data[at:end])
+                else:
+                    log.open.setdefault(producer_id, base_offset)
+            log.end = base_offset + last_delta + 1
+        else:
+            log.end = int.from_bytes(data[at : at + 8], signed=True) + 1
+        at = end
+    if at > begun:
+        log.stretches.append(Stretch(path, begun, at, first_offset))
+
+
+def _end_of_batch(path: str, data: mmap.mmap, at: int, expected: int) -> int:
+    """Where the batch ends; _TORN if its end is missing."""
+    size = len(data)
+    if size - at <= MAGIC_AT:
+        return _TORN
+    length = int.from_bytes(data[at + 8 : at + 12], signed=True)
+    if length == 0 and not any(data[at : at + HEADER_SIZE]):
+        # Space that was set aside: a log ends before it, but only if nothing comes behind.
+        return _TORN if _only_zeros(data, at) else _damaged(path, expected, at)
+    base_offset = int.from_bytes(data[at : at + 8], signed=True)
+    magic = data[at + MAGIC_AT]
+    smallest = _SMALLEST_LENGTH if magic == MAGIC else _SMALLEST_OLDER
+    if magic > MAGIC or length < smallest or base_offset < expected:
+        return _damaged(path, expected, at)
+    end = at + LENGTH_OVERHEAD + length
+    if end > size:
+        return _TORN
+    if magic == MAGIC and HEADER.unpack_from(data, at)[6] < 0:
+        return _damaged(path, expected, at)
+    return end
+
+
+def _only_zeros(data: mmap.mmap, at: int) -> bool:
+    parts = (data[start : start + _MARK_EVERY] for start in range(at, len(data), _MARK_EVERY))
+    return all(part.count(0) == len(part) for part in parts)
+
+
+def _damaged(path: str, offset: int, at: int) -> int:
+    raise DamagedLog(f"{path}: what stands at offset {offset} (byte {at}) is no batch")
+
+
+def _end_transaction(
+    log: _Log, path: str, producer_id: int, base_offset: int, batch: bytes
+) -> None:
+    try:
+        marker = next(records(batch), None)
+        kind = None if marker is None else control_type(marker)
+    except InvalidBatch as error:
+        raise DamagedLog(f"{path}: batch at offset {base_offset}: {error.reason}") from None
+    if kind not in (ABORT, COMMIT):
+        return
+    first_offset = log.open.pop(producer_id, None)
+    if kind == ABORT and first_offset is not None:
+        log.aborted.append(Aborted(producer_id, first_offset, base_offset))
+
+
+# Reading
+
+
+def read(piece: Piece, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece."""
+    layout = SparkRows(options.include_headers)
+    wanted = piece.offsets
+    for stretch in piece.stretches:
+        try:
+            with open(stretch.path, "rb") as file:
+                data = mmap.mmap(file.fileno(), stretch.end, access=mmap.ACCESS_READ)
+        except (FileNotFoundError, ValueError):
+            lost(f"{stretch.path} is gone or shorter than it was", options)
+            continue
+        # The mapping lives as long as views of it do: it is not closed by hand.
+        results = layout.decode(
+            memoryview(data)[_batch_with(wanted.start, data, stretch) : stretch.end],
+            wanted.partition,
+            start_offset=wanted.start,
+            end_offset=wanted.end,
+            aborted=[
+                (each.producer_id, each.first_offset)
+                for each in piece.aborted
+                if each.marker_offset >= stretch.first_offset
+            ],
+            max_rows=MAX_ROWS,
+            max_bytes=MAX_BYTES,
+        )
+        try:
+            for rows, next_offset in results:
+                if rows.num_rows:
+                    yield rows
+                if next_offset >= wanted.end:
+                    break  # what lies behind may be damaged: nobody has asked for it
+        except InvalidBatch as error:
+            raise DamagedLog(f"{stretch.path}: {error.reason}") from None
+
+
+def _batch_with(offset: int, data: mmap.mmap, stretch: Stretch) -> int:
+    """Where in the stretch to begin, to find this offset and all behind it."""
+    at = following = stretch.start
+    while following < stretch.end and int.from_bytes(data[following : following + 8]) <= offset:
+        at = following
+        following += LENGTH_OVERHEAD + int.from_bytes(data[at + 8 : at + 12])
+    return at

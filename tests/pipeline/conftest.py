@@ -1,0 +1,132 @@
+"""Fixtures of the pipeline's tests: one Spark session and one broker for all of them.
+
+A session takes seconds to start and a process holds one at most, so all tests here run on one worker.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+# The kits of the connection's and the interop tests serve here, too.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wire"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "interop"))
+
+from interop_kit import toolchain
+from wire_kit.fixtures import certificates
+from wire_kit.kafka import running_kafka
+
+from ottla.client.admin import Admin
+from ottla.testing import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from wire_kit.certificates import Certificates
+
+__all__ = ["certificates"]
+
+# Spark's own Kafka source; the versions are those that work with the Spark that is installed.
+CONNECTOR = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).resolve().parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            # Spark's start, and what a cold machine fetches, are no part of a test's time.
+            item.add_marker(pytest.mark.timeout(120, func_only=True))
+
+
+@dataclass(frozen=True)
+class Connector:
+    """The jars of Spark's own source, or why there are none."""
+
+    jars: tuple[Path, ...] = ()
+    missing: str = ""
+
+
+@pytest.fixture(scope="session")
+def connector() -> Connector:
+    def build(folder: Path) -> None:
+        goal = f"{toolchain.MAVEN_DEPENDENCY_PLUGIN}:copy"
+        with toolchain.locked("maven"):
+            for artifact in CONNECTOR:
+                wanted = [f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
+                command = [toolchain.tool("mvn"), "--batch-mode", "--quiet", goal, *wanted]
+                toolchain.run_build(command, folder)
+
+    try:
+        folder = toolchain.built("spark-connector", list(CONNECTOR), build)
+    except (pytest.skip.Exception, pytest.fail.Exception) as reason:
+        return Connector(missing=str(reason))
+    return Connector(tuple(sorted(folder.glob("*.jar"))))
+
+
+@pytest.fixture(scope="session")
+def spark(connector: Connector, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from ottla.pipeline import session
+
+    made = session(
+        "local[2]",
+        settings={
+            "spark.ui.enabled": "false",
+            # A JVM that lives for a minute: what starts fast is better than what runs fast.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
+            "spark.jars": ",".join(map(str, connector.jars)),
+        },
+    )
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {"auto.create.topics.enable": "false"}
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def admin(broker: BrokerProcess) -> Iterator[Admin]:
+    with Admin(broker.bootstrap) as client:
+        yield client
+
+
+@dataclass(frozen=True)
+class KafkaFolder:
+    """A running Apache Kafka and its data folder."""
+
+    bootstrap: str
+    data: Path
+
+
+@pytest.fixture(scope="session")
+def apache(
+    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
+) -> Iterator[KafkaFolder]:
+    folder = tmp_path_factory.mktemp("kafka")
+    with running_kafka(folder, certificates) as process:
+        yield KafkaFolder(process.bootstrap, folder / "data")
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test has."""
+    return f"pipeline-{uuid.uuid4().hex[:12]}"

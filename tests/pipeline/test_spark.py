@@ -1,0 +1,183 @@
+"""The source in a real Spark session."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import spark_partition_id
+
+from ottla import Producer
+from ottla.client.admin import Admin
+from ottla.client.positions import TopicPartition
+from ottla.testing import BrokerProcess
+from pyspark_ottla import OttlaDataSource
+from pyspark_ottla.errors import NotOffered
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from pipeline_kit.reading import write_transactions
+
+SCHEMA = (
+    "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+    "timestamp:timestamp,timestampType:int"
+)
+
+
+def load(spark: SparkSession, format_: str = "ottla", **options: Any) -> DataFrame:
+    """In names of options, __ stands for a dot."""
+    reader = spark.read.format(format_)
+    for name, value in options.items():
+        reader = reader.option(name.replace("__", "."), value)
+    return reader.load()
+
+
+@pytest.fixture(scope="module")
+def mixed(broker: BrokerProcess, admin: Admin) -> str:
+    """Three partitions: nulls, headers, codecs, transactions, a beginning that was deleted."""
+    topic = "spark-mixed"
+    admin.create_topic(topic, 3)
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        with Producer(broker.bootstrap, compression_type=codec) as producer:
+            for number in range(500):
+                producer.send(
+                    topic,
+                    None if number % 7 == 0 else b"%d" % number * (number % 50),
+                    key=None if number % 3 == 0 else b"k%d" % number,
+                    partition=number % 3,
+                    headers=[("a", b"1"), ("a", None), ("é", b"")] if number % 2 else None,
+                )
+    write_transactions(broker.bootstrap, topic)
+    admin.delete_records({TopicPartition(topic, 2): 10})
+    return topic
+
+
+def test_schema(spark: SparkSession) -> None:
+    servers = {"kafka__bootstrap__servers": "localhost:9092", "subscribe": "orders"}
+    assert load(spark, **servers).schema.simpleString() == SCHEMA + ">"
+    headers = ",headers:array<struct<key:string,value:binary>>>"
+    assert load(spark, includeHeaders=True, **servers).schema.simpleString() == SCHEMA + headers
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOffset": "earliest"}, "did you mean startingOffsets?"),
+        ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
+        ({"kafka__security__protocol": "SSH"}, "kafka.security.protocol takes"),
+    ],
+)
+def test_wrong_options_are_told_at_load(
+    spark: SparkSession, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(AnalysisException) as raised:
+        load(spark, kafka__bootstrap__servers="localhost:9092", subscribe="orders", **options)
+    assert said in str(raised.value)
+
+
+def test_what_is_not_offered_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="does not offer writes yet"):
+        spark.range(1).write.format("ottla").mode("append").save()
+    stream = spark.readStream.format("ottla").option("subscribe", "orders")
+    stream = stream.option("kafka.bootstrap.servers", "localhost:9092")
+    with pytest.raises(PySparkException, match="does not offer streaming reads yet"):
+        (
+            stream.load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "reads"))
+            .start()
+            .processAllAvailable()
+        )
+    with pytest.raises(NotOffered, match="does not offer streaming writes yet"):
+        OttlaDataSource({}).streamWriter(spark.range(1).schema, False)
+
+
+def test_a_schema_of_ones_own_is_refused(spark: SparkSession) -> None:
+    reader = spark.read.format("ottla").schema("a int").option("subscribe", "orders")
+    with pytest.raises(PySparkException, match="has a schema of its own"):
+        reader.option("kafka.bootstrap.servers", "localhost:9092").load().collect()
+
+
+def test_queries(spark: SparkSession, broker: BrokerProcess, mixed: str) -> None:
+    servers = {"kafka__bootstrap__servers": broker.bootstrap, "subscribe": mixed}
+    frame = load(spark, minPartitions=5, **servers)
+    groups = frame.groupBy("partition", spark_partition_id().alias("task")).count().collect()
+    assert len({row["task"] for row in groups}) == 5
+    assert sum(row["count"] for row in groups) == 5 * 500 + 20 - 10
+    assert len(frame.limit(3).collect()) == 3
+
+
+def test_a_folder_gives_the_same(spark: SparkSession, broker: BrokerProcess, mixed: str) -> None:
+    common = {"subscribe": mixed, "includeHeaders": True}
+    online = load(spark, kafka__bootstrap__servers=broker.bootstrap, **common)
+    # Which of the first records were deleted, the broker writes down now and then.
+    offline = load(spark, path=str(broker.data), **common).where("partition != 2 or offset >= 10")
+    rows = sorted(map(repr, online.collect()))
+    assert len(rows) == 5 * 500 + 20 - 10
+    assert sorted(map(repr, offline.collect())) == rows
+
+
+# Options, and whether Spark's own source refuses them.
+ROWS, REFUSED = False, True
+DIFFERENTIAL: list[tuple[bool, dict[str, Any]]] = [
+    (ROWS, {"includeHeaders": "true", "minPartitions": "7"}),
+    (ROWS, {"maxRecordsPerPartition": "500", "kafka__isolation__level": "read_uncommitted"}),
+    (
+        ROWS,
+        {
+            "startingOffsets": {"0": 3, "1": -2, "2": 10},
+            "endingOffsets": {"0": 700, "1": -1, "2": 10},
+        },
+    ),
+    (ROWS, {"startingOffsets": {"0": 0, "1": 0, "2": 0}, "failOnDataLoss": "false"}),
+    (REFUSED, {"startingOffsets": {"0": 0, "1": 0, "2": 0}}),
+    (REFUSED, {"startingOffsets": {"0": 3, "1": -2}}),
+    (REFUSED, {"startingOffsets": "latest"}),
+    (REFUSED, {"endingOffsets": "earliest"}),
+    (REFUSED, {"startingTimestamp": "9999999999999"}),
+    (REFUSED, {"failOnDataLoss": "maybe"}),
+    (REFUSED, {"minPartitions": "0"}),
+    (REFUSED, {"kafka__auto__offset__reset": "latest"}),
+]
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize(("refused", "options"), DIFFERENTIAL)
+def test_as_sparks_own_source(
+    spark: SparkSession,
+    connector: Any,
+    broker: BrokerProcess,
+    mixed: str,
+    refused: bool,
+    options: dict[str, Any],
+) -> None:
+    """The same rows and the same schema; what the one refuses, the other refuses, too."""
+    if connector.missing:
+        pytest.skip(f"Spark's own Kafka source is not to be had: {connector.missing}")
+    given = {
+        name: json.dumps({mixed: value}) if isinstance(value, dict) else value
+        for name, value in options.items()
+    }
+    given = {
+        "kafka__bootstrap__servers": broker.bootstrap,
+        "subscribe": mixed,
+        # The one thing that differs: the default here is read_committed.
+        "kafka__isolation__level": "read_committed",
+        **given,
+    }
+    results = [_result(spark, format_, given) for format_ in ("kafka", "ottla")]
+    assert results[0] == results[1]
+
+
+def _result(spark: SparkSession, format_: str, options: dict[str, Any]) -> object:
+    try:
+        frame = load(spark, format_, **options)
+        return frame.schema, sorted(map(repr, frame.collect()))
+    except (PySparkException, Py4JJavaError):
+        return "refused"
