@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.protocol.message import Buffer
 from ottla.wire.receiving import SMALL, FrameReceiver, UnacceptableFrame
 
 LIMIT = 4 * SMALL
@@ -47,42 +46,18 @@ def test_lengths_are_checked_before_anything_is_allocated(length: int) -> None:
         feed(FrameReceiver(LIMIT), struct.pack(">i", length), random.Random(1))
 
 
-def received(receiver: FrameReceiver, number: int, size: int) -> memoryview:
-    """One large frame, as it is given out."""
-    stream = struct.pack(">i", size) + bytes([number]) * size
-    frames: list[Buffer] = []
-    at = 0
-    while at < len(stream):
-        buffer = receiver.buffer()
-        count = min(len(buffer), len(stream) - at)
-        buffer[:count] = stream[at : at + count]
-        del buffer
-        at += count
-        frames += receiver.received(count)
-    (frame,) = frames
-    assert isinstance(frame, memoryview)
-    return frame
-
-
-@pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, 9 << 20])
-def test_a_buffer_that_somebody_holds_is_not_written_to(size: int) -> None:
+def test_a_buffer_that_somebody_holds_is_not_written_to() -> None:
+    size = 9 << 20
     receiver = FrameReceiver(2 * size)
-    held = [received(receiver, number, size + number) for number in range(7)]
-    assert [set(frame) for frame in held] == [{number} for number in range(7)]
-    assert [len(frame) for frame in held] == [size + number for number in range(7)]
-
-
-def test_a_large_buffer_that_nobody_holds_is_used_again() -> None:
-    size = 5 << 20
-    receiver = FrameReceiver(10 * size)
-    first = received(receiver, 1, size - 1000)
-    memory = first.obj
-    assert received(receiver, 2, size).obj is not memory, "it is held"
-    del first
-    assert received(receiver, 3, size).obj is memory, "also for a frame that is a little larger"
-    assert received(receiver, 4, size // 4).obj is not memory, "it would pin a much larger one"
-    others = [received(receiver, 5, 2 * size) for _ in range(6)]
-    assert len({id(frame.obj) for frame in others}) == len(others)
-    del others
-    memories = [received(receiver, 6, 2 * size).obj for _ in range(4)]
-    assert len({id(memory) for memory in memories}) == 1, "buffers that do not fit gave way"
+    held = []
+    for number in range(5):
+        stream = struct.pack(">i", size) + bytes([number]) * size
+        at = 0
+        while at < len(stream):
+            buffer = receiver.buffer()
+            count = min(len(buffer), len(stream) - at)
+            buffer[:count] = stream[at : at + count]
+            del buffer
+            at += count
+            held += list(receiver.received(count))
+    assert [set(frame) for frame in held] == [{number} for number in range(5)]

@@ -5,30 +5,22 @@ a time in one buffer and are copied out of it; a frame that is larger than that 
 exactly its own size, into which the rest of it is received directly. What is given on is a view of
 that buffer: the records of a Fetch answer are never copied on their way to whoever decodes them.
 
-A large buffer is used again once nobody holds a view of it any more: memory that the kernel has to map
-and clear page by page takes longer than receiving into it. For the same reason it is made of huge pages
-where the system has them, and cleared as it is filled, when the interpreter's lock is not held.
+A very large buffer is used again once nobody holds a view of it any more: memory that the kernel has
+to map and clear costs as much as receiving into it. (Below that the allocator keeps memory itself.)
 """
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final
 
 from ottla.protocol.message import Buffer
 
 SMALL: Final = 64 * 1024  # bytes of the buffer for small frames
-_KEPT_BUFFERS: Final = 4
-_KEPT_FROM: Final = 1024 * 1024  # bytes
-_KEPT_UNIT: Final = 1024 * 1024  # their sizes are multiples: the next frame may be a little larger
+_KEPT_BUFFERS: Final = 2
+_KEPT_FROM: Final = 8 * 1024 * 1024  # bytes
 _REUSED_ABOVE: Final = 0.5  # of a kept buffer's size: a smaller frame would pin a larger buffer
-
-_MADVISE_HUGE: Final = getattr(mmap, "MADV_HUGEPAGE", None)
-
-_Memory: TypeAlias = bytearray | mmap.mmap
 
 _unpack_length = Struct(">i").unpack_from
 
@@ -52,7 +44,7 @@ class FrameReceiver:
         # The large frame under way and how much of it is there; _start == _end meanwhile.
         self._large: memoryview | None = None
         self._filled = 0
-        self._kept: list[_Memory] = []
+        self._kept: list[bytearray] = []
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
@@ -93,20 +85,17 @@ class FrameReceiver:
         self._start = self._end = 0
 
     def _take_buffer(self, length: int) -> memoryview:
-        if length < _KEPT_FROM:
-            return memoryview(bytearray(length))
-        misfit = None  # the place of one that is too small or too large
-        for place, kept in enumerate(self._kept):
-            if not length <= len(kept) <= length / _REUSED_ABOVE:
-                misfit = place
-            elif _is_free(kept):
+        for position, kept in enumerate(self._kept):
+            if length <= len(kept) and length >= _REUSED_ABOVE * len(kept) and _is_free(kept):
+                self._kept.append(self._kept.pop(position))
                 return memoryview(kept)[:length]
-        fresh = _allocated(-(-length // _KEPT_UNIT) * _KEPT_UNIT)
-        if len(self._kept) < _KEPT_BUFFERS:
-            self._kept.append(fresh)
-        elif misfit is not None:
-            self._kept[misfit] = fresh
-        return memoryview(fresh)[:length]
+        fresh = bytearray(length)
+        if length < _KEPT_FROM:
+            return memoryview(fresh)
+        if len(self._kept) == _KEPT_BUFFERS:
+            del self._kept[0]
+        self._kept.append(fresh)
+        return memoryview(fresh)
 
     def _compact(self) -> None:
         if self._start == self._end:
@@ -117,23 +106,12 @@ class FrameReceiver:
             self._start, self._end = 0, rest
 
 
-def _allocated(size: int) -> _Memory:
-    if _MADVISE_HUGE is None:
-        return bytearray(size)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without huge pages
-        memory.madvise(_MADVISE_HUGE)
-    return memory
-
-
-def _is_free(memory: _Memory) -> bool:
-    """Whether no view of the memory is left. Views are all that is ever given out of it."""
-    # Python refuses to resize what anybody looks at.
+def _is_free(buffer: bytearray) -> bool:
+    """Whether no view of the buffer is left. Views are all that is ever given out of one."""
     try:
-        if isinstance(memory, mmap.mmap):
-            memory.resize(len(memory))
-        else:
-            memory.append(memory.pop())
+        # Python refuses to resize a bytearray that anybody looks at.
+        last = buffer.pop()
     except BufferError:
         return False
+    buffer.append(last)
     return True

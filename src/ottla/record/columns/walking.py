@@ -39,10 +39,9 @@ SMALLEST_RECORD = 7  # bytes
 _LEGACY_OVERHEAD = 12  # offset and size of a message in the old formats
 _SMALLEST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 _LARGEST_OFFSET = 2**63 - 1
-# The interpreter's lock is let go once in so many bytes: who waits for it, such as an event loop that
-# receives the next answer, gets it soon, and getting it back for each small batch would take longer
-# than the batch.
-_LOCK_RELEASED_EVERY = 128 * 1024
+# Bytes, whose checksum takes a tenth of a millisecond. Below that the interpreter's lock is kept: it is
+# let go for too short a time for anybody to take it, and getting it back has its price.
+_LOCK_RELEASED_ABOVE = 1024 * 1024
 
 
 class AbortedTransaction(NamedTuple):
@@ -86,7 +85,6 @@ class Walk:
         self.position = 0
         self._view = view
         self._check_crc = check_crc
-        self._unreleased = 0  # bytes that were checked with the interpreter's lock held
         # The next to begin last, so that it can be popped.
         self._to_begin = sorted(
             (AbortedTransaction(*transaction) for transaction in aborted),
@@ -116,7 +114,7 @@ class Walk:
                 raise CorruptBatch(located(base_offset, f"its length is {length}"))
             if end > size:
                 return
-            if self._check_crc and self._checksum(at, end) != checksum:
+            if self._check_crc and _checksum(view, at, end) != checksum:
                 raise CorruptBatch(located(base_offset, "the CRC32C does not match"))
             if base_offset < 0 or last_delta < 0 or base_offset > _LARGEST_OFFSET - last_delta - 1:
                 raise InvalidRecord(located(base_offset, f"its last offset delta is {last_delta}"))
@@ -128,14 +126,6 @@ class Walk:
             yield Found(
                 at, end, base_offset, last_offset, attributes & CODEC_MASK, MAGIC, visible, count
             )
-
-    def _checksum(self, at: int, end: int) -> int:
-        """The checksum of a batch, computed without the interpreter's lock now and then."""
-        self._unreleased += end - at
-        release = self._unreleased >= _LOCK_RELEASED_EVERY
-        if release:
-            self._unreleased = 0
-        return crc32c(self._view[at + ATTRIBUTES_AT : end], gil_release_mode=release)
 
     def plain_starts(
         self, start_offset: int, end_offset: int, max_records: int, max_bytes: int
@@ -153,7 +143,6 @@ class Walk:
         first_offset = max(start_offset, 0)
         starts: list[int] = []
         checks = self._check_crc
-        unreleased = self._unreleased
         records = 0  # at most; not what a header claims, but what there is room for
         at = self.position
         last = min(len(view), at + max_bytes)
@@ -167,19 +156,12 @@ class Walk:
                 or end > len(view)
                 or not first_offset <= base_offset < end_offset
                 or not 0 <= last_delta < _LARGEST_OFFSET - base_offset
+                or (checks and _checksum(view, at, end) != checksum)
             ):
                 break
-            if checks:
-                unreleased += length
-                release = unreleased >= _LOCK_RELEASED_EVERY
-                if release:
-                    unreleased = 0
-                if crc32c(view[at + ATTRIBUTES_AT : end], gil_release_mode=release) != checksum:
-                    break
             starts.append(at)
             records += max(0, min(count, length // SMALLEST_RECORD))
             self.position = at = end
-        self._unreleased = unreleased
         return starts, records
 
     def _is_committed(
@@ -214,6 +196,11 @@ class Walk:
         self.position = end
         codec = self._view[at + MAGIC_AT + 1] & CODEC_MASK
         return Found(at, end, base_offset, base_offset, codec, magic, True, 1)
+
+
+def _checksum(view: memoryview, at: int, end: int) -> int:
+    release = end - at > _LOCK_RELEASED_ABOVE
+    return crc32c(view[at + ATTRIBUTES_AT : end], gil_release_mode=release)
 
 
 def located(base_offset: int, reason: str) -> str:
