@@ -29,7 +29,14 @@ Settings have Kafka's names. --set wins over the other options, these over the e
 """
 
 # Variables in the environment that begin like settings and are none.
-NOT_SETTINGS = ("OTTLA_SERVER", "OTTLA_TEST_BOOTSTRAP")
+NOT_SETTINGS = (
+    "OTTLA_CACHE_DIR",
+    "OTTLA_KERNELS",
+    "OTTLA_PORTABLE",
+    "OTTLA_REQUIRE_INTEROP",
+    "OTTLA_SERVER",
+    "OTTLA_TEST_BOOTSTRAP",
+)
 
 
 class ServeOption(NamedTuple):
