@@ -10,7 +10,6 @@ The column "Kafka" holds the other client's figures here; the broker is named af
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,13 +18,13 @@ import confluent_kafka
 import polars
 
 from bench.harness.batch import Shape
-from bench.harness.bench import Bench, Row
+from bench.harness.bench import Bench
 from bench.harness.broker import Broker
+from bench.harness.duel import duel, rows
 from bench.harness.errors import BenchError
 from bench.harness.produce_load import DEFAULTS
 from bench.harness.results import KAFKA, OTTLA, Measurement, Target
 from ottla import Consumer
-from ottla.record.columns import compile_kernels
 
 _PATIENCE = 60.0
 _PIECE = 100_000  # records that `consume` is asked for
@@ -146,7 +145,6 @@ def _one_broker(bench: Bench, case: Case, broker: Broker) -> Measurement:
     )
     host, port = broker.address
     bootstrap = f"{host}:{port}"
-    figures: dict[str, list[float]] = {OTTLA: [], KAFKA: []}
     records = {OTTLA: filled.end, KAFKA: int(filled.end * case.others)}
 
     def round_of(client: str) -> float:
@@ -154,26 +152,9 @@ def _one_broker(bench: Bench, case: Case, broker: Broker) -> Measurement:
         with broker.blamed():
             return records[client] / run(bootstrap, filled.topic, records[client])
 
-    round_of(OTTLA)
-    round_of(KAFKA)
-    for number in range(bench.rounds):
-        for client in (OTTLA, KAFKA) if number % 2 == 0 else (KAFKA, OTTLA):
-            figures[client].append(round_of(client))
+    measured = duel(bench, case, broker, round_of)
     broker.forget(filled.topic, wait=False)
-    return Measurement(
-        row=case.name,
-        setting=f"broker {broker.name}",
-        what=case.claim,
-        unit="records/s",
-        higher_is_better=True,
-        values=figures,
-        target=case.target,
-    )
+    return measured
 
 
-def _run(case: Case, bench: Bench) -> list[Measurement]:
-    compile_kernels()
-    return [_one_broker(bench, case, broker) for broker in bench.pair("tmpfs")]
-
-
-ROWS = tuple(Row(case.name, case.claim, functools.partial(_run, case)) for case in CASES)
+ROWS = rows(CASES, _one_broker)

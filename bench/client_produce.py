@@ -11,7 +11,6 @@ The column "Kafka" holds the other client's figures here; the broker is named af
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -22,11 +21,11 @@ import kafka
 import numpy as np
 import pyarrow as pa
 
-from bench.harness.bench import Bench, Row
+from bench.harness.bench import Bench
 from bench.harness.broker import Broker
-from bench.harness.results import KAFKA, OTTLA, Measurement, Target
+from bench.harness.duel import duel, rows
+from bench.harness.results import OTTLA, Measurement, Target
 from ottla import AsyncProducer, Producer
-from ottla.record.columns import compile_kernels
 
 _BATCH = 1_000_000
 _LINGER_MS = 5
@@ -185,32 +184,13 @@ def _one_broker(bench: Bench, case: Case, broker: Broker) -> Measurement:
     theirs = _values(case.size, case.others // share)
     host, port = broker.address
     bootstrap = f"{host}:{port}"
-    figures: dict[str, list[float]] = {OTTLA: [], KAFKA: []}
 
     def round_of(client: str) -> float:
         run, values = (case.ours, ours) if client == OTTLA else (case.theirs, theirs)
         with bench.topic(broker, 1) as topic, broker.blamed():
             return len(values) / run(bootstrap, topic, values)
 
-    round_of(OTTLA)
-    round_of(KAFKA)
-    for number in range(bench.rounds):
-        for client in (OTTLA, KAFKA) if number % 2 == 0 else (KAFKA, OTTLA):
-            figures[client].append(round_of(client))
-    return Measurement(
-        row=case.name,
-        setting=f"broker {broker.name}",
-        what=case.claim,
-        unit="records/s",
-        higher_is_better=True,
-        values=figures,
-        target=case.target,
-    )
+    return duel(bench, case, broker, round_of)
 
 
-def _run(case: Case, bench: Bench) -> list[Measurement]:
-    compile_kernels()
-    return [_one_broker(bench, case, broker) for broker in bench.pair("tmpfs")]
-
-
-ROWS = tuple(Row(case.name, case.claim, functools.partial(_run, case)) for case in CASES)
+ROWS = rows(CASES, _one_broker)

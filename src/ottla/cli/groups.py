@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli.deleting import Yes, delete_each
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.options import DEFAULT_SERVER, Json, Server, complete_topic, help_group
 from ottla.cli.output import note, plural, write_document, write_line, write_table
@@ -478,9 +478,7 @@ def _write_plan(plan: OffsetPlan, *, executed: bool, json: bool) -> None:
 @app.command()
 def delete(
     groups: Groups,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask (asked only on a terminal).")
-    ] = False,
+    yes: Yes = False,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
@@ -493,13 +491,9 @@ def delete(
     names = list(dict.fromkeys(groups))
     for name in names:  # all or none: a misspelt name stops before any is deleted
         _describe(cluster, name)
-    asked = not yes and sys.stdin.isatty() and sys.stdout.isatty()
-    if asked and not typer.confirm(f"Delete {', '.join(names)} with all committed offsets?"):
-        raise Failure("nothing was deleted")
-    for name in names:
+
+    def delete_one(name: str) -> None:
         with cluster.telling(group=name):
             cluster.admin.delete_groups(name)
-        if not json:
-            write_line(f"deleted {name}")
-    if json:
-        write_document({"deleted": names})
+
+    delete_each(names, "committed offsets", delete_one, yes=yes, json=json)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli.deleting import Yes, delete_each
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.options import (
     DEFAULT_SERVER,
@@ -232,9 +232,7 @@ def delete(
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="Be content when the topic is not there.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask (asked only on a terminal).")
-    ] = False,
+    yes: Yes = False,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
@@ -250,15 +248,7 @@ def delete(
         names = [name for name in names if name in existing]
     else:
         cluster.describe_topics(names)  # all or none: a misspelt name stops before any is deleted
-    asked = names and not yes and sys.stdin.isatty() and sys.stdout.isatty()
-    if asked and not typer.confirm(f"Delete {', '.join(names)} with all records?"):
-        raise Failure("nothing was deleted")
-    for name in names:
-        cluster.delete_topic(name)
-        if not json:
-            write_line(f"deleted {name}")
-    if json:
-        write_document({"deleted": names})
+    delete_each(names, "records", cluster.delete_topic, yes=yes, json=json)
 
 
 @app.command()

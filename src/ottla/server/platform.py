@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 
-PORTABLE = bool(os.environ.get("OTTLA_PORTABLE")) or not sys.platform.startswith("linux")
+from ottla.storage.files import PORTABLE
+
 # More of the same message follows: do not send a small packet now.
 MORE_FOLLOWS: int = 0 if PORTABLE else getattr(socket, "MSG_MORE", 0)
 # Files without a disk beneath, that another process can open by a path.

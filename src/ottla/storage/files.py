@@ -29,8 +29,10 @@ READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 READ_WRITE = os.O_RDWR | os.O_CLOEXEC
 READ_WRITE_CREATE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
+# Do without what Linux has beyond POSIX: elsewhere, and where tests ask for it.
+PORTABLE = bool(os.environ.get("OTTLA_PORTABLE")) or not sys.platform.startswith("linux")
 # A read that fails rather than wait for the disk; 0 where there is none.
-_WITHOUT_WAITING: int = getattr(os, "RWF_NOWAIT", 0) if not os.environ.get("OTTLA_PORTABLE") else 0
+_WITHOUT_WAITING: int = 0 if PORTABLE else getattr(os, "RWF_NOWAIT", 0)
 _CANNOT_TELL = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _WARM_CHUNK = 512 << 10
 # The kernel reads ahead at least this much at a time.
@@ -40,12 +42,7 @@ _PROBE_STRIDE = 128 << 10
 def _syncs_file_systems() -> bool:
     """Since 5.8 Linux tells of errors that happened since the file was opened."""
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    return (
-        sys.platform.startswith("linux")
-        and not os.environ.get("OTTLA_PORTABLE")
-        and release is not None
-        and (int(release[1]), int(release[2])) >= (5, 8)
-    )
+    return not PORTABLE and release is not None and (int(release[1]), int(release[2])) >= (5, 8)
 
 
 _SYNCS_FILE_SYSTEMS = _syncs_file_systems()
