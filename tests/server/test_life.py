@@ -60,6 +60,8 @@ HEAVY = [
     "unittest",
     "pytest",
     "ottla.cli.app",
+    "ottla.coordinator.groups.shard",
+    "ottla.coordinator.transactions.shard",
     "ottla.record.legacy",
     "ottla.record.recompress",
     "ottla.server.jobs",

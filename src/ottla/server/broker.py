@@ -25,8 +25,8 @@ from ottla.cluster.metadata import Broker as Node
 from ottla.cluster.metadata import ClusterImage, Endpoint, ImageDelta, ResourceType, Topic
 from ottla.cluster.metadata import Partition as PartitionState
 from ottla.cluster.store import SessionEvent, StoreError
-from ottla.coordinator.groups import GroupSettings, GroupShard
-from ottla.coordinator.transactions import TransactionSettings, TransactionShard
+from ottla.coordinator.groups.settings import GroupSettings
+from ottla.coordinator.transactions.settings import TransactionSettings
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.frame import frame_response
@@ -56,6 +56,8 @@ from ottla.storage.errors import StorageError
 from ottla.storage.logs import Logs
 
 if TYPE_CHECKING:
+    from ottla.coordinator.groups.shard import GroupShard
+    from ottla.coordinator.transactions.shard import TransactionShard
     from ottla.replication.partition import Partition
     from ottla.server.config import BrokerConfig
     from ottla.server.config_listeners import Listener
@@ -215,6 +217,8 @@ class Broker:
         await ensure_internal_topic(self, name)
 
     def _group_shard(self, _: int) -> GroupShard:
+        from ottla.coordinator.groups.shard import GroupShard
+
         return GroupShard(
             GroupSettings.taken_from(self.config),
             self.metadata,
@@ -223,6 +227,8 @@ class Broker:
         )
 
     def _transaction_shard(self, index: int) -> TransactionShard:
+        from ottla.coordinator.transactions.shard import TransactionShard
+
         partition = self.partitions.get(TRANSACTIONS, index)
         assert partition is not None
         return TransactionShard(

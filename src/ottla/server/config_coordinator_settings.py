@@ -423,7 +423,7 @@ def transaction_settings() -> Iterator[Setting]:
         (
             "transaction.two.phase.commit.enable",
             _BOOLEAN,
-            False,
+            True,
             None,
             "Whether producers may prepare a transaction and leave its end to another coordinator.",
             Scope.READ_ONLY,

@@ -476,6 +476,10 @@ DIFFERENT_DEFAULTS: Mapping[str, tuple[str, str]] = {
         "102400",
         "the system fits the buffer to the load, which is faster for large batches",
     ),
+    "transaction.two.phase.commit.enable": (
+        "false",
+        "what a Spark query has prepared outlives every timeout, so that it is written exactly once",
+    ),
     "replica.lag.time.max.ms": ("30000", "a follower that stands still is noticed sooner"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.coordinator.groups import Caller
+from ottla.coordinator.groups.group import Caller
 from ottla.server.api import Request
 
 if TYPE_CHECKING:

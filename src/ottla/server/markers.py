@@ -22,7 +22,7 @@ from ottla.storage.errors import InvalidProducerEpoch, StorageError, UnknownLog
 from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
-    from ottla.coordinator.transactions import Ending
+    from ottla.coordinator.transactions.ending import Ending
     from ottla.coordinator.transactions.transaction import TopicPartition
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker

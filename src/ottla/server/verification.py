@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ottla.coordinator.transactions import Identity
+from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -28,7 +28,7 @@ from ottla.protocol.messages.add_partitions_to_txn import (
 
 if TYPE_CHECKING:
     from ottla.coordinator.shard import Effects, Instant, Ticket
-    from ottla.coordinator.transactions import TransactionShard
+    from ottla.coordinator.transactions.shard import TransactionShard
     from ottla.coordinator.transactions.transaction import TopicPartition
     from ottla.protocol.message import Message
     from ottla.replication.partition import Partition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from groups_kit.machine import Machine, MachineTarget
 from groups_kit.scenarios import play
 
-from ottla.coordinator.groups import GroupSettings
+from ottla.coordinator.groups.settings import GroupSettings
 
 STABLE = """
     a: join v=3 -> NONE generation=1 ...

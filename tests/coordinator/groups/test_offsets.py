@@ -6,7 +6,7 @@ import pytest
 from groups_kit.machine import SETTINGS, Machine, MachineTarget
 from groups_kit.scenarios import play
 
-from ottla.coordinator.groups import GroupSettings
+from ottla.coordinator.groups.settings import GroupSettings
 from ottla.coordinator.groups.shard import TOMBSTONES_AT_ONCE
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeleteGroupsResponse

@@ -8,7 +8,7 @@ import pytest
 from groups_kit.machine import SETTINGS, Machine, MachineTarget
 from groups_kit.scenarios import Run, Scenario, read
 
-from ottla.coordinator.groups import GroupSettings
+from ottla.coordinator.groups.settings import GroupSettings
 
 FOLDER = Path(__file__).parent / "scenarios"
 # What the introduction of the file says.

@@ -27,7 +27,8 @@ from transactions_kit.calls import (
     values,
 )
 
-from ottla.coordinator.transactions import Ending, Identity
+from ottla.coordinator.transactions.ending import Ending
+from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.messages.list_transactions import (

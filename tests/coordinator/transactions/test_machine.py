@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from transactions_kit.world import World
 
-from ottla.coordinator.transactions import Identity, TransactionSettings
 from ottla.coordinator.transactions.records import key_of, read_key, read_value, value_of
+from ottla.coordinator.transactions.settings import TransactionSettings
 from ottla.coordinator.transactions.states import AT_REST, BY_NAME, FOLLOWING, State
 from ottla.coordinator.transactions.transaction import (
     LAST_EPOCH,
     NO_TIMEOUT,
     NOBODY,
+    Identity,
     Transaction,
 )
 from ottla.protocol.errors import ErrorCode
@@ -406,7 +407,7 @@ def test_more_expire_than_go_into_one_batch() -> None:
 
 
 def test_two_phase_commit_has_to_be_allowed() -> None:
-    world = World(settings=TransactionSettings())
+    world = World(settings=TransactionSettings(transaction_two_phase_commit_enable=False))
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert world.init(two_phase=True).code is refused
     assert world.init(keep=True).code is refused

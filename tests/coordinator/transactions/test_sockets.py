@@ -37,7 +37,7 @@ from transactions_kit.calls import (
     values,
 )
 
-from ottla.coordinator.transactions import Identity
+from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

@@ -1,7 +1,4 @@
-"""Consumer groups and their offsets: the state machine behind a partition of `__consumer_offsets`."""
+"""Consumer groups and their offsets: the state machine behind a partition of `__consumer_offsets`.
 
-from ottla.coordinator.groups.group import Caller
-from ottla.coordinator.groups.settings import GroupSettings
-from ottla.coordinator.groups.shard import GroupShard
-
-__all__ = ["Caller", "GroupSettings", "GroupShard"]
+Nothing is imported here: a broker starts without the machine (`shard`), and knows only its `settings`.
+"""

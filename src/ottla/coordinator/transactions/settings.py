@@ -12,7 +12,7 @@ class TransactionSettings:
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     transaction_max_timeout_ms: int = 900_000
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
-    transaction_two_phase_commit_enable: bool = False
+    transaction_two_phase_commit_enable: bool = True
     transactional_id_expiration_ms: int = 604_800_000
 
     @classmethod

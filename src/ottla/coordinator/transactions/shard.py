@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.coordinator.shard import NOTHING, Effects, Instant, Replayed, Ticket
 from ottla.coordinator.transactions.claims import (
@@ -30,6 +30,7 @@ from ottla.coordinator.transactions.claims import (
 from ottla.coordinator.transactions.ending import Ending, WriteMarkers
 from ottla.coordinator.transactions.records import key_of, read_key, read_value, value_of
 from ottla.coordinator.transactions.states import AT_REST, State
+from ottla.coordinator.transactions.takeover import PRODUCER_ID_WANTED, Takeover
 from ottla.coordinator.transactions.transaction import (
     FIRST_WITH_EPOCH_BUMP,
     NO_EPOCH,
@@ -42,16 +43,12 @@ from ottla.coordinator.transactions.transaction import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import MalformedMessage
-from ottla.protocol.messages.init_producer_id import InitProducerIdResponse
 
 if TYPE_CHECKING:
     from ottla.coordinator.transactions.settings import TransactionSettings
     from ottla.protocol.message import Message
 
 log = logging.getLogger("ottla.transactions")
-
-# The answer to a request that cannot be decided without a new producer id: submit it again with one.
-PRODUCER_ID_WANTED: Final = InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 # Tombstones that are written as one batch.
 EXPIRED_AT_ONCE: Final = 500
@@ -77,18 +74,6 @@ class PartitionsAnswer(Protocol):
     """The same for responses that tell an error for each partition."""
 
     def __call__(self, codes: Mapping[TopicPartition, ErrorCode], /) -> Message: ...
-
-
-class Takeover(NamedTuple):
-    """A producer asks for its identity (InitProducerId)."""
-
-    transactional_id: str
-    timeout_ms: int
-    # The identity it believes to have, NOBODY if it starts anew.
-    expected: Identity = NOBODY
-    two_phase: bool = False
-    # Leave a prepared transaction open, for this producer to end.
-    keep_prepared: bool = False
 
 
 class TransactionShard:

@@ -11,8 +11,10 @@ Versions:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.coordinator.shard import Effects, Instant, Ticket
-from ottla.coordinator.transactions import Identity, TransactionShard
+from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import Message
 from ottla.protocol.messages.add_offsets_to_txn import (
@@ -21,6 +23,9 @@ from ottla.protocol.messages.add_offsets_to_txn import (
 )
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.internal_topics import OFFSETS
+
+if TYPE_CHECKING:
+    from ottla.coordinator.transactions.shard import TransactionShard
 
 _FIRST_WITH_FENCED = 2
 

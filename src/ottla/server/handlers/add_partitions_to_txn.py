@@ -16,9 +16,10 @@ Versions:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.coordinator.shard import Effects, Instant, Ticket
-from ottla.coordinator.transactions import Identity, TransactionShard
-from ottla.coordinator.transactions.transaction import TopicPartition
+from ottla.coordinator.transactions.transaction import Identity, TopicPartition
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
 from ottla.protocol.messages.add_partitions_to_txn import (
@@ -29,6 +30,9 @@ from ottla.protocol.messages.add_partitions_to_txn import (
 )
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.verification import Verdict, result_of
+
+if TYPE_CHECKING:
+    from ottla.coordinator.transactions.shard import TransactionShard
 
 _FIRST_WITH_FENCED = 2
 _FIRST_OF_BROKERS = 4

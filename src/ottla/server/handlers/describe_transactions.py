@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.coordinator.shard import Effects, Instant, Ticket
-from ottla.coordinator.transactions import Transaction, TransactionShard
+from ottla.coordinator.transactions.transaction import Transaction
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
 from ottla.protocol.messages.describe_transactions import (
@@ -17,6 +19,9 @@ from ottla.protocol.messages.describe_transactions import (
     TransactionState,
 )
 from ottla.server.api import Request, handles
+
+if TYPE_CHECKING:
+    from ottla.coordinator.transactions.shard import TransactionShard
 
 
 @handles(DescribeTransactionsRequest, versions=(0, 0))

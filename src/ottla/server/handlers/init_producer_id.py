@@ -22,14 +22,18 @@ Versions:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.coordinator.shard import Effects, Instant, Ticket
-from ottla.coordinator.transactions import Identity, TransactionShard
-from ottla.coordinator.transactions.shard import PRODUCER_ID_WANTED, Takeover
-from ottla.coordinator.transactions.transaction import NO_PRODUCER, NOBODY
+from ottla.coordinator.transactions.takeover import PRODUCER_ID_WANTED, Takeover
+from ottla.coordinator.transactions.transaction import NO_PRODUCER, NOBODY, Identity
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import Message
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.server.api import Outcome, Request, handles
+
+if TYPE_CHECKING:
+    from ottla.coordinator.transactions.shard import TransactionShard
 
 _FIRST_WITH_FENCED = 4
 

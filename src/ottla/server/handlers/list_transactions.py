@@ -12,10 +12,11 @@ Versions:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ottla.coordinator.shard import Instant
-from ottla.coordinator.transactions import Transaction, TransactionShard
 from ottla.coordinator.transactions.states import BY_NAME
+from ottla.coordinator.transactions.transaction import Transaction
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -23,6 +24,9 @@ from ottla.protocol.messages.list_transactions import (
     TransactionState,
 )
 from ottla.server.api import Request, handles
+
+if TYPE_CHECKING:
+    from ottla.coordinator.transactions.shard import TransactionShard
 
 
 @handles(ListTransactionsRequest, versions=(0, 2))

@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ottla.coordinator.transactions import Identity
+from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.frame import frame_response
 from ottla.protocol.messages.produce import (

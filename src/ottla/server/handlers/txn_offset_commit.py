@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.coordinator.transactions import Identity
+from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
 from ottla.protocol.messages.txn_offset_commit import (

@@ -6,7 +6,9 @@ import random
 from collections.abc import Callable
 
 from groups_kit.scenarios import TOPICS
-from ottla.coordinator.groups import Caller, GroupSettings, GroupShard
+from ottla.coordinator.groups.group import Caller
+from ottla.coordinator.groups.settings import GroupSettings
+from ottla.coordinator.groups.shard import GroupShard
 from ottla.coordinator.shard import Effects, Instant, Replayed, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, batch_of, fetch, produce, whole_batches
 
-from ottla.coordinator.transactions import Identity
+from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,

@@ -8,10 +8,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ottla.coordinator.transactions import Ending, Identity
+from ottla.coordinator.transactions.ending import Ending
 from ottla.coordinator.transactions.records import read_key, read_value
 from ottla.coordinator.transactions.states import State
-from ottla.coordinator.transactions.transaction import NOBODY, TopicPartition
+from ottla.coordinator.transactions.transaction import NOBODY, Identity, TopicPartition
 from ottla.protocol.errors import ErrorCode
 from ottla.record.batch import TRANSACTIONAL_BIT, HeaderFields
 from ottla.storage.errors import AppendRefused

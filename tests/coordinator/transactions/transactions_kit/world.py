@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ottla.coordinator.shard import Effects, Instant, Replayed
-from ottla.coordinator.transactions import (
-    Ending,
-    Identity,
-    Transaction,
-    TransactionSettings,
-    TransactionShard,
-)
-from ottla.coordinator.transactions.shard import PRODUCER_ID_WANTED, Takeover
+from ottla.coordinator.transactions.ending import Ending
+from ottla.coordinator.transactions.settings import TransactionSettings
+from ottla.coordinator.transactions.shard import TransactionShard
 from ottla.coordinator.transactions.states import State
-from ottla.coordinator.transactions.transaction import NOBODY, TopicPartition
+from ottla.coordinator.transactions.takeover import PRODUCER_ID_WANTED, Takeover
+from ottla.coordinator.transactions.transaction import NOBODY, Identity, TopicPartition, Transaction
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
 from ottla.protocol.messages.end_txn import EndTxnResponse
