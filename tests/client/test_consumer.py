@@ -146,6 +146,25 @@ def test_seeking_and_pausing(bootstrap: str, admin: Admin, topic: str) -> None:
             consumer.seek((topic, 7), 0)
 
 
+def test_a_paused_partition_does_not_keep_the_others_from_being_read(
+    bootstrap: str, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=2)
+    large = [letter * 300_000 for letter in "abcd"]
+    for value in large:  # more than the queue holds
+        write_values(bootstrap, topic, 0, value)
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    settings = {"queued.max.messages.kbytes": "300", "auto.offset.reset": "earliest"}
+    with Consumer(bootstrap, **settings) as consumer:
+        consumer.assign([zero, one])
+        assert drain(consumer, 1) == large[:1]
+        consumer.pause(zero)
+        write_values(bootstrap, topic, 1, *"xyz")
+        assert drain(consumer, 3) == list("xyz")
+        consumer.resume(zero)
+        assert drain(consumer, 3) == large[1:]
+
+
 def test_where_reading_begins(bootstrap: str, admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     write(

@@ -389,6 +389,7 @@ class AsyncConsumer:
         """Hand out nothing of these partitions (of all, if none are named) until `resume`."""
         for each in partitions or tuple(self._fetcher.partitions):
             self._state(TopicPartition(*each)).paused = True
+        self._fetcher.make_room()
 
     def resume(self, *partitions: AnyPartition) -> None:
         """The end of a pause, for these partitions or for all."""

@@ -135,6 +135,15 @@ class Fetcher:
                 state.turn += 1
         self.wake()
 
+    def make_room(self) -> None:
+        """If the queue is full, let go of what paused partitions have in it: others want to be read."""
+        if self.queue.occupied < self.queue.limit:
+            return
+        for state in self.partitions.values():
+            if state.paused and state.failed is None and state.fetch_offset > state.position:
+                state.let_go()
+        self.queue.sweep()
+
     def wake(self) -> None:
         """Something has changed: partitions, their state, or who leads them."""
         if self._closed:
@@ -204,6 +213,7 @@ class Fetcher:
                 await self._change(wait)
                 continue
             if self.queue.occupied >= self.queue.limit:
+                self.make_room()
                 await self.queue.space()
                 continue
             try:

@@ -68,6 +68,15 @@ class ReadPartition:
         self.in_flight = False
         self.decoding = None
 
+    def let_go(self) -> None:
+        """Give up what was fetched and not handed out: it is fetched again when it is wanted."""
+        self.turn += 1
+        self.fetch_offset = self.position
+        self.fetched_epoch = self.epoch
+        self.ended = self.end_offset is not None and self.position >= self.end_offset
+        self.in_flight = False
+        self.decoding = None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
@@ -126,6 +135,12 @@ class ReadyQueue:
         if found is None:
             self._news.clear()
         return found
+
+    def sweep(self) -> None:
+        """Drop what is not wanted any more."""
+        for result in [each for each in self._results if each.stale]:
+            self._results.remove(result)
+            self._drop(result)
 
     def _drop(self, result: Result) -> None:
         result.source.waiting -= 1
