@@ -28,6 +28,8 @@ from bench import (
     partitions,
     peer,
     produce,
+    spark_read,
+    spark_stream,
     startup,
 )
 from bench.harness.bench import Bench, Row
@@ -44,6 +46,8 @@ ON_TMPFS = (
     *latency.ROWS,
     *client_produce.ROWS,
     *client_consume.ROWS,
+    *spark_read.ROWS,
+    *spark_stream.ROWS,
 )
 ON_DISK = (*produce.ROWS[-1:], *backlog.ROWS, *isolation.ROWS, *compaction.ROWS)
 ROWS: tuple[Row, ...] = (
@@ -101,9 +105,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _chosen(names: Sequence[str]) -> list[Row]:
+def _chosen(names: Sequence[str], *, quick: bool) -> list[Row]:
     if not names:
-        return list(ROWS)
+        return [row for row in ROWS if not (quick and row.heavy)]
     for name in names:
         if not any(row.name.startswith(name) for row in ROWS):
             raise SystemExit(f"no row begins with {name!r}; --list shows them")
@@ -212,7 +216,7 @@ def _measure(options: argparse.Namespace, rows: list[Row]) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> int:
     options = _arguments(words)
-    rows = _chosen(options.names)
+    rows = _chosen(options.names, quick=options.quick)
     if options.list:
         for row in rows:
             print(f"{row.name:24}{row.claim}")

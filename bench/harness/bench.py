@@ -37,11 +37,15 @@ MOST_IN_A_TOPIC = 3 << 30
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One benchmark: a name to ask for it by, what it claims, and how to measure it."""
+    """One benchmark: a name to ask for it by, what it claims, and how to measure it.
+
+    A heavy one is left out of quick runs, unless it is asked for by name.
+    """
 
     name: str
     claim: str
     run: Callable[[Bench], list[Measurement]]
+    heavy: bool = False
 
 
 @dataclass(slots=True)

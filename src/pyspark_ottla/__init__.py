@@ -4,15 +4,16 @@
     spark.read.format("ottla").option("kafka.bootstrap.servers", "localhost:9092")
         .option("subscribe", "orders").load()
 
-Options, schema and offsets are those of Spark's own Kafka source; docs/spark.md has the list. So far
-it reads in batch queries; streaming queries and writes are refused by name.
+Options, schema and offsets are those of Spark's own Kafka source; docs/spark.md has the list. Streaming
+queries write exactly once; `write_batches` does so in `foreachBatch`.
 
 Spark registers classes called `DefaultSource` in packages called `pyspark_…` by itself, where it
 finds the package (an activated environment, or PYSPARK_PYTHON).
 """
 
 from pyspark_ottla.source import OttlaDataSource
+from pyspark_ottla.writing.batches import write_batches
 
 DefaultSource = OttlaDataSource
 
-__all__ = ["DefaultSource", "OttlaDataSource"]
+__all__ = ["DefaultSource", "OttlaDataSource", "write_batches"]

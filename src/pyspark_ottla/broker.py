@@ -14,16 +14,17 @@ from typing import Final
 import pyarrow as pa
 
 from ottla.client.admin_offsets import OffsetsAdmin
-from ottla.client.admin_topics import TopicsAdmin
+from ottla.client.admin_topics import TopicDescription, TopicsAdmin
 from ottla.client.cluster import Cluster
 from ottla.client.consumer.fetching import Fetcher
 from ottla.client.consumer.partitions import ReadPartition
-from ottla.client.errors import OttlaError, TimedOut
+from ottla.client.errors import OttlaError, TimedOut, TopicNotFound
 from ottla.client.loop import background_loop
 from ottla.client.offset_lookup import Isolation
 from ottla.client.positions import EARLIEST as FIRST
 from ottla.client.positions import LATEST as LAST
 from ottla.client.positions import AnyPosition, Position, TopicPartition
+from ottla.client.spreading import Outcomes
 from pyspark_ottla.errors import OptionError
 from pyspark_ottla.options import LATEST, Bound, SourceOptions
 from pyspark_ottla.ranges import Held, Range, divided, for_each, lost, ranges_between
@@ -40,11 +41,15 @@ class _NothingLeft(OttlaError):
     """The rest of a range is gone, and that is no error (failOnDataLoss is false)."""
 
 
-class _ClusterAdmin(TopicsAdmin, OffsetsAdmin):
+class ClusterAdmin(TopicsAdmin, OffsetsAdmin):
     """Topics and offsets, over the connections that tasks use, too."""
 
+    async def topics_there(self, names: Iterable[str]) -> Outcomes[str, TopicDescription]:
+        """The topics of these names, and for those that are not there why."""
+        return await self._describe(sorted(names), None)
 
-async def _cluster_of(options: SourceOptions) -> Cluster:
+
+async def cluster_of(options: SourceOptions) -> Cluster:
     key = tuple(sorted(options.client.items()))
     if key not in _clusters:
         _clusters[key] = Cluster(options.settings)
@@ -61,28 +66,36 @@ def plan(options: SourceOptions) -> list[Range]:
 
 
 async def _ranges(options: SourceOptions) -> list[Range]:
-    admin = _ClusterAdmin(await _cluster_of(options))
-    partitions = await _selected(admin, options)
+    admin = ClusterAdmin(await cluster_of(options))
+    partitions = await selected(admin, options)
     isolation = options.settings.isolation
-    starts = await _at(admin, options.start, partitions, isolation)
-    ends = await _at(admin, options.end, partitions, isolation)
-    first = await _listed(admin, dict.fromkeys(partitions, FIRST), isolation)
-    last = await _listed(admin, dict.fromkeys(partitions, LAST), isolation)
+    starts = await starting_offsets(admin, options, partitions)
+    ends = await offsets_at(admin, options.end, partitions, isolation)
+    first = await listed(admin, dict.fromkeys(partitions, FIRST), isolation)
+    last = await listed(admin, dict.fromkeys(partitions, LAST), isolation)
     held = {each: Held(first[each] or 0, last[each] or 0) for each in partitions}
-    beyond = [each for each in sorted(partitions) if starts[each] is None]
+    return ranges_between(starts, _or_latest(ends), held, options)
+
+
+async def starting_offsets(
+    admin: ClusterAdmin, options: SourceOptions, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Where each partition is to be read from: an offset, EARLIEST or LATEST."""
+    starts = await offsets_at(admin, options.start, partitions, options.settings.isolation)
+    beyond = [each for each in sorted(starts) if starts[each] is None]
     if beyond and options.start_strategy == "error":
         raise OptionError(
             f"{options.start.option}: {beyond[0]} has no record of that time or later; "
             "startingOffsetsByTimestampStrategy=latest would begin at its end"
         )
-    return ranges_between(_or_latest(starts), _or_latest(ends), held, options)
+    return _or_latest(starts)
 
 
 def _or_latest(offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
     return {each: LATEST if offset is None else offset for each, offset in offsets.items()}
 
 
-async def _selected(admin: _ClusterAdmin, options: SourceOptions) -> set[TopicPartition]:
+async def selected(admin: ClusterAdmin, options: SourceOptions) -> set[TopicPartition]:
     """The partitions that assign, subscribe or subscribePattern mean now."""
     if options.selection == "subscribePattern":
         topics = await admin.list_topics(internal=True)
@@ -102,8 +115,8 @@ async def _selected(admin: _ClusterAdmin, options: SourceOptions) -> set[TopicPa
     return found
 
 
-async def _at(
-    admin: _ClusterAdmin,
+async def offsets_at(
+    admin: ClusterAdmin,
     bound: Bound,
     partitions: Iterable[TopicPartition],
     isolation: Isolation,
@@ -113,11 +126,11 @@ async def _at(
         return for_each(LATEST if bound.offsets is None else bound.offsets, bound, partitions)
     times = for_each(bound.times, bound, partitions)
     asked = {each: Position.time(time) for each, time in times.items()}
-    return await _listed(admin, asked, isolation)
+    return await listed(admin, asked, isolation)
 
 
-async def _listed(
-    admin: _ClusterAdmin, positions: Mapping[TopicPartition, AnyPosition], isolation: Isolation
+async def listed(
+    admin: ClusterAdmin, positions: Mapping[TopicPartition, AnyPosition], isolation: Isolation
 ) -> dict[TopicPartition, int | None]:
     found = await admin.list_offsets(positions, isolation=isolation)
     return {each: there.offset for each, there in found.items()}
@@ -130,7 +143,11 @@ def read(piece: Range, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The rows of a piece, while the next ones are fetched. It ends where the piece does, by
     position: the last offsets may be those of transactions' marks, which are no rows."""
     loop = background_loop()
-    reading = loop.run(_Reading.begin(piece, options))
+    try:
+        reading = loop.run(_Reading.begin(piece, options))
+    except TopicNotFound:
+        lost(f"{piece.partition} is gone: its topic was deleted", options)
+        return
     try:
         while (rows := loop.run(reading.next_rows())) is not None:
             yield rows
@@ -148,7 +165,7 @@ class _Reading:
         self._fetcher = Fetcher(
             cluster,
             options.settings,
-            SparkRows(options.include_headers),
+            SparkRows(options.include_headers, options.values),
             reset=self._go_on,
             lane=_LANE,
             max_rows=MAX_ROWS,
@@ -157,7 +174,7 @@ class _Reading:
 
     @classmethod
     async def begin(cls, piece: Range, options: SourceOptions) -> _Reading:
-        cluster = await _cluster_of(options)
+        cluster = await cluster_of(options)
         # What an earlier task learnt may be outdated: the topic may have been made anew since.
         cluster.metadata.forget(piece.partition.topic)
         await cluster.topic(piece.partition.topic)
@@ -194,7 +211,7 @@ class _Reading:
 
     async def _go_on(self, state: ReadPartition) -> int:
         """The offset to be read is not in the log: the next that is, if that is no error."""
-        admin = _ClusterAdmin(self._cluster)
+        admin = ClusterAdmin(self._cluster)
         at = dict.fromkeys([state.partition], FIRST)
         first = (await admin.list_offsets(at))[state.partition].offset or 0
         lost(

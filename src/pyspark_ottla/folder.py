@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import logging
 import mmap
+import os
 import re
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +37,7 @@ from ottla.record.batch import (
     TRANSACTIONAL_BIT,
     records,
 )
+from ottla.record.columns import reach
 from ottla.record.control import ABORT, COMMIT, control_type
 from ottla.record.errors import InvalidBatch
 from pyspark_ottla.errors import DamagedLog, OptionError
@@ -51,6 +54,10 @@ _MARK_EVERY: Final = 4 * 1024 * 1024  # bytes
 _SMALLEST_LENGTH: Final = HEADER_SIZE - LENGTH_OVERHEAD
 _SMALLEST_OLDER: Final = 14  # bytes behind the size of a message with neither key nor value
 _TORN: Final = -1
+_READ_AT_ONCE: Final = 4 * 1024 * 1024  # bytes
+_PLACE: Final = struct.Struct(">qi")  # base offset and length
+# Base offset, length, magic, attributes, last offset delta.
+_FIELDS: Final = struct.Struct(">qi4xb4xhi")
 
 
 class Aborted(NamedTuple):
@@ -224,6 +231,12 @@ def _walk(log: _Log, path: str, data: mmap.mmap, *, torn_allowed: bool) -> None:
     at = begun = 0
     first_offset = log.end
     while at < size:
+        if at - begun >= _MARK_EVERY:
+            log.stretches.append(Stretch(path, begun, at, first_offset))
+            begun, first_offset = at, log.end
+        at = _past_plain(log, data, at, min(size, begun + _MARK_EVERY))
+        if at >= size or at - begun >= _MARK_EVERY:
+            continue
         end = _end_of_batch(path, data, at, log.end)
         if end == _TORN:
             if not torn_allowed:
@@ -235,9 +248,6 @@ def _walk(log: _Log, path: str, data: mmap.mmap, *, torn_allowed: bool) -> None:
                 log.end,
             )
             break
-        if at - begun >= _MARK_EVERY:
-            log.stretches.append(Stretch(path, begun, at, first_offset))
-            begun, first_offset = at, log.end
         if data[at + MAGIC_AT] == MAGIC:
             fields = HEADER.unpack_from(data, at)
             base_offset, attributes, last_delta, producer_id = (fields[n] for n in (0, 5, 6, 9))
@@ -252,6 +262,32 @@ def _walk(log: _Log, path: str, data: mmap.mmap, *, torn_allowed: bool) -> None:
         at = end
     if at > begun:
         log.stretches.append(Stretch(path, begun, at, first_offset))
+
+
+def _past_plain(log: _Log, data: mmap.mmap, at: int, limit: int) -> int:
+    """Go on past batches of no transaction in which nothing is wrong, up to the limit.
+
+    Nearly all are, and their number is what a plan takes its time for.
+    """
+    size = len(data)
+    unpack = _FIELDS.unpack_from
+    expected = log.end
+    while at < limit and size - at >= HEADER_SIZE:
+        base_offset, length, magic, attributes, last_delta = unpack(data, at)
+        end = at + LENGTH_OVERHEAD + length
+        if (
+            magic != MAGIC
+            or length < _SMALLEST_LENGTH
+            or end > size
+            or base_offset < expected
+            or last_delta < 0
+            or attributes & TRANSACTIONAL_BIT
+        ):
+            break
+        expected = base_offset + last_delta + 1
+        at = end
+    log.end = expected
+    return at
 
 
 def _end_of_batch(path: str, data: mmap.mmap, at: int, expected: int) -> int:
@@ -304,44 +340,76 @@ def _end_transaction(
 
 
 def read(piece: Piece, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece."""
-    layout = SparkRows(options.include_headers)
-    wanted = piece.offsets
+    """The rows of a piece.
+
+    Files are read into one buffer again and again. To map them would take longer, since the system
+    maps few pages at a time, and would end the process if one became shorter meanwhile.
+    """
+    layout = SparkRows(options.include_headers, options.values)
     for stretch in piece.stretches:
         try:
-            with open(stretch.path, "rb") as file:
-                data = mmap.mmap(file.fileno(), stretch.end, access=mmap.ACCESS_READ)
-        except (FileNotFoundError, ValueError):
-            lost(f"{stretch.path} is gone or shorter than it was", options)
-            continue
-        # The mapping lives as long as views of it do: it is not closed by hand.
-        results = layout.decode(
-            memoryview(data)[_batch_with(wanted.start, data, stretch) : stretch.end],
-            wanted.partition,
-            start_offset=wanted.start,
-            end_offset=wanted.end,
-            aborted=[
-                (each.producer_id, each.first_offset)
-                for each in piece.aborted
-                if each.marker_offset >= stretch.first_offset
-            ],
-            max_rows=MAX_ROWS,
-            max_bytes=MAX_BYTES,
-        )
-        try:
-            for rows, next_offset in results:
-                if rows.num_rows:
-                    yield rows
-                if next_offset >= wanted.end:
-                    break  # what lies behind may be damaged: nobody has asked for it
+            with open(stretch.path, "rb", buffering=0) as file:
+                for batches in _pieces(file.fileno(), piece.offsets.start, stretch, options):
+                    for rows, next_offset in _decoded(layout, batches, piece):
+                        if rows.num_rows:
+                            yield rows
+                        if next_offset >= piece.offsets.end:
+                            return  # what lies behind may be damaged: nobody has asked for it
+        except FileNotFoundError:
+            lost(f"{stretch.path} is gone", options)
         except InvalidBatch as error:
             raise DamagedLog(f"{stretch.path}: {error.reason}") from None
 
 
-def _batch_with(offset: int, data: mmap.mmap, stretch: Stretch) -> int:
+def _pieces(
+    file: int, offset: int, stretch: Stretch, options: SourceOptions
+) -> Iterator[memoryview]:
+    """Whole batches of the stretch, from the one with this offset on; each lasts until the next."""
+    at = _batch_with(offset, file, stretch)
+    buffer = bytearray(min(_READ_AT_ONCE, stretch.end - at))
+    while at < stretch.end:
+        filled = os.preadv(file, [memoryview(buffer)[: stretch.end - at]], at)
+        reached = reach(memoryview(buffer)[:filled])
+        if reached is not None:
+            yield memoryview(buffer)[: reached.size]
+            at += reached.size
+        elif filled == len(buffer):
+            buffer = bytearray(2 * len(buffer))  # for a batch that is larger
+        else:
+            lost(f"{stretch.path} is shorter than it was", options)
+            return
+
+
+def _decoded(
+    layout: SparkRows, batches: memoryview, piece: Piece
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Rows, and the offsets after them."""
+    first_offset = int.from_bytes(batches[:8])
+    return layout.decode(
+        batches,
+        piece.offsets.partition,
+        start_offset=piece.offsets.start,
+        end_offset=piece.offsets.end,
+        aborted=[
+            (each.producer_id, each.first_offset)
+            for each in piece.aborted
+            if each.marker_offset >= first_offset
+        ],
+        max_rows=MAX_ROWS,
+        max_bytes=MAX_BYTES,
+    )
+
+
+def _batch_with(offset: int, file: int, stretch: Stretch) -> int:
     """Where in the stretch to begin, to find this offset and all behind it."""
     at = following = stretch.start
-    while following < stretch.end and int.from_bytes(data[following : following + 8]) <= offset:
+    while following < stretch.end:
+        place = os.pread(file, _PLACE.size, following)
+        if len(place) < _PLACE.size:
+            break  # the file has become shorter
+        base_offset, length = _PLACE.unpack(place)
+        if base_offset > offset:
+            break
         at = following
-        following += LENGTH_OVERHEAD + int.from_bytes(data[at + 8 : at + 12])
+        following += LENGTH_OVERHEAD + length
     return at

@@ -1,8 +1,12 @@
-"""The options of the source: those of Spark's Kafka source, and `path`.
+"""The options of the source: those of Spark's Kafka source, `path` and `groupId`.
 
 Spark hands them over in lower case. `read_options` restores the spelling of those it knows and says
 what is wrong in terms of it: every option is taken, passed over with a line in the log (`NO_EFFECT`),
 or refused by name.
+
+At load() Spark does not tell whether the query is a batch or a streaming one. What is wrong in any
+case is told there; what is wrong in one of the two (startingOffsets=latest in a batch query, say)
+when the query begins.
 """
 
 from __future__ import annotations
@@ -19,11 +23,14 @@ from ottla.client.configuration import ConsumerSettings, read_settings
 from ottla.client.errors import ConfigurationError
 from ottla.client.positions import TopicPartition
 from pyspark_ottla.errors import OptionError
+from pyspark_ottla.value_options import VALUE_OPTIONS, ValueOptions, read_value_options
 
 logger = logging.getLogger(__name__)
 
 LATEST: Final = -1
 EARLIEST: Final = -2
+
+Mode = Literal["batch", "streaming"]
 
 # Where to begin or end: the same for all partitions, or a number for each of them.
 AnyOffsets = int | dict[TopicPartition, int]
@@ -32,7 +39,7 @@ _KAFKA: Final = "kafka."
 _SELECTIONS: Final = ("assign", "subscribe", "subscribePattern")
 _STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-_TAKEN: Final = (
+TAKEN: Final = (
     *_SELECTIONS,
     *_STARTS,
     *_ENDS,
@@ -43,14 +50,23 @@ _TAKEN: Final = (
     "includeHeaders",
     "kafkaConsumer.pollTimeoutMs",
     "path",
+    "groupId",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    *VALUE_OPTIONS,
 )
-# Options of Spark's source that change nothing in batch queries here, each with the reason.
+# Options that change nothing in batch queries, and those that streaming queries cannot have.
+_STREAMING_ONLY: Final = (
+    "groupId",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
+# Options of Spark's source that change nothing here, each with the reason.
 NO_EFFECT: Final[Mapping[str, str]] = {
-    "groupIdPrefix": "no consumer group is used",
-    "kafka.group.id": "no consumer group is used",
-    "maxOffsetsPerTrigger": "it is for streaming queries",
-    "minOffsetsPerTrigger": "it is for streaming queries",
-    "maxTriggerDelay": "it is for streaming queries",
+    "groupIdPrefix": "no consumer group is joined",
+    "kafka.group.id": "no consumer group is joined; groupId commits progress to one",
     "fetchOffset.numRetries": "requests are tried again until kafka.default.api.timeout.ms",
     "fetchOffset.retryIntervalMs": "kafka.retry.backoff.ms says when to try again",
     "partition.metadata.cache.ttl.ms": "kafka.metadata.max.age.ms says how long metadata are kept",
@@ -59,12 +75,23 @@ _REFUSED: Final[Mapping[str, str]] = {
     "topic": "it is for writes; name the topics to read with subscribe",
     "kafka.auto.offset.reset": "use startingOffsets and endingOffsets to say what is read",
     "kafka.key.deserializer": "keys are binary; use DataFrame operations to decode them",
-    "kafka.value.deserializer": "values are binary; use DataFrame operations to decode them",
-    "kafka.enable.auto.commit": "the source commits no offsets",
+    "kafka.value.deserializer": "values are binary, unless valueFormat says what they are",
+    "kafka.enable.auto.commit": "groupId commits the progress of a streaming query to a group",
     "kafka.interceptor.classes": "Java classes cannot be loaded",
 }
-_SPELLINGS: Final = {name.lower(): name for name in (*_TAKEN, *NO_EFFECT, *_REFUSED)}
+_SPELLINGS: Final = {name.lower(): name for name in (*TAKEN, *NO_EFFECT, *_REFUSED)}
 _POLL_TIMEOUT: Final = 120.0
+_MAX_TRIGGER_DELAY: Final = 15 * 60.0
+_SECONDS: Final[Mapping[str, float]] = {
+    "us": 1e-6,
+    "": 1e-3,
+    "ms": 1e-3,
+    "s": 1,
+    "m": 60,
+    "min": 60,
+    "h": 3600,
+    "d": 86400,
+}
 _LARGEST: Final = 2**63 - 1
 
 _Value = TypeVar("_Value")
@@ -96,7 +123,13 @@ class SourceOptions:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     include_headers: bool = False
+    values: ValueOptions | None = None  # None: values stay bytes
     poll_timeout: float = _POLL_TIMEOUT  # seconds
+    # Streaming queries
+    group: str | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay: float = _MAX_TRIGGER_DELAY  # seconds
 
     @property
     def settings(self) -> ConsumerSettings:
@@ -119,8 +152,12 @@ class SourceOptions:
                 return not topic.startswith("__")
 
 
-def read_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options that Spark hands over; OptionError at the first that is wrong."""
+def read_options(given: Mapping[str, str], mode: Mode | None = None) -> SourceOptions:
+    """The options that Spark hands over; OptionError at the first that is wrong.
+
+    Without a mode only what both modes have in common is checked, and the start is that of batch
+    queries where none is given.
+    """
     named = {_spelling(name): value for name, value in given.items()}
     client = {
         name.removeprefix(_KAFKA): value
@@ -135,20 +172,34 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
     if not selections and path is None:
         raise OptionError(f"one of the options {', '.join(_SELECTIONS)} is needed to name topics")
     selection: Any = selections[0] if selections else None
-    start, end = _bound(named, _STARTS), _bound(named, _ENDS)
+    start = _bound(named, _STARTS, LATEST if mode == "streaming" else EARLIEST)
+    end = _bound(named, _ENDS, LATEST)
     if path is not None and (start.times is not None or end.times is not None):
         timed = start.option if start.times is not None else end.option
         raise OptionError(f"{timed} is not offered together with path; use offsets")
-    _check_ends(start, LATEST, "latest", "begin")
     _check_ends(end, EARLIEST, "earliest", "end")
+    if mode == "batch":
+        _check_ends(start, LATEST, "latest", "begin")
+        for name in _STREAMING_ONLY:
+            if name in named:
+                logger.warning("option %s has no effect here: it is for streaming queries", name)
+    if mode == "streaming":
+        _check_streaming(named)
     strategy: Any = _read(
         named, "startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error"
     )
     poll = _read(named, "kafkaConsumer.pollTimeoutMs", _positive, int(_POLL_TIMEOUT * 1000))
+    most = _read(named, "maxOffsetsPerTrigger", _positive, None)
+    least = _read(named, "minOffsetsPerTrigger", _positive, None)
+    if most is not None and least is not None and least > most:
+        raise OptionError(
+            f"minOffsetsPerTrigger ({least}) cannot be more than maxOffsetsPerTrigger ({most})"
+        )
+    subscribed: frozenset[str] = _read(named, "subscribe", _names, frozenset())
     return SourceOptions(
         selection=selection,
         assigned=_read(named, "assign", _assignment, frozenset()),
-        subscribed=_read(named, "subscribe", _names, frozenset()),
+        subscribed=subscribed,
         pattern=_read(named, "subscribePattern", _pattern, None),
         start=start,
         end=end,
@@ -159,7 +210,12 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
         min_partitions=_read(named, "minPartitions", _positive, None),
         max_records_per_partition=_read(named, "maxRecordsPerPartition", _positive, None),
         include_headers=_read(named, "includeHeaders", _boolean, False),
+        values=read_value_options(named, subscribed),
         poll_timeout=poll / 1000,
+        group=_read(named, "groupId", _group, None),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay=_read(named, "maxTriggerDelay", _duration, _MAX_TRIGGER_DELAY),
     )
 
 
@@ -198,6 +254,17 @@ def _check_client(client: Mapping[str, str], path: str | None) -> None:
         raise OptionError(f"{_KAFKA}{error}") from None
 
 
+def _check_streaming(named: Mapping[str, str]) -> None:
+    if "path" in named:
+        raise OptionError(
+            "path is for batch queries: a folder of logs is read as it is, and cannot be followed; "
+            "use spark.read, or stream from a broker with kafka.bootstrap.servers"
+        )
+    for name in _ENDS:
+        if name in named:
+            raise OptionError(f"{name} is for batch queries: a streaming query has no end")
+
+
 def _read(
     named: Mapping[str, str], name: str, read: Callable[[str], _Value], default: _Value
 ) -> _Value:
@@ -209,7 +276,7 @@ def _read(
         raise OptionError(f"{name} takes {error}, not {named[name]!r}") from None
 
 
-def _bound(named: Mapping[str, str], names: tuple[str, str, str]) -> Bound:
+def _bound(named: Mapping[str, str], names: tuple[str, str, str], default: int) -> Bound:
     """By the first of the three options that is given, as in Spark's source."""
     same_time, times, offsets = names
     if same_time in named:
@@ -217,8 +284,8 @@ def _bound(named: Mapping[str, str], names: tuple[str, str, str]) -> Bound:
     if times in named:
         nothing: AnyOffsets = {}
         return Bound(times, times=_read(named, times, _by_partition(0), nothing))
-    default: AnyOffsets = EARLIEST if offsets == "startingOffsets" else LATEST
-    return Bound(offsets, offsets=_read(named, offsets, _offsets, default))
+    otherwise: AnyOffsets = default
+    return Bound(offsets, offsets=_read(named, offsets, _offsets, otherwise))
 
 
 def _check_ends(bound: Bound, wrong: int, word: str, verb: str) -> None:
@@ -319,6 +386,20 @@ def _positive(text: str) -> int:
     if not _is_number(text.strip()) or int(text) == 0:
         raise ValueError("a positive whole number")
     return int(text)
+
+
+def _duration(text: str) -> float:
+    """Seconds, of a time as Spark writes it: 15m, 500ms, 20s; milliseconds without a unit."""
+    found = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in _SECONDS:
+        raise ValueError("a time such as 15m, 20s or 500ms")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def _group(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the name of a consumer group")
+    return text.strip()
 
 
 def _boolean(text: str) -> bool:

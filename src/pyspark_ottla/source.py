@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from pyspark_ottla import broker, folder
-from pyspark_ottla.errors import NotOffered, OptionError
-from pyspark_ottla.options import SourceOptions, read_options
+from pyspark_ottla.errors import OptionError
+from pyspark_ottla.options import Mode, SourceOptions, read_options
 from pyspark_ottla.rows import spark_schema
+from pyspark_ottla.streaming import OttlaStreamReader
+from pyspark_ottla.values import settled
+from pyspark_ottla.workers import keep_modules_out_of_collections
+from pyspark_ottla.writing.options import read_sink_options
+from pyspark_ottla.writing.sink import OttlaStreamWriter, OttlaWriter
 
 
 class OttlaDataSource(DataSource):
@@ -27,25 +39,30 @@ class OttlaDataSource(DataSource):
         return "ottla"
 
     def schema(self) -> StructType:
-        return spark_schema(read_options(self.options).include_headers)
+        options = read_options(self.options)
+        values = None if options.values is None else settled(options.values)
+        return spark_schema(options.include_headers, values)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = read_options(self.options)
-        if schema != spark_schema(options.include_headers):
+        return OttlaReader(self._read_options(schema, "batch"))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return OttlaStreamReader(self._read_options(schema, "streaming"))
+
+    def _read_options(self, schema: StructType, mode: Mode) -> SourceOptions:
+        options = read_options(self.options, mode)
+        if options.values is not None and "value" in schema.names:
+            # What load() has found holds for the whole query.
+            options = replace(options, values=settled(options.values, schema["value"]))
+        if schema != spark_schema(options.include_headers, options.values):
             raise OptionError("the source ottla has a schema of its own: leave out schema(…)")
-        return OttlaReader(options)
+        return options
 
-    def streamReader(self, schema: StructType) -> Any:  # noqa: ARG002, N802 - Spark's name
-        raise NotOffered("the source ottla does not offer streaming reads yet; use spark.read")
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return OttlaWriter(schema, read_sink_options(self.options, "batch"), overwrite)
 
-    def simpleStreamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
-        return self.streamReader(schema)
-
-    def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002
-        raise NotOffered("the source ottla does not offer writes yet; it reads in batch queries")
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002, N802
-        raise NotOffered("the source ottla does not offer streaming writes yet")
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        return OttlaStreamWriter(schema, read_sink_options(self.options, "streaming"))
 
 
 class OttlaReader(DataSourceReader):
@@ -67,3 +84,4 @@ class OttlaReader(DataSourceReader):
             yield from folder.read(piece, self._options)
         else:
             yield from broker.read(piece, self._options)
+        keep_modules_out_of_collections()

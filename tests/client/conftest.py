@@ -13,14 +13,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wire"))
 
 from wire_kit.asynchronous import run_if_coroutine
-from wire_kit.fixtures import certificates, kafka
 from wire_kit.kafka import Kafka
 from wire_kit.older import OlderBroker
 
 from ottla.client.admin import Admin
 from ottla.testing import BrokerProcess
-
-__all__ = ["certificates", "kafka"]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,6 +36,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         "auto.create.topics.enable": "false",
         # So that a test can make a transaction that hangs.
         "transaction.partition.verification.enable": "false",
+        # Those who test two-phase commit start a broker of their own.
+        "transaction.two.phase.commit.enable": "false",
     }
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings) as process:
         yield process

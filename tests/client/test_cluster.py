@@ -193,7 +193,9 @@ async def test_a_leader_that_dies() -> None:
         scene.reply = reply
         cluster = make_cluster(scene.servers)
         await cluster.ask(ListGroupsRequest(), ListGroupsResponse, at=LeaderOf("t", 0))
-        assert scene.of(ApiKey.LIST_GROUPS) == [1, 2]
+        # The old leader is tried again where news of the new one take longer than a retry waits.
+        first, *_, last = scene.of(ApiKey.LIST_GROUPS)
+        assert (first, last) == (1, 2)
         await cluster.close()
 
 

@@ -343,3 +343,23 @@ def test_two_phases_where_the_broker_has_only_one(
     other.close()
     with producer.transaction():
         pass
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_a_prepared_transaction_is_ended_by_somebody_else(
+    admin: Admin, bootstrap: str, made_topic: str, transactional_id: str, commit: bool
+) -> None:
+    with Producer(bootstrap, transactional_id=transactional_id) as first:
+        first.init_transactions()
+        first.begin_transaction()
+        first.send(made_topic, b"prepared")
+        with pytest.raises(ConfigurationError, match="two\\.phase"):
+            first.prepare_transaction()
+        prepared = first.prepare_transaction(may_time_out=True)
+    identity = (transactional_id, prepared.producer_id, prepared.epoch)
+    assert values(bootstrap, made_topic) == []
+    admin.end_transaction(*identity, commit=commit)
+    admin.end_transaction(*identity, commit=commit)  # as if the answer had been lost
+    with pytest.raises(BrokerError):
+        admin.end_transaction(*identity, commit=not commit)
+    assert values(bootstrap, made_topic) == ([b"prepared"] if commit else [])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import random
 import struct
+import sys
 import tracemalloc
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,9 @@ from ottla.record.columns import Layout, buffers, decode, encode, readiness
 from ottla.record.errors import InvalidBatch
 from ottla.record.varint import encode_varint
 
+# The kernels are compiled once.
+pytestmark = pytest.mark.xdist_group("checked-kernels")
+
 ROUNDS = 3000
 GUARD = 64
 GUARD_BYTE = 0xA5
@@ -32,19 +36,28 @@ GUARD_BYTE = 0xA5
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """The kernels once more, with numba's bounds checks."""
-    source = Path(readiness.__file__).with_name("kernels.py")
-    spec = importlib.util.spec_from_file_location("checked_kernels", source)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     before = numba.config.BOUNDSCHECK, numba.config.CACHE_DIR
     numba.config.BOUNDSCHECK = 1
     # Not to be mixed up with the ones that are compiled without.
     numba.config.CACHE_DIR = str(tmp_path_factory.mktemp("checked"))
     try:
-        spec.loader.exec_module(module)
+        with pytest.MonkeyPatch.context() as patch:
+            # The second imports the first.
+            for name in ("walk_kernels", "kernels"):
+                module = _anew(name)
+                patch.setitem(sys.modules, f"ottla.record.columns.{name}", module)
     finally:
         numba.config.BOUNDSCHECK, numba.config.CACHE_DIR = before
+    return module
+
+
+def _anew(name: str) -> ModuleType:
+    source = Path(readiness.__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"checked_{name}", source)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+# The cache is filled once.
+pytestmark = pytest.mark.xdist_group("kernel-cache")
+
 PRELUDE = """
 import sys, time
 from ottla.record.batch import Record, build_batch

@@ -140,6 +140,7 @@ class Admin:
     find_hanging_transactions = _blocking(AsyncAdmin.find_hanging_transactions)
     abort_transaction = _blocking(AsyncAdmin.abort_transaction)
     fence_producer = _blocking(AsyncAdmin.fence_producer)
+    end_transaction = _blocking(AsyncAdmin.end_transaction)
 
     describe_acls = _blocking(AsyncAdmin.describe_acls)
     create_acls = _blocking(AsyncAdmin.create_acls)

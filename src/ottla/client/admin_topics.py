@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -123,6 +124,7 @@ class TopicsAdmin(AdminPart):
             at=ANY,
             timeout=timeout,
         )
+        self.cluster.metadata.learn(answer, names, asyncio.get_running_loop().time())
         results: dict[str, TopicDescription] = {}
         errors: dict[str, OttlaError] = {}
         for topic in sorted(answer.topics, key=lambda each: each.name or ""):

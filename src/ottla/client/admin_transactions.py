@@ -16,6 +16,7 @@ from ottla.client.admin_base import AdminPart, one_or_more
 from ottla.client.cluster import Broker, Coordinator, CoordinatorKind, LeaderOf
 from ottla.client.errors import TransactionNotFound, Unsupported, broker_error, raise_for
 from ottla.client.positions import TopicPartition
+from ottla.client.producer.transactions import newest_end
 from ottla.client.spreading import Coordinators, Leaders, Verdict, by_topic, spread
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_producers import (
@@ -27,6 +28,7 @@ from ottla.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
+from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -374,6 +376,34 @@ class TransactionsAdmin(AdminPart):
         )
         raise_for(answer.error_code, about=f"transactional id '{transactional_id}'")
         return answer.producer_id, answer.producer_epoch
+
+    async def end_transaction(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit or abort a prepared transaction in the place of its producer.
+
+        It may be said twice. Raises Fenced, or another BrokerError, if this transaction is not open
+        and was not ended in this way.
+        """
+        answer = await self.cluster.ask(
+            EndTxnRequest(
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                committed=commit,
+            ),
+            EndTxnResponse,
+            at=Coordinator.of_transaction(transactional_id),
+            timeout=timeout,
+            at_most=newest_end,
+        )
+        raise_for(answer.error_code, about=f"transactional id '{transactional_id}'")
 
 
 def _known(number: int) -> int | None:

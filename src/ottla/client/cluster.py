@@ -199,13 +199,14 @@ class Cluster:
         failing: Callable[[_Answer], int] = top_level_error,
         lane: str = "",
         request_timeout: float | None = None,
-        at_most: int | None = None,
+        at_most: int | Callable[[Connection], int | None] | None = None,
     ) -> _Answer:
         """The answer of the broker at the end of the route.
 
         `failing` gives the error code by which to judge whether to try again; an answer whose code
         is not retriable is returned. `timeout` (default.api.timeout.ms) is for all tries together,
-        `request_timeout` (request.timeout.ms) for each; `at_most` is the newest version to use.
+        `request_timeout` (request.timeout.ms) for each; `at_most` is the newest version to use, or
+        what gives it for a connection.
         Raises TimedOut, AuthenticationError, Unsupported, and what finding the broker runs into
         (TopicNotFound, NotAuthorized, …).
         """
@@ -218,11 +219,12 @@ class Cluster:
                 async with asyncio.timeout(max(deadline.remaining, 0.001)):
                     connection = await at.connect(self, lane)
                     message = request if isinstance(request, Message) else request(connection)
+                    newest = at_most(connection) if callable(at_most) else at_most
                     decoded = await connection.request(
                         message,
                         answer,
                         timeout=min(patience, max(deadline.remaining, 0.001)),
-                        version=connection.version_of(type(message), at_most),
+                        version=connection.version_of(type(message), newest),
                     )
             except WireError as error:
                 problem = told(error)

@@ -6,8 +6,9 @@ rows in value i, so that row i still stands for record i and its offset, key and
 the other columns by it). Encoding takes such a list column, one value per entry, or a struct column or
 table, of which every `rows_per_value` rows go into one value.
 
-Streams have to carry the same schema; with `schema` given, a value with another one is rejected, else
-the first good value of the first column decides. Compressed streams are read; `compression` is for
+Streams have to carry the same schema; with `schema` given, a value with another one is rejected (or,
+with `cast`, its columns of these names are cast), else the first good value of the first column
+decides. Compressed streams are read; `compression` is for
 writing ("lz4" or "zstd"; None by default, since the producer compresses whole batches).
 """
 
@@ -43,12 +44,14 @@ class ArrowFormat(Format):
         self,
         schema: pa.Schema | None = None,
         *,
+        cast: bool = False,
         rows_per_value: int = 1024,
         compression: str | None = None,
     ) -> None:
         if rows_per_value < 1:
             raise SchemaMismatch(f"rows_per_value is 1 or more, not {rows_per_value}")
         self.schema = schema
+        self.cast = cast
         self.rows_per_value = rows_per_value
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
 
@@ -62,6 +65,8 @@ class ArrowFormat(Format):
             counts, tables = [0], []
             for value in streams:
                 table = _read(value.as_buffer())
+                if self.cast and schema is not None:
+                    table = _fitted(table, schema)
                 if schema is None or not table.schema.equals(schema):
                     raise ValueError(f"the stream's schema is another one: {_short(table.schema)}")
                 tables.append(table)
@@ -110,6 +115,17 @@ def _read(stream: pa.Buffer) -> pa.Table:
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"not an Arrow stream: {error}") from error
     return table
+
+
+def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table's columns of the schema's names, in its types."""
+    missing = [name for name in schema.names if name not in table.schema.names]
+    if missing:
+        raise ValueError(f"the stream has no column {missing[0]!r}")
+    try:
+        return table.select(schema.names).cast(schema)
+    except pa.ArrowException as error:
+        raise ValueError(f"the stream's columns do not fit: {error}") from error
 
 
 def _first_schema(values: pa.Array) -> pa.Schema | None:

@@ -135,9 +135,14 @@ class AsyncProducer:
         """Commit a consumer group's offsets (the next to read) with the transaction."""
         await self._core.transactions.send_offsets(offsets, group)
 
-    async def prepare_transaction(self) -> PreparedTransaction:
-        """First phase: everything is durable, the decision is somebody else's (KIP-939)."""
-        return await self._core.transactions.prepare()
+    async def prepare_transaction(self, *, may_time_out: bool = False) -> PreparedTransaction:
+        """First phase: everything is durable, the decision is somebody else's (KIP-939).
+
+        A prepared transaction stays open when the producer is closed, and whoever knows its id and
+        epoch may end it (`Admin.end_transaction`). With `may_time_out` this is had without two-phase
+        commit, too; then the broker aborts it when transaction.timeout.ms is over.
+        """
+        return await self._core.transactions.prepare(may_time_out=may_time_out)
 
     async def complete_transaction(self, decided: PreparedTransaction) -> bool:
         """Second phase: commit if the prepared transaction is this one, else abort; which it was."""

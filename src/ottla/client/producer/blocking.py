@@ -108,8 +108,8 @@ class Producer:
     ) -> None:
         self._loop.run(self._producer.send_offsets_to_transaction(offsets, group))
 
-    def prepare_transaction(self) -> PreparedTransaction:
-        return self._loop.run(self._producer.prepare_transaction())
+    def prepare_transaction(self, *, may_time_out: bool = False) -> PreparedTransaction:
+        return self._loop.run(self._producer.prepare_transaction(may_time_out=may_time_out))
 
     def complete_transaction(self, decided: PreparedTransaction) -> bool:
         return self._loop.run(self._producer.complete_transaction(decided))

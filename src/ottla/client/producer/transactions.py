@@ -209,10 +209,10 @@ class Transactions(NumberedIdentity):
         self._begun = False
         self.state = TransactionState.OPEN
 
-    async def prepare(self) -> PreparedTransaction:
+    async def prepare(self, *, may_time_out: bool = False) -> PreparedTransaction:
         """Make all records durable; only `commit`, `abort` or `complete` may follow."""
         self._require(TransactionState.OPEN, doing="prepare")
-        if not self._settings.two_phase_commit:
+        if not self._settings.two_phase_commit and not may_time_out:
             raise ConfigurationError(
                 "to prepare a transaction set transaction.two.phase.commit.enable=true"
             )
@@ -328,9 +328,7 @@ class Transactions(NumberedIdentity):
         two_phases = self._settings.two_phase_commit
 
         def request(connection: Connection) -> InitProducerIdRequest:
-            self._level = connection.finalized_features.get(_FEATURE, 0)
-            if not connection.versions.offers(EndTxnRequest, _END_WITH_NEW_EPOCH):
-                self._level = min(self._level, _IMPLICIT_PARTITIONS - 1)
+            self._level = _level(connection)
             if (
                 two_phases
                 and connection.version_of(InitProducerIdRequest, _TWO_PHASES) < _TWO_PHASES
@@ -498,6 +496,19 @@ class Transactions(NumberedIdentity):
         if self._adding is not None:
             self._adding.cancel()
             await asyncio.gather(self._adding, return_exceptions=True)
+
+
+def _level(connection: Connection) -> int:
+    """The level of transaction.version that is spoken with this broker."""
+    level = connection.finalized_features.get(_FEATURE, 0)
+    if not connection.versions.offers(EndTxnRequest, _END_WITH_NEW_EPOCH):
+        level = min(level, _IMPLICIT_PARTITIONS - 1)
+    return level
+
+
+def newest_end(connection: Connection) -> int | None:
+    """The newest version of EndTxn that fits the transaction protocol of this broker (None: any)."""
+    return None if _level(connection) >= _IMPLICIT_PARTITIONS else _END_WITH_NEW_EPOCH - 1
 
 
 def _or(value: Any, default: Any) -> Any:

@@ -22,7 +22,7 @@ _ACCEPTABLE_SLACK = 1.5
 # library gives them back and lets the kernel zero new ones.
 _LARGE = 1024 * 1024
 
-_NO_ENTRIES = pa.array([], HEADER_TYPE)
+_NO_ENTRIES = pa.nulls(0, HEADER_TYPE)  # pa.array would import pandas
 
 
 class ColumnBuffers:

@@ -23,10 +23,10 @@ from ottla.record.errors import InvalidBatch, InvalidRecord
 
 SCRATCH_SIZE = 4 * 1024 * 1024
 
-# Of batches that are not compressed. Their checksums are read by the interpreter, then the kernel reads
-# the same bytes again without its lock: the processor's cache still has them, and whoever waits for the
-# lock has time to get it.
-_GROUP_SIZE = 1024 * 1024
+# Of batches that are not compressed. One kernel checks them, the next one reads the same bytes again:
+# the processor's cache still has them.
+_GROUP_SIZE = 512 * 1024
+_BATCHES_IN_GROUP = 4096
 
 # Scratch arrays that nobody uses at the moment; taking and giving back is atomic.
 _free_scratch: deque[np.ndarray[Any, Any]] = deque(maxlen=4)
@@ -48,7 +48,7 @@ def decode_compiled(cursor: Cursor, kernels: ModuleType) -> Iterator[Decoded]:
     """The rows of the cursor's next batches, up to the next message of an older format."""
     scratch = _free_scratch.pop() if _free_scratch else np.empty(SCRATCH_SIZE, np.uint8)
     try:
-        yield from _results(_Groups(cursor, scratch), cursor, kernels)
+        yield from _results(_Groups(cursor, kernels, scratch), cursor, kernels)
     finally:
         _free_scratch.append(scratch)
 
@@ -143,34 +143,53 @@ def _reason(found: Found, cursor: Cursor) -> InvalidBatch:
 class _Groups:
     """The cursor's batches in groups, as long as they are of today's format."""
 
-    def __init__(self, cursor: Cursor, scratch: np.ndarray[Any, Any]) -> None:
+    def __init__(self, cursor: Cursor, kernels: ModuleType, scratch: np.ndarray[Any, Any]) -> None:
         self._cursor = cursor
+        self._kernels = kernels
         self._scratch = scratch
         self._whole = _readable(cursor.view)
+        self._plan = np.empty((_BATCHES_IN_GROUP, 3), np.int64)
+        self._state = np.zeros(kernels.WALK_STATE_SIZE, np.int64)
 
     def next(self) -> _Group | None:
+        plain = self._plain()
+        if plain is not None:
+            return plain
         found = self._cursor.peek()
         if found is None or found.magic != MAGIC:
             return None
-        if found.codec == Codec.NONE:
-            return self._uncompressed()
-        return self._compressed()
+        if found.codec != Codec.NONE:
+            return self._compressed()
+        self._cursor.take()
+        self._plan[0] = found.start, found.start + HEADER_SIZE, found.end
+        return self._uncompressed(1, _plausible_rows(found, found.end - found.start - HEADER_SIZE))
 
-    def _uncompressed(self) -> _Group:
-        cursor = self._cursor
-        first = cursor.peek()
-        assert first is not None
-        cursor.take()
-        most = min(cursor.max_bytes, _GROUP_SIZE)
-        starts, rows = cursor.take_plain(
-            cursor.max_rows - first.claimed_count, most - (first.end - first.start)
-        )
-        rows += _plausible_rows(first, first.end - first.start - HEADER_SIZE)
-        # They lie one behind the other.
-        bounds = np.array([first.start, *starts, cursor.taken_to], np.int64)
-        plan = np.stack((bounds[:-1], bounds[:-1] + HEADER_SIZE, bounds[1:]), axis=1)
-        size = cursor.taken_to - first.start - HEADER_SIZE * len(plan)
-        return _Group(_protected(self._whole), plan, rows, size, len(self._whole) - cursor.taken_to)
+    def _plain(self) -> _Group | None:
+        """Batches that are nothing special, checked and planned by the kernel; None if none is next."""
+        cursor, kernels, state = self._cursor, self._kernels, self._state
+        walk = cursor.walk
+        if walk is None:
+            return None
+        state[kernels.WALK_POSITION] = walk.position
+        state[kernels.WALK_LIMIT] = walk.position + min(cursor.max_bytes, _GROUP_SIZE)
+        state[kernels.WALK_START_OFFSET] = cursor.start_offset
+        state[kernels.WALK_END_OFFSET] = cursor.end_offset
+        state[kernels.WALK_MAX_RECORDS] = cursor.max_rows
+        state[kernels.WALK_SPECIAL] = walk.special
+        state[kernels.WALK_CHECKS] = walk.check_crc
+        count = int(kernels.walk_plain(self._whole, state, self._plan))
+        if not count:
+            return None
+        walk.position = int(state[kernels.WALK_POSITION])
+        cursor.took(int(self._plan[count - 1, 0]))
+        return self._uncompressed(count, int(state[kernels.WALK_RECORDS]))
+
+    def _uncompressed(self, count: int, rows: int) -> _Group:
+        """The first batches of the plan; they lie one behind the other."""
+        plan = self._plan[:count]
+        taken_to = self._cursor.taken_to
+        size = taken_to - int(plan[0, 0]) - HEADER_SIZE * count
+        return _Group(self._whole, plan, rows, size, len(self._whole) - taken_to)
 
     def _compressed(self) -> _Group | None:
         """A run of compressed batches that fit into the scratch array together, or a large one."""

@@ -92,14 +92,15 @@ class Cursor:
         self._ahead = None
         self._pending = True
 
-    def take_plain(self, max_records: int, max_bytes: int) -> tuple[list[int], int]:
-        """Take the uncompressed batches behind the one just taken: their starts, and records."""
-        starts, records = self._walk.plain_starts(
-            self.start_offset, self.end_offset, max_records, max_bytes
-        )
-        if starts:
-            self._last = found_at(self.view, starts[-1])
-        return starts, records
+    @property
+    def walk(self) -> Walk | None:
+        """The walk, for somebody who goes on with it in his own way; None if it is a batch ahead."""
+        return None if self._ended or self._ahead is not None else self._walk
+
+    def took(self, last_start: int) -> None:
+        """The walk was moved on, and all batches up to the one that starts here are the caller's."""
+        self._last = found_at(self.view, last_start)
+        self._pending = True
 
     @property
     def taken_to(self) -> int:

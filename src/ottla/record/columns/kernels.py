@@ -19,16 +19,46 @@ demand, and results can be bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+from ottla.record.columns.walk_kernels import (
+    PLAN_END,
+    PLAN_HEADER,
+    PLAN_START,
+    WALK_CHECKS,
+    WALK_END_OFFSET,
+    WALK_LIMIT,
+    WALK_MAX_RECORDS,
+    WALK_POSITION,
+    WALK_RECORDS,
+    WALK_SPECIAL,
+    WALK_START_OFFSET,
+    WALK_STATE_SIZE,
+    big_endian,
+    compiled,
+    walk_plain,
+)
+
+__all__ = [
+    "WALK_CHECKS",
+    "WALK_END_OFFSET",
+    "WALK_LIMIT",
+    "WALK_MAX_RECORDS",
+    "WALK_POSITION",
+    "WALK_RECORDS",
+    "WALK_SPECIAL",
+    "WALK_START_OFFSET",
+    "WALK_STATE_SIZE",
+    "decode_records",
+    "encode_records",
+    "walk_plain",
+]
 
 # What a decoding call ends with.
 DONE = 0  # all batches of the plan are read
@@ -72,11 +102,6 @@ NEXT_OFFSET = 23  # one more than the offset of the last record that was read
 NEEDED = 24
 STATE_SIZE = 25
 
-# Places in a row of the plan.
-PLAN_HEADER = 0  # where the batch starts in `headers`
-PLAN_START = 1  # where its contents start in `contents`, decompressed
-PLAN_END = 2
-
 _BATCH_HEADER_SIZE = 61
 _ATTRIBUTES_AT = 21
 _LAST_OFFSET_DELTA_AT = 23
@@ -104,19 +129,6 @@ _int64s = types.int64[::1]
 _inputs32 = types.Array(types.int32, 1, "C", readonly=True)
 _inputs64 = types.Array(types.int64, 1, "C", readonly=True)
 _plan = types.int64[:, ::1]
-
-
-def _compiled(signature: Any) -> Callable[[Function], Function]:
-    """Compile now, for this signature only, without the interpreter's lock, cached if possible."""
-
-    def decorate(function: Function) -> Function:
-        try:
-            return njit(signature, nogil=True, cache=True)(function)  # type: ignore[no-any-return]
-        except RuntimeError:
-            # No folder for the cache can be written.
-            return njit(signature, nogil=True)(function)  # type: ignore[no-any-return]
-
-    return decorate
 
 
 @intrinsic
@@ -154,14 +166,6 @@ def _copy(target: Any, target_at: int, source: Any, source_at: int, length: int)
     ):
         raise IndexError("a copy beyond a buffer")
     _move(target, target_at, source, source_at, length)
-
-
-@register_jitable
-def _big_endian(data: Any, at: int, size: int) -> Any:
-    value = _int64(_int8(data[at]))
-    for index in range(1, size):
-        value = (value << 8) | _int64(data[at + index])
-    return value
 
 
 # Both readers give a position beyond `end` for anything that is not a number of theirs; every use
@@ -221,7 +225,7 @@ def _set_bit(bitmap: Any, index: int) -> None:
     bitmap[index >> 3] |= _uint8(1 << (index & 7))
 
 
-@_compiled(
+@compiled(
     types.int64(
         _input, _input, _plan, _int64s,
         _int64s, _int64s, _int8s,
@@ -272,15 +276,15 @@ def decode_records(
         ):
             status = INVALID
             break
-        base_offset = _big_endian(headers, header_at, 8)
+        base_offset = big_endian(headers, header_at, 8)
         attributes = _int64(headers[header_at + _ATTRIBUTES_AT + 1])
-        last_delta = _big_endian(headers, header_at + _LAST_OFFSET_DELTA_AT, 4)
-        base_timestamp = _big_endian(headers, header_at + _BASE_TIMESTAMP_AT, 8)
-        max_timestamp = _big_endian(headers, header_at + _MAX_TIMESTAMP_AT, 8)
+        last_delta = big_endian(headers, header_at + _LAST_OFFSET_DELTA_AT, 4)
+        base_timestamp = big_endian(headers, header_at + _BASE_TIMESTAMP_AT, 8)
+        max_timestamp = big_endian(headers, header_at + _MAX_TIMESTAMP_AT, 8)
         append_time = attributes & _TIMESTAMP_TYPE_BIT != 0
         timestamp_type = _int8(1 if append_time else 0)
         if state[POSITION] < 0:
-            count = _big_endian(headers, header_at + _RECORD_COUNT_AT, 4)
+            count = big_endian(headers, header_at + _RECORD_COUNT_AT, 4)
             state[BATCH_ROW] = row
             state[POSITION] = content_start
             state[LEFT] = count
@@ -556,7 +560,7 @@ def _span(offsets: Any, data: Any, index: int) -> tuple[Any, Any]:
     return start, end - start
 
 
-@_compiled(
+@compiled(
     types.int64(
         _int64s, _inputs64, _inputs64,
         _inputs32, _input, _input, _inputs32, _input, _input,

@@ -24,7 +24,7 @@ from ottla.record.columns.walking import Found
 from ottla.record.errors import InvalidBatch, InvalidRecord
 from ottla.record.legacy import NO_TIMESTAMP, messages, timestamp_type
 
-_NO_ENTRIES = pa.array([], HEADER_TYPE)
+_NO_ENTRIES = pa.nulls(0, HEADER_TYPE)  # pa.array would import pandas
 _LARGEST_INT64 = 2**63 - 1
 _SMALLEST_INT64 = -(2**63)
 _OFFSET_AND_LENGTHS = 21  # the most that a record has beside key, value and headers

@@ -41,6 +41,7 @@ WORTH_LOADING = 4 * 1024 * 1024
 
 _COMPILER_TIMEOUT = 120  # seconds
 _KERNELS = "ottla.record.columns.kernels"
+_SOURCES = ("walk_kernels.py", "kernels.py")
 _READY = "ready"
 
 
@@ -128,7 +129,7 @@ def cache_folder() -> Path | None:
 
 
 def _version() -> str:
-    source = Path(__file__).with_name("kernels.py").read_bytes()
+    source = b"".join(Path(__file__).with_name(name).read_bytes() for name in _SOURCES)
     parts = (
         platform.machine(),
         sys.version,

@@ -73,7 +73,10 @@ def found_at(view: memoryview, at: int) -> Found:
 
 
 class Walk:
-    """Iterates over the batches of `view`, from its start; `position` is behind the last one given."""
+    """Iterates over the batches of `view`, from its start; `position` is behind the last one given.
+
+    Whoever has gone past some batches in another way may move it on.
+    """
 
     def __init__(
         self,
@@ -83,8 +86,8 @@ class Walk:
         check_crc: bool = True,
     ) -> None:
         self.position = 0
+        self.check_crc = check_crc
         self._view = view
-        self._check_crc = check_crc
         # The next to begin last, so that it can be popped.
         self._to_begin = sorted(
             (AbortedTransaction(*transaction) for transaction in aborted),
@@ -114,7 +117,7 @@ class Walk:
                 raise CorruptBatch(located(base_offset, f"its length is {length}"))
             if end > size:
                 return
-            if self._check_crc and _checksum(view, at, end) != checksum:
+            if self.check_crc and _checksum(view, at, end) != checksum:
                 raise CorruptBatch(located(base_offset, "the CRC32C does not match"))
             if base_offset < 0 or last_delta < 0 or base_offset > _LARGEST_OFFSET - last_delta - 1:
                 raise InvalidRecord(located(base_offset, f"its last offset delta is {last_delta}"))
@@ -127,42 +130,10 @@ class Walk:
                 at, end, base_offset, last_offset, attributes & CODEC_MASK, MAGIC, visible, count
             )
 
-    def plain_starts(
-        self, start_offset: int, end_offset: int, max_records: int, max_bytes: int
-    ) -> tuple[list[int], int]:
-        """Go past the next batches that are nothing special; where they start, and their records.
-
-        These are whole, intact and uncompressed, have records that are to be seen and begin between
-        the offsets; the last of them reaches `max_records` records or `max_bytes` bytes. The first
-        one that is anything else is left for the iteration, which knows what to make of it. In topics
-        of small batches this loop is most of the interpreter's part in decoding.
-        """
-        view = self._view
-        unpack = _FIELDS.unpack_from
-        special = CODEC_MASK | CONTROL_BIT | (TRANSACTIONAL_BIT if self._filters else 0)
-        first_offset = max(start_offset, 0)
-        starts: list[int] = []
-        checks = self._check_crc
-        records = 0  # at most; not what a header claims, but what there is room for
-        at = self.position
-        last = min(len(view), at + max_bytes)
-        while at < last and len(view) - at >= HEADER_SIZE and records < max_records:
-            base_offset, length, magic, checksum, attributes, last_delta, count = unpack(view, at)
-            end = at + LENGTH_OVERHEAD + length
-            if (
-                magic != MAGIC
-                or attributes & special
-                or length < _SMALLEST_LENGTH
-                or end > len(view)
-                or not first_offset <= base_offset < end_offset
-                or not 0 <= last_delta < _LARGEST_OFFSET - base_offset
-                or (checks and _checksum(view, at, end) != checksum)
-            ):
-                break
-            starts.append(at)
-            records += max(0, min(count, length // SMALLEST_RECORD))
-            self.position = at = end
-        return starts, records
+    @property
+    def special(self) -> int:
+        """The attributes of batches that only the iteration knows what to make of."""
+        return CODEC_MASK | CONTROL_BIT | (TRANSACTIONAL_BIT if self._filters else 0)
 
     def _is_committed(
         self, at: int, end: int, base_offset: int, last_offset: int, has_data: bool

@@ -1,0 +1,276 @@
+"""The compiled walk along a buffer's batches, and their checksums.
+
+A part of `kernels`, whose rules hold here: whoever wants these functions takes them from there. The walk
+makes the plan of `kernels.decode_records`. Both run without the interpreter's lock, so that a thread
+which decodes does not stand in the way of the one that receives.
+
+CRC32C is a processor's instruction on x86-64 and on ARM, of eight bytes each. Its result is there some
+cycles later, so three stretches are summed up side by side and put together by a table, which says what
+a sum becomes behind so many zero bytes: checksums are linear. Other processors take the word's sum from
+tables, too.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from crc32c import crc32c as reference
+from llvmlite import binding, ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, register_jitable
+
+from ottla.record.batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_AT,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MAGIC_AT,
+)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Places in a row of the plan.
+PLAN_HEADER = 0  # where the batch starts in `headers`
+PLAN_START = 1  # where its contents start in `contents`, decompressed
+PLAN_END = 2
+
+# Places in the state of a walk: what the caller sets …
+WALK_POSITION = 0  # of the next batch; the kernel moves it on
+WALK_LIMIT = 1  # batches that begin at or behind this position are left
+WALK_START_OFFSET = 2
+WALK_END_OFFSET = 3
+WALK_MAX_RECORDS = 4
+WALK_SPECIAL = 5  # bits of a batch's attributes that are the caller's to deal with
+WALK_CHECKS = 6  # whether checksums are checked
+# … and what the kernel says.
+WALK_RECORDS = 7  # in the batches, at most: not what headers claim, but what there is room for
+WALK_STATE_SIZE = 8
+
+PLAIN_ATTRIBUTES = CODEC_MASK | CONTROL_BIT
+
+_BLOCK = 512  # bytes of each of the three stretches
+_SMALLEST_RECORD = 7
+_SMALLEST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
+_LARGEST_INT64 = 2**63 - 1
+_LAST_OFFSET_DELTA_AT = 23
+_RECORD_COUNT_AT = 57
+_ALL_ONES = 0xFFFFFFFF
+
+# Numbers of a width; to the type checker they are whatever they have to be.
+_int64: Any = np.int64
+_uint64: Any = np.uint64
+_int8: Any = np.int8
+
+_input = types.Array(types.uint8, 1, "C", readonly=True)
+_int64s = types.int64[::1]
+_plan = types.int64[:, ::1]
+
+
+def compiled(signature: Any) -> Callable[[Function], Function]:
+    """Compile now, for this signature only, without the interpreter's lock, cached if possible."""
+
+    def decorate(function: Function) -> Function:
+        try:
+            return njit(signature, nogil=True, cache=True)(function)  # type: ignore[no-any-return]
+        except RuntimeError:
+            # No folder for the cache can be written.
+            return njit(signature, nogil=True)(function)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+@register_jitable
+def big_endian(data: Any, at: int, size: int) -> Any:
+    value = _int64(_int8(data[at]))
+    for index in range(1, size):
+        value = (value << 8) | _int64(data[at + index])
+    return value
+
+
+def _behind_zeros(count: int, register: int) -> int:
+    """What `count` zero bytes make of the sum's register."""
+    return reference(bytes(count), register ^ _ALL_ONES) ^ _ALL_ONES
+
+
+def _table(count: int) -> list[list[int]]:
+    """`_behind_zeros` for each of the register's four bytes."""
+    return [
+        [_behind_zeros(count, byte << shift) for byte in range(256)] for shift in (0, 8, 16, 24)
+    ]
+
+
+_BEHIND_BLOCK = np.array(_table(_BLOCK), np.uint64)
+# Of a word: the sum of its byte number n is that byte's behind 8 - n zeros.
+_OF_BYTE = np.array(
+    [[_behind_zeros(8 - at, byte) for byte in range(256)] for at in range(8)], np.uint64
+)
+
+_INSTRUCTIONS = {
+    "x86_64": ("sse4.2", "llvm.x86.sse42.crc32.64.64", 64),
+    "AMD64": ("sse4.2", "llvm.x86.sse42.crc32.64.64", 64),
+    "aarch64": ("crc", "llvm.aarch64.crc32cx", 32),
+    "arm64": ("crc", "llvm.aarch64.crc32cx", 32),
+}
+
+
+@intrinsic
+def _load_word(typing_context: Any, data: Any, at: Any) -> Any:
+    """Eight bytes of an array as a number, the first of them the lowest; the caller checks bounds."""
+    del typing_context, at
+    signature = types.uint64(data, types.intp)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data, at = arguments
+        array = context.make_array(signature.args[0])(context, builder, data)
+        place = builder.bitcast(builder.gep(array.data, [at]), ir.IntType(64).as_pointer())
+        return builder.load(place, align=1)
+
+    return signature, generate
+
+
+@intrinsic
+def _instruction(typing_context: Any, register: Any, word: Any) -> Any:
+    """The sum's register behind eight more bytes, by the processor."""
+    del typing_context, register, word
+    _, name, width = _INSTRUCTIONS[platform.machine()]
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        register, word = arguments
+        own = ir.IntType(width)
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            builder.module, ir.FunctionType(own, [own, ir.IntType(64)]), name
+        )
+        narrow = register if width == 64 else builder.trunc(register, own)
+        result = builder.call(function, [narrow, word])
+        return result if width == 64 else builder.zext(result, ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+# Intrinsics are called without the typing context that their definitions take.
+_word_at: Any = _load_word
+_by_instruction: Any = _instruction
+
+
+@register_jitable
+def _sum_by_instruction(register: Any, word: Any) -> Any:
+    return _by_instruction(register, word)
+
+
+@register_jitable
+def sum_by_tables(register: Any, word: Any) -> Any:
+    """The same as the instruction, for processors that have none."""
+    word ^= register
+    result = _uint64(0)
+    for at in range(8):
+        result ^= _OF_BYTE[at, (word >> _uint64(8 * at)) & _uint64(0xFF)]
+    return result
+
+
+def has_instruction() -> bool:
+    """Whether the processor sums up words by itself."""
+    machine = platform.machine()
+    if machine not in _INSTRUCTIONS:
+        return False
+    return bool(binding.get_host_cpu_features().get(_INSTRUCTIONS[machine][0], False))
+
+
+_sum: Any = _sum_by_instruction if has_instruction() else sum_by_tables
+
+
+@register_jitable
+def _behind_block(register: Any) -> Any:
+    byte = _uint64(0xFF)
+    return (
+        _BEHIND_BLOCK[0, register & byte]
+        ^ _BEHIND_BLOCK[1, (register >> _uint64(8)) & byte]
+        ^ _BEHIND_BLOCK[2, (register >> _uint64(16)) & byte]
+        ^ _BEHIND_BLOCK[3, register >> _uint64(24)]
+    )
+
+
+@compiled(types.uint64(_input, types.int64, types.int64))
+def crc32c(data: Any, start: int, end: int) -> Any:
+    """The checksum of data[start:end]."""
+    if not 0 <= start <= end <= len(data):
+        raise IndexError("a checksum beyond a buffer")
+    register = _uint64(_ALL_ONES)
+    at = start
+    while end - at >= 3 * _BLOCK:
+        second = _uint64(0)
+        third = _uint64(0)
+        for place in range(at, at + _BLOCK, 8):
+            register = _sum(register, _word_at(data, place))
+            second = _sum(second, _word_at(data, place + _BLOCK))
+            third = _sum(third, _word_at(data, place + 2 * _BLOCK))
+        register = _behind_block(_behind_block(register) ^ second) ^ third
+        at += 3 * _BLOCK
+    while end - at >= 8:
+        register = _sum(register, _word_at(data, at))
+        at += 8
+    while at < end:
+        low = (register ^ _uint64(data[at])) & _uint64(0xFF)
+        # The last byte of a word stands before no zeros but its own.
+        register = _OF_BYTE[7, low] ^ (register >> _uint64(8))
+        at += 1
+    return register ^ _uint64(_ALL_ONES)
+
+
+@compiled(types.int64(_input, _int64s, _plan))
+def walk_plain(data: Any, state: Any, plan: Any) -> int:
+    """Go past the next batches that are nothing special, and put them into the plan; their number.
+
+    These are whole, intact and have none of the special attributes, and begin between the offsets;
+    the last of them reaches the limit of records, or that of the position. The first one that is
+    anything else is left to the interpreter, which knows what to make of it.
+    """
+    at = state[WALK_POSITION]
+    size = len(data)
+    limit = min(size, state[WALK_LIMIT])
+    first_offset = max(state[WALK_START_OFFSET], 0)
+    end_offset = state[WALK_END_OFFSET]
+    max_records = state[WALK_MAX_RECORDS]
+    special = state[WALK_SPECIAL]
+    checks = state[WALK_CHECKS] != 0
+    records = 0
+    count = 0
+    while 0 <= at < limit and size - at >= HEADER_SIZE and records < max_records:
+        if count >= len(plan):
+            break
+        base_offset = big_endian(data, at, 8)
+        length = big_endian(data, at + 8, 4)
+        attributes = big_endian(data, at + ATTRIBUTES_AT, 2)
+        last_delta = big_endian(data, at + _LAST_OFFSET_DELTA_AT, 4)
+        end = at + LENGTH_OVERHEAD + length
+        if (
+            data[at + MAGIC_AT] != MAGIC
+            or attributes & special != 0
+            or length < _SMALLEST_LENGTH
+            or end > size
+            or not first_offset <= base_offset < end_offset
+            or last_delta < 0
+            or last_delta >= _LARGEST_INT64 - base_offset
+        ):
+            break
+        if checks:
+            told = big_endian(data, at + CRC_AT, 4) & _ALL_ONES
+            if _uint64(told) != crc32c(data, at + ATTRIBUTES_AT, end):
+                break
+        plan[count, PLAN_HEADER] = at
+        plan[count, PLAN_START] = at + HEADER_SIZE
+        plan[count, PLAN_END] = end
+        count += 1
+        claimed = big_endian(data, at + _RECORD_COUNT_AT, 4)
+        records += max(0, min(claimed, length // _SMALLEST_RECORD))
+        at = end
+    state[WALK_POSITION] = at
+    state[WALK_RECORDS] = records
+    return count
