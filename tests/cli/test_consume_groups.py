@@ -121,7 +121,10 @@ def test_others_have_all_partitions(
 
 @pytest.fixture
 def classic_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    settings = {"group.coordinator.rebalance.protocols": "classic"}
+    settings = {
+        "group.coordinator.rebalance.protocols": "classic",
+        "group.initial.rebalance.delay.ms": "0",
+    }
     with BrokerProcess(tmp_path / "data", settings=settings) as process:
         yield process
 

@@ -60,12 +60,14 @@ def test_segments_go_by_size_and_by_age(broker: BrokerProcess, connect: Connect)
     wire = connect(broker.start())
     data = broker.data
     wire.create_topic("kept", 1, SMALL_SEGMENTS | NEVER)
-    wire.create_topic("by-age", 1, SMALL_SEGMENTS | NEVER | AT_ONCE | {"retention.ms": str(HOUR)})
-    wire.create_topic("by-size", 1, SMALL_SEGMENTS | NEVER | AT_ONCE)
+    for topic in ("by-age", "by-size"):
+        wire.create_topic(topic, 1, SMALL_SEGMENTS | NEVER | AT_ONCE)
     for topic in ("kept", "by-size"):
         write(wire, topic, 12, age_ms=1_000 * HOUR)
     write(wire, "by-age", 6, age_ms=2 * HOUR)
     write(wire, "by-age", 6, first=6)
+    # Only now: a segment with one old record may go before it gets its second.
+    wire.alter_topic("by-age", {"retention.ms": str(HOUR)})
     # Two batches in a segment; the last one that is old goes with its segment only.
     await_that(lambda: wire.bounds("by-age") == (6, 12), "old segments to go")
     assert_holds(wire, "by-age", 6, 12)

@@ -29,6 +29,7 @@ from ottla.testing import BrokerProcess
 JOIN_GROUP = 11
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything here is interop. A test's time is its own: what fixtures build on a cold machine
     (minutes, once) does not count."""
@@ -37,8 +38,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.interop)
             item.add_marker(pytest.mark.timeout(120, func_only=True))
-    # The longest goes first, so that the other workers do not wait for it in the end.
-    items.sort(key=lambda item: item.path.name != "test_franz_go.py")
+            client = _client_of(item)
+            if client is not None:
+                # What starts the client of a name, a JVM say, does so once.
+                item.add_marker(pytest.mark.xdist_group(f"client-{client}"))
+
+
+def _client_of(item: pytest.Item) -> str | None:
+    """The name of the client that a test is about."""
+    callspec = getattr(item, "callspec", None)
+    name = None if callspec is None else callspec.params.get("client")
+    return name if name in CLIENTS | OLD_CLIENTS else None
 
 
 @dataclass(frozen=True)

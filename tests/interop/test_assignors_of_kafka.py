@@ -25,7 +25,7 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+def ask_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     command = toolchain.java_program(
         "assignor-peer",
         [toolchain.INTEROP / "java" / name for name in ("Lines.java", "AssignorPeer.java")],
@@ -37,7 +37,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     driver.close()
 
 
-def test_kafka_answers_as_recorded(kafka: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_answers_as_recorded(ask_kafka: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(GROUPS)])
     from groups_kit.assignments import BY_KAFKA, lives
 
@@ -45,9 +45,9 @@ def test_kafka_answers_as_recorded(kafka: Ask, monkeypatch: pytest.MonkeyPatch) 
         cases = [group.to_json() for group in lives(SEED, histories=24, length=12)]
         with BY_KAFKA.open("w") as lines:
             for case in cases:
-                lines.write(json.dumps(case | kafka(case), separators=(",", ":")) + "\n")
+                lines.write(json.dumps(case | ask_kafka(case), separators=(",", ":")) + "\n")
     with BY_KAFKA.open() as lines:
         for line in lines:
             fields = json.loads(line)
             group = {name: fields[name] for name in ("topics", "members")}
-            assert kafka(group) == {name: fields[name] for name in ("uniform", "range")}
+            assert ask_kafka(group) == {name: fields[name] for name in ("uniform", "range")}

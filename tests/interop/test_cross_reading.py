@@ -13,13 +13,10 @@ from interop_kit.wire_client import WireClient
 
 TEXT, BINARY = 0, 1  # partitions: not every reader shows bytes that are no text
 
-PAIRS = [
-    # One worker does all readers of a writer: what was written is there already.
-    pytest.param(writer, reader, marks=pytest.mark.xdist_group(f"written-by-{writer}"))
-    for writer in CLIENTS
-    for reader in CLIENTS
-    if writer != reader
-]
+# One worker does them all: what was written is there already, and so is every client.
+pytestmark = pytest.mark.xdist_group("cross-reading")
+
+PAIRS = [(writer, reader) for writer in CLIENTS for reader in CLIENTS if writer != reader]
 
 
 @pytest.fixture(scope="session")

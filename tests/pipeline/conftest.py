@@ -1,6 +1,8 @@
 """Fixtures of the pipeline's tests: one Spark session and one broker for all of them.
 
-A session takes seconds to start and a process holds one at most, so all tests here run on one worker.
+A session takes seconds to start and a process holds one at most, so one worker runs all tests that
+need it. Those that start Spark in other processes run on one worker, too: a machine with two cores has
+enough to do with two of them at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wire"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "interop"))
 
 from interop_kit import toolchain
-from wire_kit.fixtures import certificates
 from wire_kit.kafka import running_kafka
 
 from ottla.client.admin import Admin
@@ -28,8 +29,6 @@ from ottla.testing import BrokerProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from wire_kit.certificates import Certificates
-
-__all__ = ["certificates"]
 
 # Spark's own Kafka source; the versions are those that work with the Spark that is installed.
 CONNECTOR = (
@@ -40,13 +39,29 @@ CONNECTOR = (
 )
 
 
+STARTING_SPARK = ("test_cluster.py", "test_demo.py", "test_java.py", "test_pipeline_command.py")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).resolve().parent
     for item in items:
         if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-            # Spark's start, and what a cold machine fetches, are no part of a test's time.
-            item.add_marker(pytest.mark.timeout(120, func_only=True))
+            if {"spark", "apache"} & _names_of(item):
+                item.add_marker(pytest.mark.xdist_group("spark"))
+            elif item.path.name in STARTING_SPARK:
+                item.add_marker(pytest.mark.xdist_group("spark-programs"))
+            if item.get_closest_marker("timeout") is None:
+                # Spark's start, and what a cold machine fetches, are no part of a test's time.
+                item.add_marker(pytest.mark.timeout(120, func_only=True))
+
+
+def _names_of(item: pytest.Item) -> set[object]:
+    """The fixtures of a test, and its parameters, which may be names of fixtures."""
+    callspec = getattr(item, "callspec", None)
+    parameters = [] if callspec is None else callspec.params.values()
+    names = [name for name in parameters if isinstance(name, str)]
+    return {*getattr(item, "fixturenames", ()), *names}
 
 
 @dataclass(frozen=True)
@@ -89,6 +104,10 @@ def spark(connector: Connector, tmp_path_factory: pytest.TempPathFactory) -> Ite
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
             "spark.jars": ",".join(map(str, connector.jars)),
+            # The same JVM is the server of the tests with Spark Connect.
+            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": "0",
         },
     )
     made.sparkContext.setLogLevel("OFF")

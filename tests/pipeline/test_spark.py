@@ -17,8 +17,6 @@ from ottla import Producer
 from ottla.client.admin import Admin
 from ottla.client.positions import TopicPartition
 from ottla.testing import BrokerProcess
-from pyspark_ottla import OttlaDataSource
-from pyspark_ottla.errors import NotOffered
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -69,7 +67,6 @@ def test_schema(spark: SparkSession) -> None:
     ("options", "said"),
     [
         ({"startingOffset": "earliest"}, "did you mean startingOffsets?"),
-        ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
         ({"kafka__security__protocol": "SSH"}, "kafka.security.protocol takes"),
     ],
 )
@@ -81,21 +78,10 @@ def test_wrong_options_are_told_at_load(
     assert said in str(raised.value)
 
 
-def test_what_is_not_offered_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match="does not offer writes yet"):
-        spark.range(1).write.format("ottla").mode("append").save()
-    stream = spark.readStream.format("ottla").option("subscribe", "orders")
-    stream = stream.option("kafka.bootstrap.servers", "localhost:9092")
-    with pytest.raises(PySparkException, match="does not offer streaming reads yet"):
-        (
-            stream.load()
-            .writeStream.format("noop")
-            .option("checkpointLocation", str(tmp_path / "reads"))
-            .start()
-            .processAllAvailable()
-        )
-    with pytest.raises(NotOffered, match="does not offer streaming writes yet"):
-        OttlaDataSource({}).streamWriter(spark.range(1).schema, False)
+def test_what_only_streaming_queries_may_have_is_told_with_the_plan(spark: SparkSession) -> None:
+    servers = {"kafka__bootstrap__servers": "localhost:9092", "subscribe": "orders"}
+    with pytest.raises(PySparkException, match="startingOffsets cannot be latest"):
+        load(spark, startingOffsets="latest", **servers).collect()
 
 
 def test_a_schema_of_ones_own_is_refused(spark: SparkSession) -> None:

@@ -12,11 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from wire_kit.asynchronous import run_if_coroutine
-from wire_kit.fixtures import certificates, kafka
 
 from ottla.testing import BrokerProcess
-
-__all__ = ["certificates", "kafka"]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -34,7 +34,7 @@ def check_servers(text: str) -> str:
     shown = ",".join(
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in addresses
     )
-    if not any(_takes_connections(address) for address in addresses):
+    if not any(takes_connections(address) for address in addresses):
         raise Failure(
             f"nothing answers at {shown}; start one with `ottla serve`, "
             "or name another with --server HOST:PORT"
@@ -42,7 +42,7 @@ def check_servers(text: str) -> str:
     return shown
 
 
-def _takes_connections(address: tuple[str, int]) -> bool:
+def takes_connections(address: tuple[str, int]) -> bool:
     try:
         socket.create_connection(address, CONNECT_TIMEOUT).close()
     except OSError:

@@ -12,7 +12,22 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from ottla.cli import configs, consume, groups, logs, produce, serve, topics, transactions
+from ottla.cli import (
+    archive,
+    collect,
+    configs,
+    consume,
+    demo,
+    groups,
+    logs,
+    mirror,
+    pipelines,
+    produce,
+    serve,
+    sql,
+    topics,
+    transactions,
+)
 from ottla.cli.closing import close_all
 from ottla.cli.failures import FAILED, INTERRUPTED, PIPE_CLOSED, Failure
 from ottla.cli.options import Json, help_group
@@ -88,6 +103,13 @@ app.command("serve", help=serve.HELP)(serve.command())
 app.add_typer(topics.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("sql")(sql.sql)
+app.add_typer(pipelines.app, name="pipeline")
+app.command("collect")(collect.collect)
+app.command("archive")(archive.archive)
+app.command("restore")(archive.restore)
+app.command("mirror")(mirror.mirror)
+app.command("demo")(demo.demo)
 app.add_typer(configs.app, name="config")
 app.add_typer(groups.app, name="group")
 app.add_typer(transactions.app, name="transaction")

@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Cell = str | int | None
 
@@ -41,42 +44,48 @@ def write_document(document: Any) -> None:
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str = "") -> None:
     """Columns whose cells are all numbers are aligned to the right."""
-    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
-    numeric = [
+    if on_terminal():
+        from rich.console import Console
+
+        table = rich_table(columns, rows, title)
+        sys.stdout.flush()
+        Console(highlight=False).print(table)
+        sys.stdout.flush()
+    else:
+        _write_plain_table(columns, rows, title)
+
+
+def _texts(rows: Sequence[Sequence[Cell]]) -> list[list[str]]:
+    return [["" if cell is None else str(cell) for cell in row] for row in rows]
+
+
+def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[bool]:
+    return [
         bool(rows) and all(isinstance(row[index], int | None) for row in rows)
         for index in range(len(columns))
     ]
-    if on_terminal():
-        _write_rich_table(columns, texts, numeric, title)
-    else:
-        _write_plain_table(columns, texts, numeric, title)
 
 
-def _write_rich_table(
-    columns: Sequence[str], texts: list[list[str]], numeric: list[bool], title: str
-) -> None:
+def rich_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str = "") -> Table:
+    """A table for a terminal."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.ROUNDED, header_style="bold", title=title or None, title_justify="left")
-    for name, right in zip(columns, numeric, strict=True):
+    for name, right in zip(columns, _numeric(columns, rows), strict=True):
         table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for row in texts:
+    for row in _texts(rows):
         # Text, so that brackets in names and values are not read as markup.
         table.add_row(*(Text(cell) for cell in row))
-    sys.stdout.flush()
-    Console(highlight=False).print(table)
-    sys.stdout.flush()
+    return table
 
 
-def _write_plain_table(
-    columns: Sequence[str], texts: list[list[str]], numeric: list[bool], title: str
-) -> None:
+def _write_plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
     if title:
         write_line(title)
-    lines = [[name.upper() for name in columns], *texts]
+    numeric = _numeric(columns, rows)
+    lines = [[name.upper() for name in columns], *_texts(rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     for line in lines:
         cells = [

@@ -32,6 +32,7 @@ Settings have Kafka's names. --set wins over the other options, these over the e
 NOT_SETTINGS = (
     "OTTLA_CACHE_DIR",
     "OTTLA_KERNELS",
+    "OTTLA_MASTER",
     "OTTLA_PORTABLE",
     "OTTLA_REQUIRE_INTEROP",
     "OTTLA_SERVER",

@@ -1,0 +1,344 @@
+"""`ottla demo`: a broker, a web site's logs, the sample pipeline over them, and its results live."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ottla.cli.addresses import parse_servers, takes_connections
+from ottla.cli.demo_screen import Shown, alert_sentence, screen
+from ottla.cli.failures import INTERRUPTED, Failure, Misuse
+from ottla.cli.options import DEFAULT_SERVER
+from ottla.cli.output import plural, write_line, write_table
+from ottla.cli.spark import spark_session, telling_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ottla.pipeline.weblogs import Weblogs
+    from ottla.pipeline.weblogs_results import Results, ResultsReader
+    from ottla.pipeline.weblogs_site import Site
+
+TOPIC: Final = "weblogs"
+HISTORY: Final = 120.0  # seconds of traffic that are there already when the site is new
+ONCE: Final = 240.0  # the same, with --once
+START_PATIENCE: Final = 30.0  # seconds for the broker
+STOP_PATIENCE: Final = 10.0
+LOOK_EVERY: Final = 0.2  # seconds
+_PR_SET_PDEATHSIG: Final = 1  # of Linux's prctl
+
+SPARK_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    # What starts fast is better here than what runs fast.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+def demo(
+    listen: Annotated[
+        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where the broker listens.")
+    ] = DEFAULT_SERVER,
+    data: Annotated[
+        Path, typer.Option("--data", "-d", metavar="DIR", help="The folder for everything.")
+    ] = Path("data"),
+    rate: Annotated[
+        float, typer.Option("--rate", min=0.1, max=10_000, help="Requests a second, on average.")
+    ] = 50.0,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="Four minutes of traffic at once; show the results and stop."),
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="For the same traffic again.")
+    ] = None,
+) -> None:
+    """See it work: a broker, a busy web site's logs, and a pipeline that makes sense of them.
+
+    \b
+    ottla demo
+    ottla demo --listen 127.0.0.1:9192 --data /tmp/demo --rate 500
+
+    The broker serves anybody meanwhile. Its records, and what the pipeline found (topics weblogs-…, a
+    table in DIR/demo/requests), stay in DIR; started again, everything goes on. Ctrl-C stops it.
+    """
+    from ottla.pipeline.progress import stop_signals
+
+    with stop_signals() as stop, telling_spark():
+        address = _address(listen)
+        folder = data / "demo"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise Failure(f"{folder}: {problem.strerror}") from None
+        with _broker(address, data, folder / "broker.log") as broker:
+            run = Demo(address, folder, rate, seed, broker)
+            if once:
+                run.once(stop)
+            else:
+                run.on(stop)
+    if stop.is_set():
+        raise typer.Exit(INTERRUPTED)
+
+
+class Demo:
+    """What runs beside the broker."""
+
+    def __init__(
+        self,
+        address: str,
+        folder: Path,
+        rate: float,
+        seed: int | None,
+        broker: subprocess.Popen[bytes],
+    ) -> None:
+        self._address = address
+        self._folder = folder
+        self._rate = rate
+        self._seed = int(time.time()) if seed is None else seed
+        self._broker = broker
+        self._notes: list[str] = []
+
+    def on(self, stop: threading.Event) -> None:
+        """Until somebody stops it."""
+        from ottla.pipeline.weblogs_results import ResultsReader
+
+        new = not (self._folder / "access.log").exists()
+        missing = _missing()
+        weblogs = None if missing else self._weblogs()
+        reader = ResultsReader(self._address, [] if weblogs is None else weblogs.results)
+        site = self._site(HISTORY if new else 0.0)
+        shown = Shown(self._title(), reader.results, "Spark is starting")
+
+        def show() -> Shown:
+            shown.rate, shown.lines, shown.notes = site.rate, site.lines, self._notes
+            return shown
+
+        with ExitStack() as running:
+            running.callback(site.stop)
+            site.start()
+            if weblogs is not None:
+                running.callback(reader.stop)
+                reader.start()
+            else:
+                shown.doing = f"{missing}. Without it the pipeline does not run; the broker does"
+            with screen(show) as display:
+                if weblogs is None:
+                    self._watch(stop, display.update, site)
+                else:
+                    self._stream(weblogs, stop, shown, display.update, reader, site)
+
+    def _stream(
+        self,
+        weblogs: Weblogs,
+        stop: threading.Event,
+        shown: Shown,
+        update: Callable[[], None],
+        reader: ResultsReader,
+        site: Site,
+    ) -> None:
+        from ottla.pipeline.progress import Followed, runs
+
+        update()
+        known = reader.results.records
+        with _spark(stop) as spark:
+            if stop.is_set():
+                return
+            shown.doing = "the pipeline is starting"
+            update()
+            minutes, table, alerts = Followed("minutes"), Followed("table"), Followed("alerts")
+            queries = {minutes: weblogs.start_minutes(spark)}
+
+            def look() -> None:
+                for followed, query in queries.items():
+                    runs(followed, query)
+                if table not in queries and reader.results.records > known:
+                    # The first results come sooner if the others begin after them.
+                    queries[alerts] = weblogs.start_alerts(spark)
+                    queries[table] = weblogs.start_table(spark)
+                shown.batch, shown.lag, shown.table_rows = (
+                    minutes.batch,
+                    minutes.backlog,
+                    table.rows,
+                )
+                update()
+
+            try:
+                self._watch(stop, look, site)
+            finally:
+                for query in queries.values():
+                    query.stop()
+
+    def _watch(self, stop: threading.Event, look: Callable[[], None], site: Site) -> None:
+        while not stop.wait(LOOK_EVERY):
+            if self._broker.poll() is not None:
+                raise Failure(f"the broker has ended: {_last_line(self._folder / 'broker.log')}")
+            if site.failure is not None:
+                raise Failure(f"the collector has failed: {site.failure}")
+            look()
+
+    def once(self, stop: threading.Event) -> None:
+        """A bounded amount of traffic, and all that is found in it."""
+        from ottla.pipeline.progress import Followed, runs
+        from ottla.pipeline.weblogs_results import ResultsReader
+
+        missing = _missing()
+        if missing:
+            raise Failure(missing)
+        weblogs = self._weblogs()
+        site = self._site(ONCE)
+        site.once(time.time())
+        write_line(f"{plural(site.lines, 'line')} of {site.log} sent to {TOPIC}")
+        with _spark(stop) as spark:
+            queries = {
+                Followed(name): query for name, query in weblogs.start(spark, once=True).items()
+            }
+            try:
+                while [query for each, query in queries.items() if runs(each, query)]:
+                    if stop.wait(LOOK_EVERY):
+                        return
+            finally:
+                for query in queries.values():
+                    query.stop()
+        _write_results(ResultsReader(self._address, weblogs.results).read_once())
+        rows = next(each.rows for each in queries if each.what == "table")
+        write_line(f"{plural(rows, 'row')} added to {weblogs.table}")
+
+    def _title(self) -> str:
+        return f"Ottla demo: broker {self._address}, data {self._folder.parent}; Ctrl-C stops it"
+
+    def _weblogs(self) -> Weblogs:
+        from ottla.pipeline.weblogs import Weblogs
+
+        weblogs = Weblogs(self._address, TOPIC, self._folder)
+        weblogs.create_topics()
+        return weblogs
+
+    def _site(self, history: float) -> Site:
+        from ottla import Admin
+        from ottla.client.errors import TopicExists
+        from ottla.pipeline.weblogs_site import Site
+        from ottla.pipeline.weblogs_traffic import Traffic
+
+        with Admin(self._address) as admin, suppress(TopicExists):
+            admin.create_topic(TOPIC)
+        traffic = Traffic(self._seed, self._rate, time.time() - history)
+        return Site(self._address, TOPIC, self._folder, traffic, self._notes.append)
+
+
+@contextmanager
+def _spark(stop: threading.Event) -> Iterator[SparkSession]:
+    from ottla.pipeline.progress import stop_signals
+
+    # Again, for a session takes Ctrl-C for itself when it starts.
+    with spark_session("demo", None, preset=SPARK_SETTINGS) as spark, stop_signals(stop):
+        yield spark
+
+
+def _missing() -> str:
+    """What Spark needs and is not here; empty if it has everything."""
+    from ottla.pipeline.java import JavaMissing, java_home
+    from ottla.pipeline.session import SparkMissing, running_session
+
+    try:
+        running_session()
+        java_home()
+    except (SparkMissing, JavaMissing) as missing:
+        return str(missing)
+    return ""
+
+
+def _write_results(results: Results) -> None:
+    columns = ["minute", "requests", "visitors", "ok", "redirected", "refused", "errors"]
+    rows = [[minutes[name] for name in columns] for _, minutes in sorted(results.minutes.items())]
+    write_table(columns, rows, "Minutes")
+    if results.pages:
+        newest = max(results.pages)
+        pages = [[page["page"], page["requests"]] for page in results.pages[newest]]
+        write_table(["page", "requests"], pages, f"Top pages of {newest}")
+    for alert in results.alerts:
+        write_line(alert_sentence(alert))
+
+
+# The broker
+
+
+def _address(listen: str) -> str:
+    """Where clients find the broker that is to listen there; Failure if somebody else does."""
+    try:
+        ((host, port),) = parse_servers(listen)
+    except (Misuse, ValueError):
+        raise Misuse(f"--listen takes HOST:PORT, not '{listen}'") from None
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as problem:
+            if problem.errno == errno.EADDRINUSE:
+                raise Failure(
+                    f"{host}:{port} is in use; stop what listens there, or choose another with --listen"
+                ) from None
+            raise Failure(f"cannot listen at {listen}: {problem.strerror}") from None
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{reached}]:{port}" if ":" in reached else f"{reached}:{port}"
+
+
+@contextmanager
+def _broker(address: str, data: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`ottla serve` meanwhile, in a process of its own that outlives this one in no case."""
+    command = [sys.executable, "-m", "ottla.cli.main", "serve", "--listen", address]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*command, "--data", str(data)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # a terminal's Ctrl-C is for the demo, which stops it last
+            preexec_fn=_end_with_parent,
+        )
+    try:
+        _await_broker(process, address, log)
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _await_broker(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    deadline = time.monotonic() + START_PATIENCE
+    while process.poll() is None and time.monotonic() < deadline:
+        if takes_connections(parse_servers(address)[0]):
+            return
+        time.sleep(0.02)
+    raise Failure(f"the broker did not start: {_last_line(log)}")
+
+
+def _end_with_parent() -> None:
+    """In the new process: a signal when the demo dies, so that a killed one leaves no broker behind."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n")
+    last = next((line for line in reversed(lines) if line), f"see {log}")
+    return last.removeprefix("ottla: ")

@@ -1,0 +1,118 @@
+"""What the commands that run on Spark share: their options, their session, how its failures are told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ottla.cli.failures import Failure
+from ottla.cli.options import parse_assignments
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        envvar="OTTLA_MASTER",
+        help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://…, sc://HOST:PORT.",
+        show_default="local[*]",
+    ),
+]
+SparkSettings = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; repeatable."),
+]
+SourceOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-O",
+        metavar="NAME=VALUE",
+        help="An option of the source, such as kafka.security.protocol=SASL_SSL; repeatable.",
+    ),
+]
+
+
+@contextmanager
+def spark_session(
+    command: str,
+    master: str | None,
+    settings: list[str] | None = None,
+    preset: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """The session of a command; `settings` are what its user said, `preset` what it prefers itself.
+
+    Spark's log goes to a file. Whatever fails inside leaves as a Failure of one sentence, which names
+    that file where it may say more.
+    """
+    chosen = {**(preset or {}), **parse_assignments(settings or [], "--conf")}
+    from ottla.pipeline.session import log_file, running_session, session
+
+    with telling_spark():
+        running = running_session()
+    silence_pyspark()
+    if running is not None:  # somebody's who runs commands in a program
+        with telling_spark():
+            yield running
+        return
+    log = log_file(command)
+    with telling_spark(log):
+        with waiting("Spark starts"):
+            spark = session(master, name=f"ottla {command}", settings=chosen, log=log)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def telling_spark(log: Path | None = None) -> Iterator[None]:
+    """Whatever Spark, Java or the client raise inside leaves as a Failure of one sentence."""
+    from ottla.client.errors import OttlaError
+    from ottla.pipeline.java import JavaMissing
+    from ottla.pipeline.progress import QueryFailed
+    from ottla.pipeline.session import SparkMissing
+    from ottla.pipeline.spark_errors import error_sentence, is_of_spark
+
+    try:
+        yield
+    except (SparkMissing, JavaMissing, OttlaError) as error:
+        raise Failure(str(error)) from None
+    except Exception as error:
+        if not (isinstance(error, QueryFailed) or is_of_spark(error)):
+            raise
+        from pyspark.errors import AnalysisException
+
+        # What is wrong with a query is told by the sentence; the log has nothing to add.
+        understood = log is None or isinstance(error, AnalysisException)
+        more = "" if understood else f" (Spark's log: {log})"
+        raise Failure(error_sentence(error) + more) from error
+
+
+def waiting(what: str) -> AbstractContextManager[object]:
+    """Something that moves, on a terminal, while a user waits."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(what)
+
+
+def silence_pyspark() -> None:
+    """PySpark prints every error that it raises, too, with all of Java's stack."""
+    from pyspark.accumulators import AccumulatorTCPServer
+    from pyspark.logger import PySparkLogger
+
+    # A session that is stopped in the middle of a task leaves a connection that ends early.
+    AccumulatorTCPServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True

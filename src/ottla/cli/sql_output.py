@@ -1,0 +1,122 @@
+"""The rows of a query on standard output: a table, lines of JSON, or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime
+from enum import Enum
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.output import Cell, note, write_line, write_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, Row
+
+TABLE_ROWS = 1000
+
+
+class Form(Enum):
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+def write_rows(rows: DataFrame, form: Form, limit: int | None, *, header: bool = True) -> int:
+    """Print the rows, `limit` at most; how many there were."""
+    match form:
+        case Form.JSON:
+            return _write_json(rows if limit is None else rows.limit(limit))
+        case Form.CSV:
+            return _write_csv(rows if limit is None else rows.limit(limit), header)
+    shown = TABLE_ROWS if limit is None else limit
+    found = rows.limit(shown + 1 if limit is None else limit).collect()
+    write_table(rows.columns, list(cells(rows, islice(found, shown))))
+    if len(found) > shown:
+        note(f"only the first {shown:,} rows are shown; --limit N shows more, --json and --csv all")
+    return min(len(found), shown)
+
+
+def _write_json(rows: DataFrame) -> int:
+    from pyspark.sql.functions import struct, to_json
+
+    # Spark's own JSON: exact for decimals, and the same that `--to TOPIC` writes.
+    lines = rows.select(to_json(struct("*"), {"ignoreNullFields": "false"}))
+    count = 0
+    for row in lines.toLocalIterator():
+        write_line(row[0])
+        count += 1
+    return count
+
+
+def _write_csv(rows: DataFrame, header: bool) -> int:
+    line = io.StringIO(newline="")
+    writer = csv.writer(line, lineterminator="")
+
+    def write(values: Iterable[Any]) -> None:
+        line.seek(0)
+        line.truncate()
+        writer.writerow(values)
+        write_line(line.getvalue())
+
+    if header:
+        write(rows.columns)
+    count = 0
+    for row in cells(rows, rows.toLocalIterator()):
+        write(row)
+        count += 1
+    return count
+
+
+def cells(rows: DataFrame, found: Iterable[Row]) -> Iterator[list[Cell]]:
+    types = [field.dataType for field in rows.schema.fields]
+    for row in found:
+        yield [_cell(value, kind) for value, kind in zip(row, types, strict=True)]
+
+
+def _cell(value: Any, kind: DataType) -> Cell:
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return str(value).lower()
+        case int():
+            return value
+        case _:
+            plain = _plain(value, kind)
+            return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def _plain(value: Any, kind: DataType) -> Any:
+    """The value as JSON knows it; times in UTC, as the other commands show them."""
+    from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
+
+    if value is None:
+        return None
+    match kind:
+        case TimestampType():
+            moment: datetime = value.astimezone(UTC)
+            return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+        case ArrayType():
+            return [_plain(item, kind.elementType) for item in value]
+        case MapType():
+            return {str(key): _plain(item, kind.valueType) for key, item in value.items()}
+        case StructType():
+            pairs = zip(kind.fields, value, strict=True)
+            return {field.name: _plain(item, field.dataType) for field, item in pairs}
+    match value:
+        case bool() | int() | float() | str():
+            return value
+        case bytes() | bytearray():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return "0x" + value.hex()
+        case date():
+            return value.isoformat()
+        case _:
+            return str(value)

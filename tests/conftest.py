@@ -1,0 +1,79 @@
+"""How a run is dealt out to its workers (`pytest -n 4 --dist loadgroup --no-loadscope-reorder`).
+
+Most tests wait: for clients of other makers, for timeouts, for brokers to start. So there are more
+workers than cores, and two things are seen to:
+
+- tests that share what is slow to start (a Spark session, Apache Kafka, clients in JVMs) are a group
+  (xdist_group), and one worker runs the whole of it;
+- what takes longest comes first, so that in the end no worker is left alone with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# The kit is a package beside the tests; with pytest's importlib mode nothing else puts it on the path.
+sys.path.insert(0, str(Path(__file__).resolve().parent / "wire"))
+
+from wire_kit.fixtures import certificates, kafka
+
+__all__ = ["certificates", "kafka"]
+
+HERE = Path(__file__).resolve().parent
+
+# Groups, files and folders in the order in which they are begun; all others come after them.
+FIRST = (
+    "spark",
+    "spark-programs",
+    "interop/test_franz_go.py",
+    "apache-kafka",
+    "interop/test_exactly_once.py",
+    "interop/test_rebalances.py",
+    "cross-reading",
+    "pipeline/",
+    "interop/",
+    "durability/",
+    "client/",
+    "collect/",
+    "cli/",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # xdist 3.8 appends a test's group to this, by which its controller knows it. pytest 9.2 keeps the
+    # id elsewhere: each worker would then start a Spark and a Kafka of its own.
+    if config.getoption("dist", None) == "loadgroup" and not hasattr(pytest.Item, "_nodeid"):
+        raise pytest.UsageError(
+            f"pytest-xdist's groups do nothing with pytest {pytest.__version__}: install pytest<9.2"
+        )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    # Before xdist looks at the groups ...
+    for item in items:
+        if _needs_apache_kafka(item):
+            item.add_marker(pytest.mark.xdist_group("apache-kafka"))
+    yield
+    # ... and after pytest has put those together that share fixtures.
+    items.sort(key=_rank)
+
+
+def _needs_apache_kafka(item: pytest.Item) -> bool:
+    if "kafka" in getattr(item, "fixturenames", ()):
+        return True
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.params.get("kind") == "kafka"
+
+
+def _rank(item: pytest.Item) -> int:
+    group = item.get_closest_marker("xdist_group")
+    place = item.path.relative_to(HERE).as_posix()
+    for rank, name in enumerate(FIRST):
+        if place.startswith(name) or (group is not None and name in group.args):
+            return rank
+    return len(FIRST)

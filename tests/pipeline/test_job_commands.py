@@ -1,0 +1,44 @@
+"""`ottla archive`, `restore` and `mirror`: what is wrong is told before Spark starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.testing import BrokerProcess
+
+
+def ottla(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ottla.cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["archive", "nope", "--to", "x"], "there is no topic 'nope'"),
+        (["archive", "t", "--to", "x", "--file-size", "big"], "--file-size takes a size"),
+        (["archive", "t", "--to", "x", "--master", "sc://host"], "not on a Spark Connect server"),
+        (["archive", "t", "--to", "x", "--format", "orc"], "'orc' is not one of"),
+        (["restore", "nowhere", "--to", "t"], "nowhere has no rows"),
+        (["restore", "nowhere", "--to", "a b"], "cannot be a topic's name"),
+        (["mirror", "--from", "SERVER", "--to", "SERVER"], "name topics, or give --pattern"),
+        (["mirror", "--from", "SERVER", "--to", "SERVER", "--pattern", "("], "--pattern takes"),
+        (["mirror", "nope", "--from", "SERVER", "--to", "SERVER"], "there is no topic 'nope'"),
+        (
+            ["mirror", "t", "--from", "127.0.0.1:1", "--to", "SERVER"],
+            "nothing answers at 127.0.0.1:1",
+        ),
+    ],
+)
+def test_mistakes(broker: BrokerProcess, tmp_path: Path, words: list[str], said: str) -> None:
+    given = [broker.bootstrap if word == "SERVER" else word for word in words]
+    if words[0] != "mirror":
+        given += ["--server", broker.bootstrap]
+    done = ottla(*given)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr  # one sentence

@@ -1,0 +1,217 @@
+"""`ottla mirror`: topics of one cluster at another, and groups that move with them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ottla import Admin, Consumer, Producer
+from ottla.client.admin_configs import Resource
+from ottla.client.positions import TopicPartition
+from ottla.pipeline import mirror_offsets
+from ottla.pipeline.mirror import MirrorError, Mirroring, MirrorOptions, mirroring
+from ottla.pipeline.mirror_offsets import Boundaries, Boundary
+from ottla.testing import BrokerProcess
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from pipeline_kit.reading import write_transactions
+
+FOREVER = {"retention.ms": "-1"}  # the records are of long ago
+RECORD = ["partition", "timestamp", "key", "value", "headers"]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {"auto.create.topics.enable": "false"}
+    with BrokerProcess(tmp_path_factory.mktemp("target") / "data", settings=settings) as process:
+        yield process
+
+
+def options(source: str, target: str, state: Path, *topics: str, **more: Any) -> MirrorOptions:
+    servers = [{"bootstrap.servers": each} for each in (source, target)]
+    return MirrorOptions(servers[0], servers[1], state, topics, **more)
+
+
+def run(spark: SparkSession, chosen: MirrorOptions) -> None:
+    with mirroring(spark, chosen, print) as query:
+        query.awaitTermination()
+
+
+def records(servers: str, topic: str) -> list[dict[str, Any]]:
+    with Consumer(servers) as consumer:
+        table = consumer.read(topic)
+    ordered = table.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    found: list[dict[str, Any]] = ordered.select(RECORD).to_pylist()
+    return found
+
+
+def fill(servers: str, topic: str, numbers: range) -> None:
+    with Producer(servers) as producer:
+        for number in numbers:
+            producer.send(
+                topic,
+                b"%d" % number,
+                key=b"k%d" % number if number % 3 else None,
+                partition=number % 2,
+                timestamp=1_773_489_600_000 + number,
+                headers=[("n", b"%d" % number)] if number % 2 else None,
+            )
+
+
+def read_some(servers: str, group: str, topic: str, count: int) -> list[bytes]:
+    """So many records, as a member of the group, which then leaves and has committed them."""
+    found: list[bytes] = []
+    with Consumer(
+        servers, group=group, auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+        consumer.subscribe(topic)
+        while len(found) < count:
+            record = consumer.next_record(timeout=30)
+            assert record is not None
+            found.append(record.value or b"")
+        consumer.commit()
+    return found
+
+
+class Crash(Exception):
+    """The driver dies here."""
+
+
+def test_a_group_that_moves_in_mid_stream(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    admin: Admin,
+    target: BrokerProcess,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Batches of 40; one of them runs twice. The group has read 100 of 200 records when it moves."""
+    admin.create_topic(topic, 2, settings={**FOREVER, "max.message.bytes": "500000"})
+    fill(broker.bootstrap, topic, range(100))
+    write_transactions(broker.bootstrap, topic)  # what was aborted is not mirrored
+    group = f"{topic}-readers"
+    chosen = options(
+        broker.bootstrap, target.bootstrap, tmp_path, topic,
+        groups=re.compile(f"{topic}-.*"), batch_rows=40,
+    )  # fmt: skip
+    real = Mirroring._boundaries
+    crashes = iter([False, False, True])
+
+    def dying(self: Mirroring, sources: Any) -> Any:
+        if sources and next(crashes, False):
+            raise Crash
+        return real(self, sources)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mirroring, "_boundaries", dying)
+        with pytest.raises(Exception, match="Crash"):
+            run(spark, chosen)
+    fill(broker.bootstrap, topic, range(100, 200))
+    before = read_some(broker.bootstrap, group, topic, 100)
+    run(spark, chosen)
+    assert records(target.bootstrap, topic) == records(broker.bootstrap, topic)
+    everything = {row["value"] for row in records(broker.bootstrap, topic)}
+    with Admin(target.bootstrap) as there, Consumer(target.bootstrap) as consumer:
+        committed = there.committed_offsets(group)
+        at = {each.partition: offset.offset for each, offset in committed.items()}
+        rest = consumer.read(topic, at).column("value").to_pylist()
+        settings = there.describe_configs(Resource.topic(topic))[Resource.topic(topic)]
+    assert sorted(at) == [0, 1]
+    assert set(before) | set(rest) == everything
+    assert len(everything) - len(before) <= len(rest) <= len(everything) - len(before) + 40
+    assert settings["retention.ms"].value == "-1"
+    assert settings["max.message.bytes"].value == "500000"
+    # At the target the group goes its own way.
+    read_some(target.bootstrap, group, topic, len(rest))
+    run(spark, chosen)
+    with Admin(target.bootstrap) as there:
+        now = {each.partition: one.offset for each, one in there.committed_offsets(group).items()}
+    assert all(now[each] >= at[each] for each in at)
+    assert now != at
+
+
+def test_a_mirror_of_a_pattern_goes_on_without_its_state(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    admin: Admin,
+    target: BrokerProcess,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    """New topics and partitions are mirrored; what the target knows makes up for a lost checkpoint."""
+    pattern = f"{topic}\\..*"
+    first, second = f"{topic}.a", f"{topic}.b"
+    admin.create_topic(first, 2, settings=FOREVER)
+    fill(broker.bootstrap, first, range(20))
+    run(spark, options(broker.bootstrap, target.bootstrap, tmp_path / "1", pattern=pattern))
+    admin.create_topic(second, 2, settings=FOREVER)
+    fill(broker.bootstrap, second, range(10))
+    admin.create_partitions(first, 3)
+    with Producer(broker.bootstrap) as producer:
+        producer.send(first, b"new", partition=2)
+    run(spark, options(broker.bootstrap, target.bootstrap, tmp_path / "2", pattern=pattern))
+    for each in (first, second):
+        assert records(target.bootstrap, each) == records(broker.bootstrap, each)
+
+
+def test_one_cluster_is_not_two(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    with pytest.raises(MirrorError, match="one cluster"):
+        run(spark, options(broker.bootstrap, broker.bootstrap, tmp_path, topic))
+
+
+@pytest.mark.interop
+def test_from_apache_kafka(
+    spark: SparkSession, apache: Any, target: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    with Admin(apache.bootstrap) as admin:
+        admin.create_topic(topic, 2, settings={**FOREVER, "segment.bytes": "2000000"})
+    fill(apache.bootstrap, topic, range(50))
+    group = f"{topic}-readers"
+    before = read_some(apache.bootstrap, group, topic, 50)
+    chosen = options(
+        apache.bootstrap, target.bootstrap, tmp_path, topic, groups=re.compile(re.escape(group))
+    )
+    run(spark, chosen)
+    assert records(target.bootstrap, topic) == records(apache.bootstrap, topic)
+    assert len(before) == 50
+    with Admin(target.bootstrap) as admin:
+        lag = admin.group_lag(group)
+    assert sum(each.end - (each.committed or 0) for each in lag) <= 2  # marks of transactions
+
+
+# Boundaries
+
+
+def test_boundaries(target: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is bounded, and what is read again is what was known."""
+    monkeypatch.setattr(mirror_offsets, "KEPT", 3)
+    monkeypatch.setattr(mirror_offsets, "TOPIC", f"{topic}-offsets")
+    client = {"bootstrap.servers": target.bootstrap}
+    place = TopicPartition("orders", 0)
+    boundaries = Boundaries("source", client)
+    boundaries.load()
+    assert boundaries.translate(place, 10) is None
+    for number in range(6):
+        boundaries.add({place: Boundary(number * 10, number * 11)})
+    boundaries.add({place: Boundary(50, 55)})  # is known
+    for each in (boundaries, Boundaries("source", client)):
+        if each is not boundaries:
+            each.load()
+        assert each.translate(place, 57) == 55
+        assert each.translate(place, 50) == 55
+        assert each.translate(place, 49) == 44
+        assert each.translate(place, 29) == 0  # long ago: the first one is always kept
+        assert each.reached(place) == 50
+    strange = Boundaries("another", client)
+    strange.load()
+    assert place not in strange
