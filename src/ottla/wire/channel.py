@@ -21,6 +21,10 @@ from ottla.wire.receiving import FrameReceiver, UnacceptableFrame
 _READ_TURN: Final = 4 * 1024 * 1024
 # A read that brought less has emptied the socket: asking again would only cost a system call.
 _WORTH_ANOTHER_READ: Final = 32 * 1024
+# While a frame has more than this to come, nothing happens until so much of it is there: bytes come in
+# small pieces, and a turn of the loop for each of them would cost more than to receive them.
+_WOKEN_AFTER: Final = 512 * 1024
+_LOW_WATER: Final = getattr(socket, "SO_RCVLOWAT", None)  # not on Windows
 # How many buffers one system call takes; POSIX promises no more than 16, Linux takes 1024.
 _WRITTEN_AT_ONCE: Final = 512
 
@@ -55,6 +59,7 @@ class PlainChannel:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[memoryview] = deque()
+        self._woken_after = 1  # bytes
         self._closed = False
         self._loop.add_reader(plug.fileno(), self._readable)
 
@@ -111,6 +116,14 @@ class PlainChannel:
         self._loop.remove_writer(self._socket.fileno())
 
     def _readable(self) -> None:
+        self._receive()
+        # The kernel wakes us for less when its buffer is full, and when the peer has closed.
+        enough = min(max(self._receiver.missing, 1), _WOKEN_AFTER)
+        if enough != self._woken_after and not self._closed and _LOW_WATER is not None:
+            self._woken_after = enough
+            self._socket.setsockopt(socket.SOL_SOCKET, _LOW_WATER, enough)
+
+    def _receive(self) -> None:
         receiver = self._receiver
         turn = 0
         while turn < _READ_TURN and not self._closed:

@@ -52,6 +52,11 @@ class FrameReceiver:
             return self._large[self._filled :]
         return self._small_view[self._end :]
 
+    @property
+    def missing(self) -> int:
+        """Bytes of a large frame that are still to come; 0 where no such frame is under way."""
+        return 0 if self._large is None else len(self._large) - self._filled
+
     def received(self, count: int) -> Iterator[Buffer]:
         """The frames, without their lengths, that `count` more bytes have completed."""
         large = self._large
