@@ -132,6 +132,7 @@ def kill_again_and_again(folder: Path, rounds: int, seed: int) -> None:
                     collector.kill()
                     collector.wait()
                     collector = start_collector(collecting)
+            await_current(collecting, writers[0])
             writers[0].rotate_now.set()
             await_current(collecting, writers[0])
         finally:
