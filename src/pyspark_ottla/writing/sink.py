@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_ottla.errors import NotOffered, OptionError
+from pyspark_ottla.workers import keep_modules_out_of_collections
 from pyspark_ottla.writing import committing
 from pyspark_ottla.writing.attempts import Owner, Prepared, prepare
 from pyspark_ottla.writing.delivery import deliver
@@ -60,11 +61,9 @@ class OttlaWriter(DataSourceArrowWriter):
             self._skip = committing.is_decided(options.version, self._owner, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        if self._owner is None:
-            return Delivered(deliver(iterator, self._columns, self._options))
-        if self._skip:
+        if self._skip and self._owner is not None:
             return Prepared(self._owner)
-        return prepare(iterator, self._columns, self._options, self._owner, _task())
+        return _written(iterator, self._columns, self._options, self._owner)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._options.version is not None:
@@ -83,15 +82,30 @@ class OttlaStreamWriter(DataSourceStreamArrowWriter):
         self._columns = RecordColumns(schema, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        if self._options.guarantee == "at-least-once":
-            return Delivered(deliver(iterator, self._columns, self._options))
-        return prepare(iterator, self._columns, self._options, _owner_of_query(), _task())
+        owner = None if self._options.guarantee == "at-least-once" else _owner_of_query()
+        return _written(iterator, self._columns, self._options, owner)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         committing.commit(batchId, _prepared(messages), self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         committing.abort(batchId, _prepared(messages), self._options)
+
+
+def _written(
+    batches: Iterator[pa.RecordBatch],
+    columns: RecordColumns,
+    options: SinkOptions,
+    owner: Owner | None,
+) -> WriterCommitMessage:
+    """What a task does: rows prepared for their owner, or, without one, delivered at least once."""
+    message: WriterCommitMessage
+    if owner is None:
+        message = Delivered(deliver(batches, columns, options))
+    else:
+        message = prepare(batches, columns, options, owner, _task())
+    keep_modules_out_of_collections()
+    return message
 
 
 def _prepared(messages: Iterable[WriterCommitMessage | None]) -> Iterator[Prepared]:
