@@ -10,6 +10,7 @@ workers than cores, and two things are seen to:
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,10 @@ FIRST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Shells start what runs in the background with Ctrl-C ignored, and programs pass this on to those
+    # they start: to the commands that tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # xdist 3.8 appends a test's group to this, by which its controller knows it. pytest 9.2 keeps the
     # id elsewhere: each worker would then start a Spark and a Kafka of its own.
     if config.getoption("dist", None) == "loadgroup" and not hasattr(pytest.Item, "_nodeid"):
