@@ -153,11 +153,12 @@ class NaiveModel:
         return min([*self.open(), *(first for first, _ in self.unreplicated)], default=None)
 
     def as_snapshot(self) -> NaiveModel:
-        """What is left of it after it went through a snapshot: the last batch of each producer."""
+        """What is left of it after it went through a snapshot: the last batch of each producer, with
+        the producer's timestamp, which may be that of a later marker (the format has only one)."""
         left = copy.deepcopy(self)
         left.unreplicated = []
         for producer in left.producers.values():
-            producer.batches = producer.batches[-1:]
+            producer.batches = [(*batch[:4], producer.timestamp) for batch in producer.batches[-1:]]
         return left
 
 
