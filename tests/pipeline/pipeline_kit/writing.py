@@ -41,15 +41,26 @@ class Query:
 
     def committed(self) -> list[str]:
         """The values that count, sorted."""
+        self._wait_for_ends()
         with Consumer(self.bootstrap) as consumer:
             values = consumer.read(self.topic, columns=["value"])["value"].to_pylist()
         return sorted(value.decode() for value in values)
 
     def still_open(self) -> list[str]:
         """The ids of its open transactions, without what they all begin with."""
+        return self._transactions("Ongoing")
+
+    def _wait_for_ends(self) -> None:
+        """Apache Kafka answers when an end is certain; its marks may come a moment later."""
+        deadline = time.monotonic() + 20
+        while ending := self._transactions("PrepareCommit", "PrepareAbort"):
+            assert time.monotonic() < deadline, f"{ending} do not end"
+            time.sleep(0.05)
+
+    def _transactions(self, *states: str) -> list[str]:
         prefix = f"{PREFIX}{self.name}/"
         with Admin(self.bootstrap) as admin:
-            listed = admin.list_transactions(states=["Ongoing"])
+            listed = admin.list_transactions(states=states)
         names = [each.transactional_id for each in listed]
         return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
