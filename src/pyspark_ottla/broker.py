@@ -26,6 +26,7 @@ from ottla.client.positions import LATEST as LAST
 from ottla.client.positions import AnyPosition, Position, TopicPartition
 from ottla.client.spreading import Outcomes
 from pyspark_ottla.errors import OptionError
+from pyspark_ottla.option_names import ClientKey, client_key
 from pyspark_ottla.options import LATEST, Bound, SourceOptions
 from pyspark_ottla.ranges import Held, Range, divided, for_each, lost, ranges_between
 from pyspark_ottla.rows import MAX_BYTES, MAX_ROWS, SparkRows
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 _LANE: Final = "spark"
 
-_clusters: dict[tuple[tuple[str, str], ...], Cluster] = {}
+_clusters: dict[ClientKey, Cluster] = {}
 
 
 class _NothingLeft(OttlaError):
@@ -50,7 +51,7 @@ class ClusterAdmin(TopicsAdmin, OffsetsAdmin):
 
 
 async def cluster_of(options: SourceOptions) -> Cluster:
-    key = tuple(sorted(options.client.items()))
+    key = client_key(options.client)
     if key not in _clusters:
         _clusters[key] = Cluster(options.settings)
     return _clusters[key]

@@ -11,7 +11,6 @@ when the query begins.
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import re
@@ -23,6 +22,7 @@ from ottla.client.configuration import ConsumerSettings, read_settings
 from ottla.client.errors import ConfigurationError
 from ottla.client.positions import TopicPartition
 from pyspark_ottla.errors import OptionError
+from pyspark_ottla.option_names import KAFKA, OptionNames
 from pyspark_ottla.value_options import VALUE_OPTIONS, ValueOptions, read_value_options
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,6 @@ Mode = Literal["batch", "streaming"]
 # Where to begin or end: the same for all partitions, or a number for each of them.
 AnyOffsets = int | dict[TopicPartition, int]
 
-_KAFKA: Final = "kafka."
 _SELECTIONS: Final = ("assign", "subscribe", "subscribePattern")
 _STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
@@ -79,7 +78,14 @@ _REFUSED: Final[Mapping[str, str]] = {
     "kafka.enable.auto.commit": "groupId commits the progress of a streaming query to a group",
     "kafka.interceptor.classes": "Java classes cannot be loaded",
 }
-_SPELLINGS: Final = {name.lower(): name for name in (*TAKEN, *NO_EFFECT, *_REFUSED)}
+_NAMES: Final = OptionNames(
+    "source",
+    "reads",
+    taken=TAKEN,
+    no_effect=NO_EFFECT,
+    refused=_REFUSED,
+    near=(*TAKEN, *NO_EFFECT, *_REFUSED, "kafka.bootstrap.servers", "kafka.isolation.level"),
+)
 _POLL_TIMEOUT: Final = 120.0
 _MAX_TRIGGER_DELAY: Final = 15 * 60.0
 _SECONDS: Final[Mapping[str, float]] = {
@@ -158,11 +164,11 @@ def read_options(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
     Without a mode only what both modes have in common is checked, and the start is that of batch
     queries where none is given.
     """
-    named = {_spelling(name): value for name, value in given.items()}
+    named = _NAMES.spelled(given)
     client = {
-        name.removeprefix(_KAFKA): value
+        name.removeprefix(KAFKA): value
         for name, value in named.items()
-        if name.startswith(_KAFKA) and name not in NO_EFFECT
+        if name.startswith(KAFKA) and name not in NO_EFFECT
     }
     path = named.get("path")
     _check_client(client, path)
@@ -219,30 +225,12 @@ def read_options(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
     )
 
 
-def _spelling(name: str) -> str:
-    """The option's name as it is written; passes over or refuses what is not taken."""
-    lowered = name.lower()
-    known = _SPELLINGS.get(lowered)
-    if known is not None and known in _REFUSED:
-        raise OptionError(f"{known} is no option of reads here: {_REFUSED[known]}")
-    if known is not None:
-        if known in NO_EFFECT:
-            logger.warning("option %s has no effect here: %s", known, NO_EFFECT[known])
-        return known
-    if lowered.startswith(_KAFKA):
-        return lowered
-    candidates = [*_SPELLINGS, f"{_KAFKA}bootstrap.servers", f"{_KAFKA}isolation.level"]
-    near = difflib.get_close_matches(lowered, candidates, n=1, cutoff=0.6)
-    hint = f"; did you mean {_SPELLINGS.get(near[0], near[0])}?" if near else ""
-    raise OptionError(f"{name} is no option of the source ottla{hint}")
-
-
 def _check_client(client: Mapping[str, str], path: str | None) -> None:
     if path is not None:
         others = sorted(set(client) - {"isolation.level"})
         if others:
             raise OptionError(
-                f"{_KAFKA}{others[0]} makes no sense together with path, which reads files; "
+                f"{KAFKA}{others[0]} makes no sense together with path, which reads files; "
                 "leave out one of the two"
             )
         client = {**client, "bootstrap.servers": "none"}
@@ -251,7 +239,7 @@ def _check_client(client: Mapping[str, str], path: str | None) -> None:
     try:
         read_settings(ConsumerSettings, client)
     except ConfigurationError as error:
-        raise OptionError(f"{_KAFKA}{error}") from None
+        raise OptionError(f"{KAFKA}{error}") from None
 
 
 def _check_streaming(named: Mapping[str, str]) -> None:

@@ -5,44 +5,25 @@ from __future__ import annotations
 import enum
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ottla.cli.addresses import check_servers
-from ottla.cli.closing import close_at_end
 from ottla.cli.failures import Failure, Misuse
+from ottla.cli.jobs import PRESET, BatchRows, Every, Follow, State, check_master, connect
 from ottla.cli.options import DEFAULT_SERVER, Server, Topic, check_new_name, parse_assignments
 from ottla.cli.output import note, write_line
 from ottla.cli.spark import Master, SourceOptions, SparkSettings, spark_session
 
-if TYPE_CHECKING:
-    from ottla.client.admin import Admin
-
 _SIZE = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
-# What these jobs shuffle is little, and every task costs a fraction of a second.
-PRESET = {"spark.sql.shuffle.partitions": "8", "spark.ui.enabled": "false"}
-
-
-def check_master(master: str | None) -> None:
-    """These jobs do part of their work in the driver, with files and locks of its machine."""
-    if master is not None and master.startswith("sc://"):
-        raise Misuse("this runs with a Spark driver of its own, not on a Spark Connect server")
 
 
 class TableKind(enum.StrEnum):
     PARQUET = "parquet"
     DELTA = "delta"
     ICEBERG = "iceberg"
-
-
-Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on as records come, until Ctrl-C.")
-]
-Every = Annotated[
-    str, typer.Option("--every", metavar="TIME", help="With --follow: between micro-batches.")
-]
 
 
 def archive(
@@ -57,9 +38,7 @@ def archive(
         str,
         typer.Option("--file-size", metavar="SIZE", help="Files are merged up to about this size."),
     ] = "128M",
-    batch: Annotated[
-        int, typer.Option("--batch", metavar="N", min=1, help="Records of a micro-batch, at most.")
-    ] = 10_000_000,
+    batch: BatchRows = 10_000_000,
     value_format: Annotated[
         str | None,
         typer.Option(
@@ -149,12 +128,7 @@ def restore(
             "--value-format", metavar="json", help="Write values that were decoded, as JSON."
         ),
     ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            "--state", metavar="DIR", help="Where to keep how far it is.", show_default=False
-        ),
-    ] = None,
+    state: State = None,
     options: SourceOptions = None,
     master: Master = None,
     settings: SparkSettings = None,
@@ -194,22 +168,6 @@ def restore(
         except TableError as error:
             raise Failure(str(error)) from None
     write_line(f"topic {to} has {'nothing new' if not rows else 'the rows'} of {table}")
-
-
-def connect(client: dict[str, str], *topics: str) -> Admin:
-    """A cluster, for the time of the command; tells at once if it or a topic is not there."""
-    from ottla.cli.cluster import REQUEST_TIMEOUT
-    from ottla.cli.telling import telling
-    from ottla.client.admin import Admin
-
-    admin = Admin(client, default_api_timeout_ms=REQUEST_TIMEOUT * 1000)
-    close_at_end(admin.close)
-    with telling(client["bootstrap.servers"]):
-        admin.describe_cluster()
-    for topic in topics:
-        with telling(client["bootstrap.servers"], topic=topic):
-            admin.describe_topics(topic)
-    return admin
 
 
 def _bytes(text: str) -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ottla.cli.addresses import check_servers
-from ottla.cli.archive import PRESET, Every, Follow, check_master, connect
 from ottla.cli.failures import Failure, Misuse
+from ottla.cli.jobs import PRESET, BatchRows, Every, Follow, State, check_master, connect
 from ottla.cli.options import parse_assignments
 from ottla.cli.output import note
 from ottla.cli.spark import Master, SparkSettings, spark_session
@@ -47,15 +46,8 @@ def mirror(
     ] = None,
     follow: Follow = False,
     every: Every = "1 second",
-    batch: Annotated[
-        int, typer.Option("--batch", metavar="N", min=1, help="Records of a micro-batch, at most.")
-    ] = 1_000_000,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            "--state", metavar="DIR", help="Where to keep how far it is.", show_default=False
-        ),
-    ] = None,
+    batch: BatchRows = 1_000_000,
+    state: State = None,
     source_options: Annotated[
         list[str] | None,
         typer.Option("--from-option", metavar="NAME=VALUE", help="Of the client that reads."),

@@ -27,6 +27,7 @@ from ottla.pipeline.archive_folder import (
 )
 from ottla.pipeline.archive_merging import FEWEST, Exchanges, worthwhile
 from ottla.pipeline.archive_rows import REPORT, Merge, Writing, merging, reported, writing
+from ottla.pipeline.streams import start_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,13 +191,14 @@ def archiving(spark: SparkSession, options: ArchiveOptions) -> Iterator[Streamin
     with options.folder.opened(description):
         destination = destination_of(options, to_arrow_schema(frame.schema, timezone="UTC"))
         work = Archiving(options, destination)
-        stream = frame.writeStream.queryName(f"archive of {options.topic}")
-        stream = stream.option("checkpointLocation", str(options.folder.checkpoint))
-        if options.follow:
-            stream = stream.trigger(processingTime=options.every)
-        else:
-            stream = stream.trigger(availableNow=True)
-        query = stream.foreachBatch(work.write_batch).start()
+        query = start_batches(
+            frame,
+            f"archive of {options.topic}",
+            options.folder.checkpoint,
+            work.write_batch,
+            every=options.every,
+            once=not options.follow,
+        )
         try:
             yield query
         finally:

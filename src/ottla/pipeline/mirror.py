@@ -29,6 +29,7 @@ from ottla.pipeline.durable_files import held, make_folder, write_whole
 from ottla.pipeline.mirror_groups import GroupOffsets
 from ottla.pipeline.mirror_offsets import TOPIC as OFFSETS_TOPIC
 from ottla.pipeline.mirror_offsets import Boundaries, Boundary
+from ottla.pipeline.streams import start_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -220,13 +221,14 @@ def mirroring(spark: SparkSession, options: MirrorOptions, told: Told) -> Iterat
         if options.groups is not None:
             groups = GroupOffsets(source, target, boundaries, options.groups)
             stack.enter_context(groups.every(options.groups_every, told))
-        stream = load(spark, options, boundaries).writeStream.queryName("mirror")
-        stream = stream.option("checkpointLocation", str(work.checkpoint))
-        if options.follow:
-            stream = stream.trigger(processingTime=options.every)
-        else:
-            stream = stream.trigger(availableNow=True)
-        query = stream.foreachBatch(work.write_batch).start()
+        query = start_batches(
+            load(spark, options, boundaries),
+            "mirror",
+            work.checkpoint,
+            work.write_batch,
+            every=options.every,
+            once=not options.follow,
+        )
         try:
             yield query
         finally:

@@ -22,7 +22,7 @@ import argparse
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -31,6 +31,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ottla import Admin
 from ottla.client.errors import TopicExists
 from ottla.pipeline import session
+from ottla.pipeline.streams import trigger
 from pyspark_ottla import write_batches
 
 # address, user, time, method, target, status, bytes, referrer, agent
@@ -227,7 +228,7 @@ class Weblogs:
             .outputMode("update")
             .foreachBatch(write_batches({"kafka.bootstrap.servers": self.servers}))
             .option("checkpointLocation", str(self.folder / "checkpoints" / "minutes"))
-            .trigger(**_trigger("1 second", once))
+            .trigger(**trigger("1 second", once=once))
             .start()
         )
 
@@ -240,7 +241,7 @@ class Weblogs:
             .option("kafka.bootstrap.servers", self.servers)
             .option("topic", self.alerts)
             .option("checkpointLocation", str(self.folder / "checkpoints" / "alerts"))
-            .trigger(**_trigger("5 seconds", once))
+            .trigger(**trigger("5 seconds", once=once))
             .start()
         )
 
@@ -253,13 +254,9 @@ class Weblogs:
             .partitionBy("date")
             .option("path", str(self.table))
             .option("checkpointLocation", str(self.folder / "checkpoints" / "table"))
-            .trigger(**_trigger("10 seconds", once))
+            .trigger(**trigger("10 seconds", once=once))
             .start()
         )
-
-
-def _trigger(every: str, once: bool) -> dict[str, Any]:
-    return {"availableNow": True} if once else {"processingTime": every}
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ from ottla.client.errors import (
     Unsupported,
 )
 from ottla.client.producer import Producer
+from pyspark_ottla.option_names import ClientKey, client_key
 from pyspark_ottla.writing import points
 from pyspark_ottla.writing.delivery import write_rows
 from pyspark_ottla.writing.options import SinkOptions
@@ -49,8 +50,8 @@ _KAFKAS_MAXIMUM: Final = 900_000  # milliseconds: the default
 
 # For each set of the client's options, kept between tasks: connections for questions, and after how
 # many milliseconds brokers abort transactions (0: never).
-_admins: dict[tuple[tuple[str, str], ...], Admin] = {}
-_timeouts: dict[tuple[tuple[str, str], ...], int] = {}
+_admins: dict[ClientKey, Admin] = {}
+_timeouts: dict[ClientKey, int] = {}
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def prepare(
 
 
 def _admin(options: SinkOptions) -> Admin:
-    key = tuple(sorted(options.client.items()))
+    key = client_key(options.client)
     if key not in _admins:
         _admins[key] = Admin(options.any_client)
     return _admins[key]
@@ -148,7 +149,7 @@ def _free_id(task: str, options: SinkOptions) -> str:
 
 def _initialised(transactional_id: str, options: SinkOptions) -> tuple[Producer, int]:
     """A producer that may begin, and after how many milliseconds its transactions time out."""
-    key = tuple(sorted(options.client.items()))
+    key = client_key(options.client)
     if key not in _timeouts and not options.two_phase_commit:
         _timeouts[key] = _longest(options)
     if _timeouts.get(key, 0) == 0:

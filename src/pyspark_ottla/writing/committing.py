@@ -33,6 +33,7 @@ from ottla.client.errors import (
     Unsupported,
 )
 from ottla.client.loop import background_loop
+from pyspark_ottla.option_names import ClientKey, client_key
 from pyspark_ottla.writing import points
 from pyspark_ottla.writing.attempts import OPEN, Attempt, Owner, Prepared
 from pyspark_ottla.writing.decisions import Decision, Ledger
@@ -46,7 +47,7 @@ _ABORTED: Final = ("PrepareAbort", "CompleteAbort", "PrepareEpochFence")
 _MOST_LEDGERS: Final = 8
 
 # A process of Spark's that commits may be used again. By owner and the client's options.
-_ledgers: dict[tuple[str, tuple[tuple[str, str], ...]], Ledger] = {}
+_ledgers: dict[tuple[str, ClientKey], Ledger] = {}
 # Runs that have come to know the last decision: what a dead run left is dealt with.
 _settled: set[Owner] = set()
 
@@ -119,7 +120,7 @@ async def _abort(batch: int, owner: Owner, options: SinkOptions) -> None:
 @asynccontextmanager
 async def _ledger(owner: Owner, options: SinkOptions) -> AsyncIterator[Ledger]:
     """The owner's ledger; kept for the next time if all goes well."""
-    key = (owner.name, tuple(sorted(options.client.items())))
+    key = (owner.name, client_key(options.client))
     ledger = _ledgers.pop(key, None) or Ledger(options, owner)
     try:
         yield ledger

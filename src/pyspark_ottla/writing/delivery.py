@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from ottla.client.errors import OttlaError
 from ottla.client.producer import Producer
+from pyspark_ottla.option_names import ClientKey, client_key
 from pyspark_ottla.writing.options import SinkOptions
 from pyspark_ottla.writing.rows import RecordColumns
 
-_producers: dict[tuple[tuple[str, str], ...], Producer] = {}
+_producers: dict[ClientKey, Producer] = {}
 
 
 def write_rows(
@@ -48,7 +49,7 @@ def write_rows(
 
 def deliver(batches: Iterable[pa.RecordBatch], columns: RecordColumns, options: SinkOptions) -> int:
     """Write rows at least once; how many there were."""
-    key = tuple(sorted(options.client.items()))
+    key = client_key(options.client)
     producer = _producers.get(key)
     if producer is None:
         producer = _producers[key] = Producer(options.client)

@@ -6,7 +6,6 @@ with a line in the log, or refused by name.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Mapping
@@ -18,13 +17,13 @@ from ottla.client.configuration_options import options_of
 from ottla.client.errors import ConfigurationError
 from pyspark_ottla import options as reading
 from pyspark_ottla.errors import OptionError
+from pyspark_ottla.option_names import KAFKA, OptionNames
 
 logger = logging.getLogger(__name__)
 
 Guarantee = Literal["exactly-once", "at-least-once"]
 Mode = Literal["batch", "streaming"]
 
-_KAFKA: Final = "kafka."
 _TWO_PHASES: Final = "transaction.two.phase.commit.enable"
 _TAKEN: Final = ("topic", "deliveryGuarantee", "txnAppId", "txnVersion", "includeTimestamp")
 # What Spark hands over for its own ends, or its sink takes and does nothing with.
@@ -41,10 +40,17 @@ _REFUSED: Final[Mapping[str, str]] = {
     **{
         name: "it is for reads"
         for name in (*reading.TAKEN, *reading.NO_EFFECT)
-        if name not in (*_TAKEN, *_NO_EFFECT) and not name.startswith(_KAFKA)
+        if name not in (*_TAKEN, *_NO_EFFECT) and not name.startswith(KAFKA)
     },
 }
-_SPELLINGS: Final = {name.lower(): name for name in (*_TAKEN, *_NO_EFFECT, *_REFUSED)}
+_NAMES: Final = OptionNames(
+    "sink",
+    "writes",
+    taken=_TAKEN,
+    no_effect=_NO_EFFECT,
+    refused=_REFUSED,
+    near=(*_TAKEN, *_NO_EFFECT, "kafka.bootstrap.servers", "kafka.compression.type"),
+)
 _GUARANTEES: Final[Mapping[str, Guarantee]] = {
     "exactly-once": "exactly-once",
     "at-least-once": "at-least-once",
@@ -86,9 +92,9 @@ def _names(settings: type[ClientSettings]) -> set[str]:
 
 def read_sink_options(given: Mapping[str, str], mode: Mode) -> SinkOptions:
     """The options that Spark hands over; OptionError at the first that is wrong."""
-    named = {_spelling(name): value for name, value in given.items()}
+    named = _NAMES.spelled(given)
     client = {
-        name.removeprefix(_KAFKA): value for name, value in named.items() if name.startswith(_KAFKA)
+        name.removeprefix(KAFKA): value for name, value in named.items() if name.startswith(KAFKA)
     }
     version = _version(named, mode)
     options = SinkOptions(
@@ -103,32 +109,13 @@ def read_sink_options(given: Mapping[str, str], mode: Mode) -> SinkOptions:
     return options
 
 
-def _spelling(name: str) -> str:
-    """The option's name as it is written; refuses what is not taken."""
-    lowered = name.lower()
-    known = _SPELLINGS.get(lowered)
-    if known is not None and known in _REFUSED:
-        raise OptionError(f"{known} is no option of writes here: {_REFUSED[known]}")
-    if known is not None:
-        if _NO_EFFECT.get(known):
-            logger.warning("option %s has no effect here: %s", known, _NO_EFFECT[known])
-        return known
-    if lowered.startswith(_KAFKA):
-        return lowered
-    candidates = [name.lower() for name in (*_TAKEN, *_NO_EFFECT)]
-    candidates += [f"{_KAFKA}bootstrap.servers", f"{_KAFKA}compression.type"]
-    near = difflib.get_close_matches(lowered, candidates, n=1, cutoff=0.6)
-    hint = f"; did you mean {_SPELLINGS.get(near[0], near[0])}?" if near else ""
-    raise OptionError(f"{name} is no option of the sink ottla{hint}")
-
-
 def _check_client(options: SinkOptions) -> None:
     if "bootstrap.servers" not in options.client:
         raise OptionError("the option kafka.bootstrap.servers is needed")
     try:
         settings = options.settings
     except ConfigurationError as error:
-        raise OptionError(f"{_KAFKA}{error}") from None
+        raise OptionError(f"{KAFKA}{error}") from None
     strong = settings.idempotence is not False and settings.acks == -1
     if strong or options.guarantee == "at-least-once":
         return
