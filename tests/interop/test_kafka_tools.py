@@ -273,3 +273,37 @@ def test_dump_indexes(run, reference, fresh_broker, topic) -> None:
         assert complaint not in said.output + said.complaints
     checked = run(f"{TOOLS}.DumpLogSegments", "--files", str(files[0]), "--index-sanity-check")
     assert "passed sanity check" in checked.output
+
+
+def test_dump_of_what_coordinators_write(run, fresh_broker, topic) -> None:
+    """Kafka's decoders read the records by which groups and transactions are remembered."""
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    broker = fresh_broker()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "payments"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"value")
+    producer.commit_transaction(30)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    consumer.close()
+    broker.stop()
+
+    def decoded(internal: str, decoder: str) -> str:
+        logs = [
+            str(path)
+            for path in broker.data.rglob("*.log")
+            if path.parent.name.startswith(internal)
+        ]
+        assert logs
+        return run(f"{TOOLS}.DumpLogSegments", "--files", ",".join(logs), decoder).output
+
+    offsets = decoded("__consumer_offsets-", "--offsets-decoder")
+    assert f'"group":"readers","topic":"{topic}","partition":0' in offsets
+    assert '"offset":1' in offsets
+    transactions = decoded("__transaction_state-", "--transaction-log-decoder")
+    assert '"transactionalId":"payments"' in transactions
+    ongoing, prepared, complete = 1, 2, 4
+    for status in (ongoing, prepared, complete):
+        assert f'"transactionStatus":{status}' in transactions
