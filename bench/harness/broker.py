@@ -203,7 +203,8 @@ class OttlaBroker(ManagedBroker):
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         super().__init__("Ottla", folder)
-        self._settings = {**HOUSEKEEPING, **settings}
+        # With metrics, as production runs it.
+        self._settings = {**HOUSEKEEPING, "metrics.listener": "127.0.0.1:0", **settings}
 
     def command(self) -> Sequence[str]:
         host, port = self.address

@@ -147,6 +147,7 @@ def test_attributes_are_the_settings() -> None:
         "listeners",
         "log_dirs",
         "max_connections_per_ip_overrides",
+        "metrics_listener",
     }
     folded = {
         "broker.id",

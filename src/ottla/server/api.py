@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.frame import frame_response
 from ottla.protocol.message import MalformedMessage, Message
 from ottla.server.connection import Connection, MalformedRequest
+from ottla.server.timings import Timings
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker
@@ -50,7 +52,16 @@ class Request(Generic[R]):
 class Api:
     """One API as this broker serves it."""
 
-    __slots__ = ("flexible_since", "highest", "key", "lowest", "name", "serve")
+    __slots__ = (
+        "flexible_since",
+        "highest",
+        "key",
+        "lowest",
+        "name",
+        "requests",
+        "serve",
+        "timings",
+    )
 
     def __init__(self, key: ApiKey, lowest: int, highest: int, flexible_since: int) -> None:
         self.key = key
@@ -59,6 +70,21 @@ class Api:
         self.highest = highest
         self.flexible_since = flexible_since
         self.serve: Serve = _not_bound
+        self.requests = 0
+        self.timings = Timings()
+
+    def serve_timed(
+        self,
+        connection: Connection,
+        view: memoryview,
+        body: int,
+        stop: int,
+        version: int,
+        correlation_id: int,
+    ) -> None:
+        begun = perf_counter()
+        self.serve(connection, view, body, stop, version, correlation_id)
+        self.timings.add(perf_counter() - begun)
 
     def __repr__(self) -> str:
         return f"Api({self.name}, {self.lowest}–{self.highest})"

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from ottla.server.config import BrokerConfig
     from ottla.server.config_listeners import Listener
     from ottla.server.handlers.fetch import Fetch
+    from ottla.server.metrics_endpoint import MetricsEndpoint
     from ottla.storage.settings import InvalidSetting
 
 log = logging.getLogger("ottla.broker")
@@ -145,6 +146,7 @@ class Broker:
         self.is_stuck = False
         # Addresses that were bound, once it has started.
         self.bound: tuple[Listener, ...] = ()
+        self.metrics_endpoint: MetricsEndpoint | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # What handlers ask for ----------------------------------------------------------------------
@@ -294,7 +296,21 @@ class Broker:
         self.spawn(self._watch_store(), "watch over the metadata store")
         self.clockwork.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
+        if self.config.metrics_listener is not None:
+            await self._serve_metrics(*self.config.metrics_listener)
         self.reactor.start()
+
+    async def _serve_metrics(self, host: str, port: int) -> None:
+        from ottla.server.metrics_endpoint import MetricsEndpoint
+
+        self.metrics_endpoint = MetricsEndpoint(self)
+        try:
+            await self.metrics_endpoint.start(host, port)
+        except OSError as error:
+            raise CannotStart(
+                f"cannot serve metrics on {host}:{port}: {error.strerror or error}"
+            ) from error
+        log.info("metrics: http://%s:%d/metrics", host or "127.0.0.1", self.metrics_endpoint.port)
 
     async def _watch_store(self) -> None:
         async for event in self.store.session_events():
@@ -441,6 +457,8 @@ class Broker:
     async def stop(self) -> None:
         """Answer what is in flight, flush, and leave the marker of a clean shutdown."""
         self.reactor.stop_listening()
+        if self.metrics_endpoint is not None:
+            self.metrics_endpoint.stop()
         for connection in self.reactor.connections:
             connection.pause()
         for fetch in list(self.waiting_fetches):

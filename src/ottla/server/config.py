@@ -22,6 +22,7 @@ from ottla.server.config_listeners import (
     Listener,
     check_advertised,
     check_ports,
+    parse_address,
     parse_connection_overrides,
     parse_listeners,
     parse_protocol_map,
@@ -184,6 +185,7 @@ class BrokerConfig:
     replica_socket_timeout_ms: int
     # Ottla's own
     worker_processes: int
+    metrics_listener: tuple[str, int] | None
 
     def __init__(self, layers: BrokerLayers = NOTHING_SET, *, warnings: Iterable[str] = ()) -> None:
         layers = layers._replace(static=_with_both_ids(layers.static))
@@ -356,6 +358,8 @@ def _resolve_listeners(values: dict[str, Any], layers: BrokerLayers) -> None:
             between,
             f"must be one of the listeners ({', '.join(one.name for one in listeners)})",
         )
+    if values["metrics_listener"] is not None:
+        values["metrics_listener"] = parse_address("metrics.listener", values["metrics_listener"])
     if values["security_inter_broker_protocol"] != "PLAINTEXT":
         raise InvalidSetting(
             "security.inter.broker.protocol",

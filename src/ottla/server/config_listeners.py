@@ -102,6 +102,15 @@ def parse_listeners(
     return tuple(listeners)
 
 
+def parse_address(setting: str, text: str) -> tuple[str, int]:
+    """HOST:PORT, where IPv6 stands in brackets; an empty host is every interface."""
+    try:
+        _, host, port = _take_apart(setting, f"ADDRESS://{text}")
+    except InvalidSetting as error:
+        raise InvalidSetting(setting, text, "must be written as HOST:PORT") from error
+    return host, port
+
+
 def _take_apart(setting: str, text: str) -> tuple[str, str, int]:
     name, separator, address = text.partition("://")
     host, colon, port = address.rpartition(":")

@@ -442,6 +442,14 @@ def _own() -> Iterator[Setting]:
         "How many processes work on records beside the broker (compressing anew, old message "
         "formats). They are started when they are first needed.",
     )
+    yield Setting(
+        "metrics.listener",
+        _STRING,
+        None,
+        None,
+        "Where to serve metrics for Prometheus, as HOST:PORT (http://HOST:PORT/metrics). An empty "
+        "host is every interface, port 0 a free one. Unset: nowhere.",
+    )
 
 
 SECTIONS: Mapping[str, tuple[Setting, ...]] = {

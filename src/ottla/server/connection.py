@@ -28,6 +28,7 @@ from ottla.protocol.message import MalformedMessage
 from ottla.protocol.wiretypes import skip_tags
 from ottla.server.platform import HAS_SENDFILE, MORE_FOLLOWS
 from ottla.server.ranges import FileRange
+from ottla.server.timings import TIMED_ONE_IN
 
 if TYPE_CHECKING:
     from ottla.server.api import Api
@@ -182,6 +183,7 @@ class Connection:
             self.close("closed by the peer")
             return
         self.active_at = self._loop.time()
+        self.reactor.received_bytes += received
         try:
             if partial is None:
                 self._take(view, 0, received)
@@ -206,6 +208,7 @@ class Connection:
             log.warning(
                 "malformed request: peer=%s client=%r %s", self.address, self.client_id, error
             )
+            self.reactor.malformed += 1
             self.hang_up("malformed request")
             return
         name = "?" if self.last_api is None else self.last_api.name
@@ -325,7 +328,11 @@ class Connection:
                     body = _skip_header_tags(view, body, stop)
                 self.last_api = api
                 self.requests += 1
-                api.serve(self, view, body, stop, version, correlation_id)
+                api.requests += 1
+                if api.requests % TIMED_ONE_IN:
+                    api.serve(self, view, body, stop, version, correlation_id)
+                else:
+                    api.serve_timed(self, view, body, stop, version, correlation_id)
                 if self.closed:
                     return end
             at = stop
@@ -455,6 +462,7 @@ class Connection:
         out = self.out
         sock = self.sock
         budget = SEND_QUANTUM
+        waiting = self.out_bytes
         try:
             while out and budget > 0:
                 part = out[0]
@@ -489,6 +497,7 @@ class Connection:
         except OSError as error:
             self.close(_reason(error))
             return
+        self.reactor.sent_bytes += waiting - self.out_bytes
         if out:
             if not self._writing:
                 self._writing = True

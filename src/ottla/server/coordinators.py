@@ -125,6 +125,10 @@ class Coordinators(Generic[S]):
             if partition.leader == self._broker.id
         ]
 
+    def serving_shards(self) -> list[S]:
+        """Those that are loaded; asking for them loads none."""
+        return [held.shard for held in self._held.values() if held.phase is _Phase.SERVING]
+
     def tell_all(self, event: Callable[[S, Instant], Effects]) -> None:
         """Something happened that concerns every shard (topics changed)."""
         for held in list(self._held.values()):

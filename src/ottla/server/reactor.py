@@ -72,6 +72,12 @@ class Reactor:
         self._spares: list[bytearray] = []
         self.partial_bytes = 0
         self.partial_bytes_limit = limits.partial_bytes
+        # For metrics.
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.accepted = 0
+        self.refused = 0
+        self.malformed = 0
         self.connections: set[Connection] = set()
         self.listeners: list[Listener] = []
         # While the broker stops: done when every connection has been answered.
@@ -139,7 +145,9 @@ class Reactor:
         if len(self.connections) >= limits.max_connections or self._by_address[host] >= allowed:
             log.warning("too many connections: peer=%s open=%d", peer, len(self.connections))
             sock.close()
+            self.refused += 1
             return
+        self.accepted += 1
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A peer whose machine is gone says nothing; without this it would keep its place until the

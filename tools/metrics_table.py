@@ -1,0 +1,56 @@
+"""Writes docs/metrics.md: what a broker tells of itself, from the table in the code.
+
+python tools/metrics_table.py            writes the page
+python tools/metrics_table.py --check    exit status 1 if the page is out of date
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ottla.server.metrics import FAMILIES, TIMINGS_HELP, TIMINGS_NAME
+
+PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
+
+_INTRODUCTION = """\
+# Metrics
+
+A broker that is told where to serve them tells how it is, in the format that Prometheus reads:
+
+    ottla serve --set metrics.listener=127.0.0.1:9404
+    curl http://127.0.0.1:9404/metrics
+
+`http://127.0.0.1:9404/healthz` answers as long as the broker's loop turns, for probes. Neither asks who
+is asking: listen where only those can reach it who may know the names of topics and groups.
+
+A partition that nobody has used since the start is asleep, and has no samples until somebody does.
+Values are taken when they are asked for; the broker itself only counts.
+
+What to look at first at 3 a.m.: `ottla_partition_offline` (there should be none), `ottla_group_lag`, a
+`ottla_partition_last_stable_offset` that stands still, `ottla_unflushed_bytes`, and `rate` of
+`process_cpu_seconds_total`: near 1 the loop is what limits.
+
+| metric | kind | meaning |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    rows = [(family.name, family.kind, family.help) for family in FAMILIES]
+    rows.append((TIMINGS_NAME, "histogram", TIMINGS_HELP))
+    return _INTRODUCTION + "".join(
+        f"| `{name}` | {kind} | {meaning} |\n" for name, kind, meaning in rows
+    )
+
+
+def main() -> int:
+    text = page()
+    if sys.argv[1:] == ["--check"]:
+        return 0 if PAGE.exists() and PAGE.read_text() == text else 1
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
