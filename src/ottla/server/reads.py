@@ -76,6 +76,10 @@ class Reads:
 
     async def read(self, piece: Slice) -> bytes:
         """The bytes themselves, for those who have to look into them."""
+        if piece.length <= INLINE_BYTES:
+            held = piece.file.read_in_memory(piece.length, piece.position)
+            if held is not None:
+                return self._whole(held, piece.length)
         data = await self._loop.run_in_executor(self._threads, piece.read)
         return self._whole(data, piece.length)
 
