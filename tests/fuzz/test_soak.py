@@ -49,7 +49,8 @@ def test_guided(name: str) -> None:
         capture_output=True, text=True, errors="replace", check=False,
     )  # fmt: skip
     shutil.rmtree(data)
-    tail = "\n".join((done.stdout + done.stderr).splitlines()[-60:])
+    # What an uncaught exception says stands at the end of the one, what libFuzzer says in the other.
+    tail = "\n".join([*done.stdout.splitlines()[-60:], *done.stderr.splitlines()[-60:]])
     print(tail)
     assert done.returncode == 0, f"repeat with: python {program} {findings}/*\n{tail}"
     shutil.rmtree(folder)
