@@ -52,7 +52,7 @@ class Replayed(NamedTuple):
 class Effects:
     """What a shard wants done: append the records as one batch, replay them, then send the answers."""
 
-    __slots__ = ("answers", "failed", "producer", "records", "then")
+    __slots__ = ("answers", "can_be_gathered", "failed", "producer", "records", "then")
 
     def __init__(
         self,
@@ -72,6 +72,9 @@ class Effects:
         self.failed = failed
         # Called after the records were replayed and the answers sent: what follows from them.
         self.then = then
+        # The records may be appended and replayed with those of requests that come a moment later
+        # and are of the same kind: no request of that kind looks at what they change.
+        self.can_be_gathered = False
 
 
 NOTHING = Effects()

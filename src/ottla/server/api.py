@@ -27,6 +27,18 @@ log = logging.getLogger("ottla.api")
 
 R = TypeVar("R", bound=Message)
 
+
+class Later:
+    """A response that comes within this turn of the loop or the next. Lighter than a future: whoever
+    waits is called at once, and the requests behind this one need not wait for it."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        # What to call with the response; set before it can be there.
+        self.done: Callable[[Message], None] | None = None
+
+
 # What a handler returns: the response, or something that will give it.
 Outcome = Message | Coroutine[Any, Any, Message] | asyncio.Future[Message]
 
@@ -131,14 +143,14 @@ def _declare(declaration: Declaration) -> None:
 def handles(
     request: type[R], *, versions: tuple[int, int]
 ) -> Callable[
-    [Callable[[Request[R]], Outcome]],
-    Callable[[Request[R]], Outcome],
+    [Callable[[Request[R]], Outcome | Later]],
+    Callable[[Request[R]], Outcome | Later],
 ]:
     """Declare a handler of decoded requests."""
 
     def decorate(
-        function: Callable[[Request[R]], Outcome],
-    ) -> Callable[[Request[R]], Outcome]:
+        function: Callable[[Request[R]], Outcome | Later],
+    ) -> Callable[[Request[R]], Outcome | Later]:
         key = ApiKey(request.api_key)
 
         def bind(broker: Broker, api: Api) -> Serve:
@@ -175,7 +187,7 @@ def _serve_decoded(
     broker: Broker,
     api: Api,
     request_class: type[R],
-    function: Callable[[Request[R]], Outcome],
+    function: Callable[[Request[R]], Outcome | Later],
 ) -> Serve:
     def serve(
         connection: Connection,
@@ -195,6 +207,9 @@ def _serve_decoded(
         except Exception:  # noqa: BLE001 - see failed
             failed(connection, api.name, version)
             return
+        if isinstance(result, Later):
+            _answer_later(result, connection, api, version, correlation_id)
+            return
         slot = connection.reserve(exclusive=True)
         if isinstance(result, asyncio.Future):
             later = result
@@ -213,6 +228,21 @@ def _serve_decoded(
         later.add_done_callback(done)
 
     return serve
+
+
+def _answer_later(
+    later: Later, connection: Connection, api: Api, version: int, correlation_id: int
+) -> None:
+    """Keep the response's place in the order of responses."""
+    slot = connection.reserve()
+
+    def done(response: Message) -> None:
+        try:
+            slot.fill([frame_response(response, version, correlation_id)])
+        except Exception:  # noqa: BLE001 - see failed
+            failed(connection, api.name, version)
+
+    later.done = done
 
 
 def failed(connection: Connection, api: str, version: int) -> None:

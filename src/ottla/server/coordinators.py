@@ -4,6 +4,10 @@ A coordinator's state lives in the partitions of an internal topic, one shard (a
 I/O, see `ottla.coordinator.shard`) for each. A shard is loaded when it is first asked for: its
 partition is read from start to end and every record replayed. From then on each request runs on the
 loop: the shard answers with effects, the records are appended and replayed, the answers sent.
+
+Commits of offsets are gathered: those that arrive in one turn of the loop are appended as one batch, and
+answered then. Whatever else concerns their shard is preceded by that append, so nobody can tell but by
+the clock.
 """
 
 from __future__ import annotations
@@ -13,12 +17,14 @@ import logging
 import time
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ottla.coordinator.shard import Effects, Instant, Replayed, Shard, Ticket
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record.batch import BatchHeader, Record, build_batch, headers, records
 from ottla.record.errors import InvalidBatch, Truncated
+from ottla.server.api import Later
 from ottla.storage.append import read_marker
 from ottla.storage.errors import OutOfResources, RecordTooLarge, StorageError
 from ottla.storage.producer_state import Origin
@@ -35,6 +41,8 @@ T = TypeVar("T")
 
 # Bytes of an internal partition that are read and replayed before the loop gets its turn.
 LOAD_BYTES = 128 << 10
+# Records that are gathered into one batch; a commit of many partitions may go beyond it.
+GATHERED_RECORDS = 500
 
 Refusal = Callable[[ErrorCode], "Message"]
 
@@ -48,6 +56,8 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
+# Groups and transactions that are busy are asked for again and again.
+@lru_cache(4096)
 def partition_for(key: str, partitions: int) -> int:
     value = java_hash(key)
     # The one number that has no positive twin counts as 0.
@@ -60,10 +70,31 @@ class _Phase(Enum):
     FAILED = auto()
 
 
+class _Waiting(Later):
+    """A request that a shard has been given and has not answered."""
+
+    __slots__ = ("future", "refusal", "response")
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__()
+        self.refusal = refusal
+        self.response: Message | None = None
+        self.future: asyncio.Future[Message] | None = None
+
+    def answer(self, response: Message) -> None:
+        self.response = response
+        if self.future is not None:
+            # Done before its time: the connection was closed meanwhile.
+            if not self.future.done():
+                self.future.set_result(response)
+        elif self.done is not None:
+            self.done(response)
+
+
 class _Held(Generic[S]):
     """A shard with its partition and its alarm."""
 
-    __slots__ = ("alarm", "alarm_at", "partition", "phase", "shard")
+    __slots__ = ("alarm", "alarm_at", "gathered", "gathered_records", "partition", "phase", "shard")
 
     def __init__(self, shard: S, partition: Partition) -> None:
         self.shard = shard
@@ -71,6 +102,9 @@ class _Held(Generic[S]):
         self.phase = _Phase.LOADING
         self.alarm: asyncio.TimerHandle | None = None
         self.alarm_at = 0
+        # What commits want done; empty again at the end of each turn of the loop.
+        self.gathered: list[Effects] = []
+        self.gathered_records = 0
 
 
 class Coordinators(Generic[S]):
@@ -82,7 +116,7 @@ class Coordinators(Generic[S]):
         self._make = make
         self.topic = topic
         self._held: dict[int, _Held[S]] = {}
-        self._waiting: dict[Ticket, tuple[asyncio.Future[Message], Refusal]] = {}
+        self._waiting: dict[Ticket, _Waiting] = {}
         self._last_ticket = 0
 
     # Asking -------------------------------------------------------------------------------------
@@ -108,12 +142,44 @@ class Coordinators(Generic[S]):
             held = self._serving(index)
         except ProtocolError as error:
             return refusal(error.code)
-        self._last_ticket += 1
-        ticket = self._last_ticket
-        future: asyncio.Future[Message] = self._loop.create_future()
-        self._waiting[ticket] = future, refusal
+        ticket, waiting = self._wait(refusal)
         self._run(held, call(held.shard, ticket, instant()))
-        return future.result() if future.done() else future
+        if waiting.response is not None:
+            return waiting.response
+        waiting.future = self._loop.create_future()
+        return waiting.future
+
+    def submit_gathered(
+        self, key: str, call: Callable[[S, Ticket, Instant], Effects], refusal: Refusal
+    ) -> Message | Later:
+        """As `submit`; if the shard says so of its effects, they are done with those of others. The
+        call must not depend on records of gathered effects: it is made before they are replayed."""
+        index = self.partition_for(key)
+        if index is None:
+            return refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        try:
+            held = self._serving(index, settled=False)
+        except ProtocolError as error:
+            return refusal(error.code)
+        ticket, waiting = self._wait(refusal)
+        effects = call(held.shard, ticket, instant())
+        if not effects.can_be_gathered:
+            self._append_gathered(held)
+            self._run(held, effects)
+        else:
+            if not held.gathered:
+                # Before anything that arrives later is looked at.
+                self._loop.call_soon(self._append_gathered, held)
+            held.gathered.append(effects)
+            held.gathered_records += len(effects.records)
+            if held.gathered_records >= GATHERED_RECORDS:
+                self._append_gathered(held)
+        return waiting if waiting.response is None else waiting.response
+
+    def _wait(self, refusal: Refusal) -> tuple[Ticket, _Waiting]:
+        self._last_ticket += 1
+        waiting = self._waiting[self._last_ticket] = _Waiting(refusal)
+        return self._last_ticket, waiting
 
     def ask_all(self, question: Callable[[S, Instant], T]) -> list[T]:
         """A question that changes nothing, to every shard here. ProtocolError while one is loading."""
@@ -127,17 +193,21 @@ class Coordinators(Generic[S]):
 
     def serving_shards(self) -> list[S]:
         """Those that are loaded; asking for them loads none."""
+        for held in self._held.values():
+            self._append_gathered(held)
         return [held.shard for held in self._held.values() if held.phase is _Phase.SERVING]
 
     def tell_all(self, event: Callable[[S, Instant], Effects]) -> None:
         """Something happened that concerns every shard (topics changed)."""
         for held in list(self._held.values()):
             if held.phase is _Phase.SERVING:
+                self._append_gathered(held)
                 self._run(held, event(held.shard, instant()))
 
     def reconfigure(self, settings: object) -> None:
         """Settings of the broker were changed: for every shard, also those that are being loaded."""
         for held in list(self._held.values()):
+            self._append_gathered(held)
             effects = held.shard.reconfigured(settings)
             if held.phase is _Phase.SERVING:
                 self._run(held, effects)
@@ -146,6 +216,7 @@ class Coordinators(Generic[S]):
         """Something happened that concerns one shard (a marker was written, an answer came in)."""
         held = self._held.get(index)
         if held is not None and held.phase is _Phase.SERVING:
+            self._append_gathered(held)
             self._run(held, event(held.shard, instant()))
 
     def marker_written(
@@ -154,6 +225,7 @@ class Coordinators(Generic[S]):
         """A transaction's end was appended to a partition of this topic."""
         held = self._held.get(index)
         if held is not None and held.phase is _Phase.SERVING:
+            self._append_gathered(held)
             held.shard.replay_marker(producer_id, producer_epoch, committed)
 
     # Loading ------------------------------------------------------------------------------------
@@ -164,7 +236,8 @@ class Coordinators(Generic[S]):
             if partition.leader == self._broker.id and partition.index not in self._held:
                 self._begin(partition)
 
-    def _serving(self, index: int) -> _Held[S]:
+    def _serving(self, index: int, *, settled: bool = True) -> _Held[S]:
+        """The shard, ready to be asked; unless told otherwise, after what was gathered for it."""
         held = self._held.get(index)
         if held is None:
             partition = self._broker.partitions.get(self.topic, index)
@@ -177,6 +250,8 @@ class Coordinators(Generic[S]):
             raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         if held.phase is _Phase.FAILED:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if settled and held.gathered:
+            self._append_gathered(held)
         return held
 
     def _begin(self, partition: Partition) -> _Held[S]:
@@ -255,6 +330,7 @@ class Coordinators(Generic[S]):
         held = self._held.pop(index, None)
         if held is None:
             return
+        self._append_gathered(held)
         if held.alarm is not None:
             held.alarm.cancel()
         if held.phase is _Phase.SERVING:
@@ -268,7 +344,7 @@ class Coordinators(Generic[S]):
         while following is not None:
             current, following = following, None
             if current.records:
-                code = self._append(held, current)
+                code = self._append(held, current.records, current.producer)
                 if code is not None:
                     following = self._refuse(current, code)
                     continue
@@ -277,18 +353,41 @@ class Coordinators(Generic[S]):
                 following = current.then()
         self._arm(held)
 
-    def _append(self, held: _Held[S], effects: Effects) -> ErrorCode | None:
+    def _append_gathered(self, held: _Held[S]) -> None:
+        """One append for all that was gathered. It succeeds or fails for all of them, unless only
+        together they are too large."""
+        gathered = held.gathered
+        if not gathered:
+            return
+        held.gathered, held.gathered_records = [], 0
+        if len(gathered) > 1:
+            records = [record for effects in gathered for record in effects.records]
+            code = self._append(held, records, None)
+            if code is not ErrorCode.INVALID_COMMIT_OFFSET_SIZE:
+                for effects in gathered:
+                    if code is None:
+                        self._answer(effects)
+                    else:
+                        self._refuse(effects, code)
+                self._arm(held)
+                return
+        for effects in gathered:
+            self._run(held, effects)
+
+    def _append(
+        self,
+        held: _Held[S],
+        records: list[tuple[bytes, bytes | None]],
+        producer: tuple[int, int] | None,
+    ) -> ErrorCode | None:
         """The records as one batch, then into the shard; the error for clients if that failed."""
         wall = time.time_ns() // 1_000_000
-        producer_id, producer_epoch = effects.producer or (-1, -1)
+        producer_id, producer_epoch = producer or (-1, -1)
         batch = build_batch(
-            [
-                Record(offset, wall, key, value, ())
-                for offset, (key, value) in enumerate(effects.records)
-            ],
+            [Record(offset, wall, key, value, ()) for offset, (key, value) in enumerate(records)],
             producer_id=producer_id,
             producer_epoch=producer_epoch,
-            transactional=effects.producer is not None,
+            transactional=producer is not None,
         )
         partition = held.partition
         try:
@@ -299,8 +398,9 @@ class Coordinators(Generic[S]):
             log.error("coordinator's append failed: %s-%d %s", self.topic, partition.index, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         offset = appended.base_offset
-        for key, value in effects.records:
-            held.shard.replay(Replayed(key, value, offset, wall, producer_id, producer_epoch))
+        replay = held.shard.replay
+        for key, value in records:
+            replay(Replayed(key, value, offset, wall, producer_id, producer_epoch))
             offset += 1
         return None
 
@@ -309,16 +409,15 @@ class Coordinators(Generic[S]):
             return effects.failed(code)
         for ticket, _ in effects.answers:
             waiting = self._waiting.pop(ticket, None)
-            if waiting is not None and not waiting[0].done():
-                waiting[0].set_result(waiting[1](code))
+            if waiting is not None:
+                waiting.answer(waiting.refusal(code))
         return None
 
     def _answer(self, effects: Effects) -> None:
         for ticket, response in effects.answers:
             waiting = self._waiting.pop(ticket, None)
-            # Gone if its connection was closed meanwhile.
-            if waiting is not None and not waiting[0].done():
-                waiting[0].set_result(response)
+            if waiting is not None:
+                waiting.answer(response)
 
     def _arm(self, held: _Held[S]) -> None:
         """Have the shard called at its next deadline."""
@@ -336,6 +435,7 @@ class Coordinators(Generic[S]):
     def _ring(self, held: _Held[S]) -> None:
         held.alarm = None
         if held.phase is _Phase.SERVING and self._held.get(held.partition.index) is held:
+            self._append_gathered(held)
             self._run(held, held.shard.tick(instant()))
 
 

@@ -216,9 +216,12 @@ class GroupShard:
         self, ticket: Ticket, request: OffsetCommitRequest, now: Instant, version: int
     ) -> Effects:
         effects, accepted = self._offset_requests.commit(ticket, request, version, now)
-        group = self._find_classic(request.group_id)
-        if accepted and group is not None:
+        group = self.groups.get(request.group_id)
+        if accepted and isinstance(group, ClassicGroup):
             self._classic.committed(group, request.member_id, now)
+        # Commits ask for groups, not for offsets. A group that is not there yet comes to be by the
+        # replay: that has to be before the next one.
+        effects.can_be_gathered = group is not None and bool(effects.records)
         return effects
 
     def txn_offset_commit(

@@ -4,7 +4,8 @@
   commit as long as the group has no members. Its first commit makes the group.
 - Each partition has an answer of its own: topics and partitions must exist, and the metadata string is
   limited by `offset.metadata.max.bytes`.
-- All offsets of a request are written as one batch.
+- All offsets of a request are written as one batch, with those of other requests to the same shard
+  that arrive at the same moment.
 
 Versions:
   v0  no generation (Kafka stored these in ZooKeeper; here they are commits like any other)
@@ -20,8 +21,6 @@ Versions:
 
 from __future__ import annotations
 
-import asyncio
-
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
 from ottla.protocol.messages.offset_commit import (
@@ -30,13 +29,13 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from ottla.server.api import Request, handles
+from ottla.server.api import Later, Request, handles
 
 
 @handles(OffsetCommitRequest, versions=(0, 10))
-def offset_commit(request: Request[OffsetCommitRequest]) -> Message | asyncio.Future[Message]:
+def offset_commit(request: Request[OffsetCommitRequest]) -> Message | Later:
     message, version = request.message, request.version
-    return request.broker.groups.submit(
+    return request.broker.groups.submit_gathered(
         message.group_id,
         lambda shard, ticket, now: shard.offset_commit(ticket, message, now, version),
         lambda code: _refused(message, code),
