@@ -226,6 +226,37 @@ def test_commits(bootstrap: str, admin: Admin, topic: str, group: str) -> None:
         consumer.next_batch()
 
 
+def test_a_commit_outlives_the_records_before_it(
+    bootstrap: str, admin: Admin, topic: str, group: str
+) -> None:
+    """It has the epoch of the last one. That this one is gone does not mean that the log was cut off."""
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, *"abc")
+    place = TopicPartition(topic, 0)
+    with Consumer(bootstrap, group=group, auto_offset_reset="earliest") as consumer:
+        consumer.assign([place])
+        assert drain(consumer, 3) == list("abc")
+    options = {"group": group, "auto.offset.reset": "none", "enable.auto.commit": False}
+    with Consumer(bootstrap, **options) as consumer:
+        epoch = consumer.committed(place)[place].leader_epoch
+        assert epoch is not None
+        assert epoch >= 0
+        admin.delete_records({place: None})
+        consumer.assign([place])
+        assert consumer.next_batch(timeout=0.5) is None
+        write_values(bootstrap, topic, 0, *"de")
+        assert drain(consumer, 2) == list("de")
+        # An epoch that the log never had: the commit is of another log, and there is no policy.
+        far = CommittedOffset(4, leader_epoch=epoch + 100)
+        consumer.commit({place: far})
+        assert consumer.committed(place)[place] == far
+        consumer.assign([place])
+        with pytest.raises(OffsetOutOfRange):
+            consumer.next_batch(timeout=PATIENCE)
+        consumer.seek(place, 4)
+        assert drain(consumer, 1) == ["e"]
+
+
 def test_what_counts_as_dealt_with(bootstrap: str, admin: Admin, topic: str, group: str) -> None:
     """Auto-commit leaves out what the user has not come back from."""
     admin.create_topic(topic)
@@ -337,6 +368,28 @@ def test_a_deleted_topic(bootstrap: str, admin: Admin, topic: str) -> None:
         admin.delete_topics([topic])
         with pytest.raises(TopicNotFound, match=topic):
             consumer.next_batch(timeout=PATIENCE)
+
+
+def test_a_topic_that_was_made_anew(bootstrap: str, admin: Admin, topic: str, kind: str) -> None:
+    """Its offsets are not those of the old one: that is told, where the broker knows topics by ids."""
+    if kind == "older":
+        pytest.skip("Kafka 2.4 knows topics by their names alone")
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, *"abc")
+    with Consumer(bootstrap, auto_offset_reset="none") as consumer:
+        consumer.assign({(topic, 0): 0})
+        assert drain(consumer, 3) == list("abc")
+        admin.delete_topics([topic])
+        deadline = time.monotonic() + PATIENCE
+        while any(each.name == topic for each in admin.list_topics()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        admin.create_topic(topic)
+        write_values(bootstrap, topic, 0, *"vwxyz")
+        with pytest.raises(TopicNotFound, match=topic):
+            consumer.next_batch(timeout=PATIENCE)
+        consumer.assign({(topic, 0): 3})
+        assert drain(consumer, 2) == list("yz")
 
 
 def test_a_damaged_log(broker: BrokerProcess, topic: str) -> None:

@@ -8,10 +8,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
+from ottla import Admin, Consumer, Producer
+from ottla.client.errors import ClientForked
 from ottla.client.loop import background_loop, run
+from ottla.testing import BrokerProcess
 
 TIMEOUT = 60
 
@@ -86,6 +91,53 @@ def test_a_forked_child_gets_a_loop_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
     assert run(_double(3)) == 6
     assert background_loop() is mine
+
+
+def test_clients_stay_behind_when_the_process_forks(broker: BrokerProcess, topic: str) -> None:
+    """In the child each call says so, rather than to wait for a thread that is not there."""
+    place = (topic, 0)
+    with (
+        Admin(broker.bootstrap) as admin,
+        Producer(broker.bootstrap, linger_ms=60_000) as producer,
+        Consumer(broker.bootstrap) as consumer,
+    ):
+        admin.create_topic(topic)
+        consumer.assign({place: 0})
+        kept = producer.send(topic, b"of the parent")  # is in the buffer when the process forks
+        calls: list[Callable[[], object]] = [
+            lambda: producer.send(topic, b"of the child"),
+            lambda: producer.write(topic, pa.table({"value": ["of the child"]})),
+            producer.flush,
+            producer.init_transactions,
+            producer.begin_transaction,
+            consumer.next_batch,
+            lambda: consumer.read(topic),
+            consumer.pause,
+            admin.list_topics,
+        ]
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            try:
+                for call in calls:
+                    with pytest.raises(ClientForked, match="make another one in the child"):
+                        call()
+                producer.close()
+                consumer.close()
+                admin.close()
+                with Producer(broker.bootstrap) as own:
+                    own.send(topic, b"of the child").result(15)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        producer.flush()
+        assert kept.result().offset == 1
+        assert consumer.read(topic).column("value").to_pylist() == [
+            b"of the child",
+            b"of the parent",
+        ]
 
 
 def test_the_interpreter_ends_with_connections_open() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import random
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -434,12 +435,17 @@ def test_timestamps_and_maps() -> None:
     assert len(encode(None, count=3)) == 1
 
 
-def test_a_producer_can_be_set_later() -> None:
-    values = pa.array([b"a", b"b"])
-    (batch,) = encode(values, default_timestamp=NOW, codec=Codec.LZ4)
-    set_producer(batch.data, 5, 1, 7, transactional=True)
-    (expected,) = encode(
-        values, default_timestamp=NOW, codec=Codec.LZ4,
-        producer_id=5, producer_epoch=1, base_sequence=7, transactional=True,
-    )  # fmt: skip
-    assert bytes(batch.data) == bytes(expected.data)
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("size", [1, 60_000, 70_001, 400_000])
+def test_a_producer_can_be_set_later(codec: Codec, size: int) -> None:
+    """In large batches the checksum is changed, in small ones it is made anew."""
+    values = pa.array([b"a", random.Random(size).randbytes(size)])
+    (batch,) = encode(values, default_timestamp=NOW, codec=codec)
+    for producer_id, epoch, sequence in ((2**62, 3, 2**31 - 1), (5, 1, 7)):
+        set_producer(batch.data, producer_id, epoch, sequence, transactional=True)
+        (expected,) = encode(
+            values, default_timestamp=NOW, codec=codec,
+            producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence,
+            transactional=True,
+        )  # fmt: skip
+        assert bytes(batch.data) == bytes(expected.data)

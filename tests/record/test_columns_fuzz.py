@@ -21,7 +21,7 @@ import pytest
 
 from ottla.record.batch import RECORDS_AT, Record, build_batch
 from ottla.record.codecs import Codec
-from ottla.record.columns import Layout, buffers, decode, encode, readiness
+from ottla.record.columns import ArrivingRecords, Layout, buffers, decode, encode, readiness
 from ottla.record.errors import InvalidBatch
 from ottla.record.varint import encode_varint
 
@@ -145,13 +145,20 @@ def damaged(dice: random.Random, batch: bytes) -> bytes:
 
 
 def outcome(
-    data: memoryview, chosen: ModuleType | None, monkeypatch: pytest.MonkeyPatch, **options: int
+    data: memoryview,
+    chosen: ModuleType | None,
+    monkeypatch: pytest.MonkeyPatch,
+    parts: tuple[int, ...] = (),
+    **options: int,
 ) -> tuple[list[dict[str, object]], bool]:
-    """The rows that are given, and whether an error follows."""
+    """The rows that are given, and whether an error follows; `parts` are looked at beforehand."""
     monkeypatch.setattr("ottla.record.columns.decoding.kernels_for", lambda size: chosen)
     rows: list[dict[str, object]] = []
+    arriving = ArrivingRecords(data, check_crc=False, **options)
+    for part in parts:
+        arriving.advance(part)
     try:
-        for decoded in decode(data, check_crc=False, **options):
+        for decoded in arriving if parts else decode(data, check_crc=False, **options):
             decoded.rows.validate(full=True)
             at = decoded.rows.schema.get_field_index("timestamp")
             times = decoded.rows.column(at).cast(pa.int64())
@@ -175,7 +182,8 @@ def test_damaged_batches(seed: int, checked: ModuleType, monkeypatch: pytest.Mon
         whole = memoryview(around + good + bad + good + around)
         data = whole[GUARD : len(whole) - GUARD]
         options = {"max_rows": dice.choice((1, 3, 1000)), "max_bytes": dice.choice((1, 200, 10**6))}
-        compiled = outcome(data, checked, monkeypatch, **options)
+        parts = tuple(sorted(dice.randrange(len(data)) for _ in range(dice.choice((0, 0, 1, 4)))))
+        compiled = outcome(data, checked, monkeypatch, parts, **options)
         assert guarded.intact(), f"seed {seed}/{number}"
         plain = outcome(data, None, monkeypatch, **options)
         # Where a batch comes in several results, rows before the damage may be out already.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import struct
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.wire.receiving import SMALL, FrameReceiver, UnacceptableFrame
+from ottla.wire.receiving import PART, SMALL, FrameReceiver, UnacceptableFrame
 
 LIMIT = 4 * SMALL
 sizes = st.one_of(
@@ -61,3 +62,44 @@ def test_a_buffer_that_somebody_holds_is_not_written_to() -> None:
             at += count
             held += list(receiver.received(count))
     assert [set(frame) for frame in held] == [{number} for number in range(5)]
+
+
+def test_a_large_frame_is_told_of_as_it_comes() -> None:
+    size = 5 * PART + 123
+    frame = random.Random(3).randbytes(size)
+    receiver = FrameReceiver(2 * size)
+    told: list[int] = []
+
+    def on_part(view: memoryview, arrived: int) -> None:
+        assert len(view) == size
+        assert view.readonly
+        assert view[:arrived] == frame[:arrived]
+        told.append(arrived)
+
+    receiver.on_part = on_part
+    assert feed(receiver, struct.pack(">i", size) + frame, random.Random(5)) == [frame]
+    assert told == sorted(told)
+    assert len(told) >= 3
+    assert told[-1] < size  # then the frame itself is there
+    told.clear()
+    assert feed(receiver, struct.pack(">i", size) + frame, random.Random(6)) == [frame]
+    assert told
+    assert told[0] >= PART
+
+
+def test_answers_of_like_sizes_share_a_buffer() -> None:
+    receiver = FrameReceiver(16 << 20)
+    places = set()
+    for size in (PART + 70_000, PART + 65_000, PART + 69_999):
+        stream = struct.pack(">i", size) + bytes(size)
+        at = 0
+        while at < len(stream):
+            buffer = receiver.buffer()
+            count = min(len(buffer), len(stream) - at)
+            at += count
+            buffer[:count] = stream[at - count : at]
+            del buffer
+            for frame in receiver.received(count):
+                places.add(np.frombuffer(frame, np.uint8).ctypes.data)
+                del frame
+    assert len(places) == 1

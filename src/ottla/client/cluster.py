@@ -269,6 +269,10 @@ class Cluster:
         self._begin_upkeep()
         return await self._connections.to(node, lane)
 
+    def close_lane(self, lane: str) -> None:
+        """Close the connections of a lane that nobody will ask for any more."""
+        self._connections.close_lane(lane)
+
     async def any_connection(self, lane: str = "") -> Connection:
         """A connection to any broker; to a bootstrap server if none else can be reached."""
         self._begin_upkeep()

@@ -103,6 +103,16 @@ class Connections:
                 if connection is not None:
                     connection.close()
 
+    def close_lane(self, lane: str) -> None:
+        """Close those of one lane: whoever they were for is done, and each has buffers of its own."""
+        for key, line in list(self._lines.items()):
+            if key[2] == lane:
+                del self._lines[key]
+                if line.opening is not None:
+                    line.opening.cancel()
+                if line.connection is not None:
+                    line.connection.close()
+
     async def close(self) -> None:
         """Close them all; attempts under way are given up."""
         self._closed = True

@@ -3,6 +3,7 @@
     OttlaError
     ├── ConfigurationError        an option that is unknown, or a value that makes no sense
     ├── ClientClosed              the client was used after it was closed
+    │   └── ClientForked          it was made by the process that this one was forked from
     ├── ClusterUnreachable        no broker could be reached
     ├── AuthenticationError       a broker refused our credentials, or its own did not convince
     ├── Unsupported               the broker is too old (or too different) for this
@@ -11,6 +12,7 @@
     ├── BufferFull                the producer's memory is used up
     ├── CorruptRecords            what a broker sent is not what record batches look like
     ├── NoStartingOffset          nobody has said where in a partition to begin
+    ├── LogTruncated              records that were read are not in the log any more
     ├── Failures                  several things were asked for, and some of them failed
     └── BrokerError               the broker answered with an error code (`code`, `name`)
         ├── TopicNotFound, TopicExists, InvalidTopic, OffsetOutOfRange, RecordTooLarge,
@@ -40,6 +42,10 @@ class ConfigurationError(OttlaError, ValueError):
 
 class ClientClosed(OttlaError):
     """The client was closed and cannot be used any more."""
+
+
+class ClientForked(ClientClosed):
+    """The client was made before the process forked: it works in the parent alone."""
 
 
 class ClusterUnreachable(OttlaError):
@@ -72,6 +78,24 @@ class CorruptRecords(OttlaError):
 
 class NoStartingOffset(OttlaError):
     """Nothing was committed (or it is gone), and auto.offset.reset is "error": seek to begin."""
+
+
+class LogTruncated(OttlaError):
+    """The log was cut off before the position: records that were read are lost, or others now.
+
+    That happens where a replica becomes leader that lacked records (an unclean election). It is raised
+    if auto.offset.reset is "error"; else reading goes on where the logs part. `seek` to go on.
+    """
+
+    def __init__(self, message: str, offset: int, diverging_offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset  # what was to be read next
+        self.diverging_offset = (
+            diverging_offset  # from here on the log holds other records, or none
+        )
+
+    def __reduce__(self) -> tuple[type[LogTruncated], tuple[str, int, int]]:
+        return type(self), (str(self), self.offset, self.diverging_offset)
 
 
 class Failures(OttlaError, ExceptionGroup[OttlaError]):

@@ -162,6 +162,7 @@ class PlainChannel:
             self._loop.remove_reader(self._socket.fileno())
             self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
+        self._receiver.close()
 
 
 def _bytes_of(buffer: Buffer) -> memoryview:
@@ -217,6 +218,7 @@ class TlsChannel(asyncio.BufferedProtocol):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._receiver.close()
             if self._transport is not None:
                 self._transport.abort()
 
@@ -246,6 +248,7 @@ class TlsChannel(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._closed:
             self._closed = True
+            self._receiver.close()
             self._on_end(self._failure or exc)
 
 

@@ -24,7 +24,7 @@ import random
 import socket
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct, pack
 from typing import Final, TypeVar
@@ -61,6 +61,9 @@ _REAUTHENTICATE_AFTER: Final = (0.85, 0.95)
 
 _pack_header = Struct(">ihhih").pack
 _Answer = TypeVar("_Answer", bound=Message)
+# Called while a large answer comes in, with its frame, where the message starts, and how many bytes of
+# the frame are there.
+Arriving = Callable[[memoryview, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,15 @@ class ConnectionOptions:
 class _Awaited:
     """A request that was handed to the channel, or waits to be."""
 
-    __slots__ = ("api_key", "correlation_id", "deadline", "flexible", "future", "timeout")
+    __slots__ = (
+        "api_key",
+        "arriving",
+        "correlation_id",
+        "deadline",
+        "flexible",
+        "future",
+        "timeout",
+    )
 
     def __init__(
         self,
@@ -90,7 +101,9 @@ class _Awaited:
         future: asyncio.Future[tuple[Buffer, int]],
         timeout: float,
         deadline: float,
+        arriving: Arriving | None,
     ) -> None:
+        self.arriving = arriving
         self.api_key = api_key
         self.correlation_id = correlation_id
         self.flexible = flexible  # the answer's header has tagged fields
@@ -183,6 +196,7 @@ class Connection:
         *,
         timeout: float | None = None,
         version: int | None = None,
+        arriving: Arriving | None = None,
     ) -> _Answer:
         """Send `message` and wait for its answer, of class `answer`.
 
@@ -192,7 +206,11 @@ class Connection:
         if version is None:
             version = self.versions.choose(type(message))
         frame, at = await self.send(
-            message.api_key, version, message.encode_parts(version), timeout=timeout
+            message.api_key,
+            version,
+            message.encode_parts(version),
+            timeout=timeout,
+            arriving=arriving,
         )
         try:
             decoded, _ = answer.decode(frame, at, version)
@@ -211,12 +229,13 @@ class Connection:
         body: Sequence[Buffer],
         *,
         timeout: float | None = None,
+        arriving: Arriving | None = None,
     ) -> asyncio.Future[tuple[Buffer, int]]:
         """Send an encoded body; the future gives the answer's frame and where its message starts.
 
         Large buffers of `body` are not copied: they must not change until the answer has come. The
         frame may be a read-only view of a large buffer; what is decoded from it without copying
-        (records) keeps that buffer alive.
+        (records) keeps that buffer alive. `arriving` may look at such a frame while it comes in.
         """
         future: asyncio.Future[tuple[Buffer, int]] = self._loop.create_future()
         if self._failure is not None:
@@ -230,6 +249,7 @@ class Connection:
             future,
             timeout,
             self._loop.time() + timeout,
+            arriving,
         )
         buffers = self._frame(api_key, version, awaited.correlation_id, body)
         if self._held is not None:
@@ -382,6 +402,18 @@ class Connection:
         if not awaited.future.done():
             awaited.future.set_result((frame, at))
 
+    def _on_part(self, frame: memoryview, arrived: int) -> None:
+        """The beginning of a large answer has come. What is wrong with it is told when all of it has."""
+        awaited = self._awaited[0] if self._awaited else None
+        if awaited is None or awaited.arriving is None or awaited.future.done():
+            return
+        try:
+            correlation_id, at = parse_response_header(frame[:arrived], 0, awaited.flexible)
+        except MalformedMessage:
+            return
+        if correlation_id == awaited.correlation_id:
+            awaited.arriving(frame, at, arrived)
+
     def _on_end(self, error: Exception | None) -> None:
         if isinstance(error, UnacceptableFrame):
             self._break(ProtocolViolation(self.address, str(error)))
@@ -417,6 +449,7 @@ class Connection:
     async def _connect(self) -> None:
         plug = await self._connected_socket()
         receiver = FrameReceiver(self.options.receive_limit)
+        receiver.on_part = self._on_part
         if self._security.tls is None:
             self._channel = PlainChannel(plug, receiver, self._on_frame, self._on_end)
             return

@@ -5,24 +5,33 @@ a time in one buffer and are copied out of it; a frame that is larger than that 
 exactly its own size, into which the rest of it is received directly. What is given on is a view of
 that buffer: the records of a Fetch answer are never copied on their way to whoever decodes them.
 
-A very large buffer is used again once nobody holds a view of it any more: memory that the kernel has
-to map and clear costs as much as receiving into it. (Below that the allocator keeps memory itself.)
+A large buffer is used again once nobody holds a view of it any more: memory that the kernel has to map
+and clear costs as much as receiving into it.
+
+Whoever wants to look at a large frame before it is whole sets `on_part`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final
 
 from ottla.protocol.message import Buffer
 
 SMALL: Final = 64 * 1024  # bytes of the buffer for small frames
+# Bytes that are received at a time: what is done with them then finds them in the processor's cache.
+PART: Final = 512 * 1024
 _KEPT_BUFFERS: Final = 2
-_KEPT_FROM: Final = 8 * 1024 * 1024  # bytes
+_KEPT_FROM: Final = PART  # bytes
+_ROUNDED_TO: Final = 64 * 1024  # answers to like requests are alike, but not the same
 _REUSED_ABOVE: Final = 0.5  # of a kept buffer's size: a smaller frame would pin a larger buffer
 
 _unpack_length = Struct(">i").unpack_from
+
+
+# Told of a large frame's view and how many bytes of it are there.
+OnPart = Callable[[memoryview, int], None]
 
 
 class UnacceptableFrame(ValueError):
@@ -32,9 +41,21 @@ class UnacceptableFrame(ValueError):
 class FrameReceiver:
     """Receives one stream: fill what `buffer()` gives, say so to `received()`, take the frames."""
 
-    __slots__ = ("_end", "_filled", "_kept", "_large", "_limit", "_small", "_small_view", "_start")
+    __slots__ = (
+        "_end",
+        "_filled",
+        "_kept",
+        "_large",
+        "_limit",
+        "_small",
+        "_small_view",
+        "_start",
+        "_told",
+        "on_part",
+    )
 
     def __init__(self, limit: int) -> None:
+        self.on_part: OnPart | None = None
         self._limit = limit
         self._small = bytearray(SMALL)
         self._small_view = memoryview(self._small)
@@ -44,12 +65,13 @@ class FrameReceiver:
         # The large frame under way and how much of it is there; _start == _end meanwhile.
         self._large: memoryview | None = None
         self._filled = 0
+        self._told = 0  # how much was there when `on_part` was called last
         self._kept: list[bytearray] = []
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
         if self._large is not None:
-            return self._large[self._filled :]
+            return self._large[self._filled : self._filled + PART]
         return self._small_view[self._end :]
 
     @property
@@ -65,6 +87,9 @@ class FrameReceiver:
             if self._filled == len(large):
                 self._large = None
                 yield large.toreadonly()
+            elif self.on_part is not None and self._filled - self._told >= PART:
+                self._told = self._filled
+                self.on_part(large.toreadonly(), self._filled)
             return
         self._end += count
         small = self._small
@@ -83,9 +108,16 @@ class FrameReceiver:
                 break
         self._compact()
 
+    def close(self) -> None:
+        """Let go of what is large; nothing more will be received."""
+        self.on_part = None
+        self._large = None
+        self._kept.clear()
+
     def _begin_large(self, begin: int, length: int) -> None:
         self._large = large = self._take_buffer(length)
         self._filled = self._end - begin
+        self._told = 0
         large[: self._filled] = self._small_view[begin : self._end]
         self._start = self._end = 0
 
@@ -94,13 +126,13 @@ class FrameReceiver:
             if length <= len(kept) and length >= _REUSED_ABOVE * len(kept) and _is_free(kept):
                 self._kept.append(self._kept.pop(position))
                 return memoryview(kept)[:length]
-        fresh = bytearray(length)
         if length < _KEPT_FROM:
-            return memoryview(fresh)
+            return memoryview(bytearray(length))
+        fresh = bytearray(-(-length // _ROUNDED_TO) * _ROUNDED_TO)
         if len(self._kept) == _KEPT_BUFFERS:
             del self._kept[0]
         self._kept.append(fresh)
-        return memoryview(fresh)
+        return memoryview(fresh)[:length]
 
     def _compact(self) -> None:
         if self._start == self._end:

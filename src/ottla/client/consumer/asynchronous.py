@@ -30,6 +30,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.configuration import ConsumerSettings, read_settings
 from ottla.client.consumer.classic import ClassicMembership
 from ottla.client.consumer.commits import AnyCommit, Commits, at_position, commit_of
+from ottla.client.consumer.epochs import NO_EPOCH
 from ottla.client.consumer.fetching import AnyLayout, Fetcher
 from ottla.client.consumer.membership import Membership, MembershipProtocolUnavailable
 from ottla.client.consumer.next_generation import NextGenerationMembership
@@ -102,6 +103,7 @@ class AsyncConsumer:
             lane=f"fetch-{next(_numbers)}",
             max_rows=max_rows,
             max_bytes=max_bytes,
+            outlives_truncation=self.settings.offset_reset != "error",
         )
         group_id = self.settings.group_id
         self._commits = None if group_id is None else Commits(self._cluster, group_id)
@@ -182,9 +184,9 @@ class AsyncConsumer:
         if isinstance(partitions, Mapping):
             wanted = {TopicPartition(*each): position for each, position in partitions.items()}
             offsets = await resolve(self._cluster, self.settings, wanted)
+            self._fetcher.add(_reading(each, offset) for each, offset in offsets.items())
         else:
-            offsets = await self._begin_at(set(given))
-        self._fetcher.add(_reading(each, offset) for each, offset in offsets.items())
+            self._fetcher.add(await self._begin_at(set(given)))
         self._begin_auto_commits()
 
     async def unsubscribe(self) -> None:
@@ -224,7 +226,7 @@ class AsyncConsumer:
         if result is None:
             return None
         assert result.rows is not None
-        self._hand_out(result, result.next_offset)
+        result.hand_out()
         return result.rows
 
     async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
@@ -250,7 +252,7 @@ class AsyncConsumer:
         record = next(self._iterator)
         given += 1
         last = given == rows.num_rows
-        self._hand_out(result, result.next_offset if last else record.offset + 1)
+        result.hand_out(None if last else record.offset + 1)
         self._current = None if last else (result, rows, given)
         return record
 
@@ -262,19 +264,15 @@ class AsyncConsumer:
         self._current = None
         if result.stale:
             return None
-        self._hand_out(result, result.next_offset)
+        result.hand_out()
         return rows.slice(given)
-
-    def _hand_out(self, result: Result, position: int) -> None:
-        result.source.position = position
-        result.source.epoch = result.epoch
 
     def _poll(self) -> None:
         """The user asks for more: what was handed out before is dealt with."""
         overslept = self.seconds_since_poll > self.settings.max_poll_interval
         self._polled_at = time.monotonic()
         for state in self._fetcher.partitions.values():
-            state.dealt_with = state.position
+            state.deal_with_all()
         if overslept and self._membership is not None:
             self._membership.wake()
 
@@ -288,10 +286,9 @@ class AsyncConsumer:
                 if result.error is not None:
                     queue.put(result)  # it stays true
                     raise result.error
-                assert result.rows is not None
-                if result.rows.num_rows:
+                if result.rows is not None and result.rows.num_rows:
                     return result
-                self._hand_out(result, result.next_offset)
+                result.hand_out()
                 continue
             try:
                 wait = None if deadline is None else deadline - time.monotonic()
@@ -430,6 +427,7 @@ class AsyncConsumer:
             for each, state in self._fetcher.partitions.items():
                 if each in chosen and state.dealt_with < chosen[each].offset <= state.position:
                     state.dealt_with = state.committed = chosen[each].offset
+                    state.dealt_epoch = _epoch_of(chosen[each])
 
     async def committed(
         self, *partitions: AnyPartition, timeout: float | None = None
@@ -461,14 +459,16 @@ class AsyncConsumer:
             if each in self._fetcher.partitions
         ]
         chosen = {
-            state.partition: at_position(state.dealt_with, state.epoch)
+            state.partition: at_position(state.dealt_with, state.dealt_epoch)
             for state in states
             if state.dealt_with >= 0 and state.dealt_with != state.committed
         }
         if chosen:
             await self._commits.commit(chosen, self._membership, timeout=timeout)
             for state in states:
-                state.committed = state.dealt_with
+                # Not what it is by now: the user may have gone on meanwhile.
+                if state.partition in chosen:
+                    state.committed = chosen[state.partition].offset
 
     def _begin_auto_commits(self) -> None:
         if self._commits is not None and self.settings.auto_commit and self._auto_commits is None:
@@ -520,8 +520,7 @@ class AsyncConsumer:
         return time.monotonic() - self._polled_at
 
     async def begin(self, partitions: set[TopicPartition]) -> None:
-        offsets = await self._begin_at(partitions)
-        self._fetcher.add(_reading(each, offset) for each, offset in offsets.items())
+        self._fetcher.add(await self._begin_at(partitions))
         if self._on_assign is not None:
             self._on_assign(frozenset(partitions))
 
@@ -539,15 +538,31 @@ class AsyncConsumer:
         if self._on_revoke is not None and partitions:
             self._on_revoke(frozenset(partitions))
 
-    async def _begin_at(self, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
+    async def _begin_at(self, partitions: set[TopicPartition]) -> list[ReadPartition]:
         """Where to begin: at what is committed, else by auto.offset.reset."""
-        offsets: dict[TopicPartition, int] = {}
+        committed: dict[TopicPartition, CommittedOffset] = {}
         if self._commits is not None:
             committed = await self._commits.committed(partitions, stable=self._stable)
-            offsets = {each: there.offset for each, there in committed.items()}
-        missing = [each for each in partitions if each not in offsets]
-        offsets.update(await starting_offsets(self._cluster, self.settings, missing))
-        return offsets
+        missing = [each for each in partitions if each not in committed]
+        offsets = await starting_offsets(self._cluster, self.settings, missing)
+        await self._outlive_old_leaders(committed)
+        return [
+            *(_reading(each, there.offset, _epoch_of(there)) for each, there in committed.items()),
+            *(_reading(each, offset) for each, offset in offsets.items()),
+        ]
+
+    async def _outlive_old_leaders(
+        self, committed: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        """Who has read in a later epoch than the metadata know of must not ask the leader of then."""
+        outdated = set()
+        for each, there in committed.items():
+            info = self._cluster.metadata.partition(*each)
+            if info is not None and 0 <= info.leader_epoch < _epoch_of(there):
+                outdated.add(each.topic)
+        if outdated:
+            self._cluster.request_refresh(*outdated)
+            await self._cluster.topics(outdated)
 
     async def _reset(self, state: ReadPartition) -> int:
         if self.settings.offset_reset == "error":
@@ -623,7 +638,7 @@ class AsyncConsumer:
         self._auto_commits = self._following = None
         partitions = set(self._fetcher.partitions)
         for state in self._fetcher.partitions.values():
-            state.dealt_with = state.position
+            state.deal_with_all()
         membership = self._membership
         if membership is not None and membership.failure is not None:
             self.lose(partitions)
@@ -671,5 +686,18 @@ def _layout(columns: Iterable[str] | None, arrow: bool) -> AnyLayout:
     return RowsLayout(columns)
 
 
-def _reading(partition: TopicPartition, offset: int) -> ReadPartition:
-    return ReadPartition(partition, offset, offset, dealt_with=offset, committed=offset)
+def _reading(partition: TopicPartition, offset: int, epoch: int = NO_EPOCH) -> ReadPartition:
+    return ReadPartition(
+        partition,
+        offset,
+        offset,
+        dealt_with=offset,
+        committed=offset,
+        epoch=epoch,
+        fetched_epoch=epoch,
+        dealt_epoch=epoch,
+    )
+
+
+def _epoch_of(commit: CommittedOffset) -> int:
+    return NO_EPOCH if commit.leader_epoch is None else commit.leader_epoch

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ottla.client.configuration import ConsumerSettings
 from ottla.client.consumer.asynchronous import (
+    CLOSE_PATIENCE,
     MAX_BYTES,
     MAX_ROWS,
     AnyPartition,
@@ -172,10 +173,18 @@ class Consumer:
     lag = _blocking(AsyncConsumer.lag)
     commit = _blocking(AsyncConsumer.commit)
     committed = _blocking(AsyncConsumer.committed)
-    close = _blocking(AsyncConsumer.close)
     pause = _at_once(AsyncConsumer.pause)
     resume = _at_once(AsyncConsumer.resume)
     positions = _at_once(AsyncConsumer.positions)
+
+    def close(self, *, timeout: float = CLOSE_PATIENCE) -> None:
+        """Commit (if that is automatic), leave the group, close the connections.
+
+        The commit may take `timeout` seconds at most. In a forked child this does nothing: the place
+        in the group is the parent's.
+        """
+        if not self._loop.forked:
+            self._loop.run(self._consumer.close(timeout=timeout))
 
     @property
     def settings(self) -> ConsumerSettings:

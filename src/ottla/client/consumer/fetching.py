@@ -25,6 +25,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ottla.client.cluster import PASSING, Cluster
 from ottla.client.configuration import ConsumerSettings
+from ottla.client.consumer.arriving import ArrivingAnswer, Head
+from ottla.client.consumer.epochs import (
+    EPOCH_IN_FETCH_SINCE,
+    NO_EPOCH,
+    Epochs,
+    InEpoch,
+    ends_of_epochs,
+    epochs_of,
+)
 from ottla.client.consumer.partitions import ReadPartition, ReadyQueue, Result
 from ottla.client.consumer.sessions import (
     SESSION_ERRORS,
@@ -35,6 +44,7 @@ from ottla.client.consumer.sessions import (
 from ottla.client.errors import (
     BrokerError,
     CorruptRecords,
+    LogTruncated,
     OttlaError,
     TopicNotFound,
     broker_error,
@@ -46,11 +56,12 @@ from ottla.protocol.message import ZERO_UUID
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from ottla.record.columns import reach
 from ottla.record.errors import InvalidBatch
+from ottla.wire.connection import Connection
 from ottla.wire.errors import WireError
 
 if TYPE_CHECKING:
     from ottla.client.consumer.plain_rows import PlainLayout
-    from ottla.client.consumer.rows import RowsLayout
+    from ottla.client.consumer.rows import ArrivingRows, RowsLayout
 
 logger = logging.getLogger(__name__)
 
@@ -60,17 +71,12 @@ AnyLayout: TypeAlias = "RowsLayout | PlainLayout"
 _THREADS: Final = max(1, min(4, os.cpu_count() or 1))
 # Answers up to this size are decoded at once: handing them to a thread would take longer.
 _DECODED_IN_PLACE: Final = 16 * 1024
+# The same for what is left of one that was decoded while it came in.
+_FINISHED_IN_PLACE: Final = 2 * 1024 * 1024
 # Rows of this many bytes are made of an answer before they are handed to the loop.
 _MADE_AT_ONCE: Final = 4 * 1024 * 1024
 _SMALLEST_REQUEST: Final = 256 * 1024
 _LARGEST_FETCH: Final = 1024 * 1024 * 1024
-_FORGET_PREFERRED: Final = frozenset(
-    (
-        ErrorCode.OFFSET_OUT_OF_RANGE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    )
-)
 _UNKNOWN_TOPIC: Final = frozenset(
     (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -96,6 +102,7 @@ class Fetcher:
         lane: str,
         max_rows: int,
         max_bytes: int,
+        outlives_truncation: bool = False,
     ) -> None:
         self.queue = ReadyQueue(settings.queued_max_bytes)
         self.partitions: dict[TopicPartition, ReadPartition] = {}
@@ -106,13 +113,17 @@ class Fetcher:
         self._lane = lane
         self._max_rows = max_rows
         self._max_bytes = max_bytes
+        # Whether to go on where a log was cut off; else that becomes an exception.
+        self._outlives_truncation = outlives_truncation
         self._committed_only = settings.isolation == "read_committed"
         self._brokers: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ottla-decode")
         self._forget_refresh = cluster.on_refresh(self.wake)
-        self._ahead = False  # whether an answer is being decoded before it is its turn
+        # Not set while an answer is being decoded before it is its turn.
+        self._nobody_ahead = asyncio.Event()
+        self._nobody_ahead.set()
         self._closed = False
 
     # What is read
@@ -167,6 +178,7 @@ class Fetcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._cluster.close_lane(self._lane)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # Requests
@@ -222,6 +234,7 @@ class Fetcher:
                 failures += 1
                 session.reset()
                 logger.info("fetching from broker %d failed: %s", node, error)
+                self._return_to_leader(ready)
                 problem = told(error)
                 if not isinstance(problem, PASSING):
                     self._fail_all(ready, problem)
@@ -232,6 +245,7 @@ class Fetcher:
                 failures += 1
                 session.reset()
                 logger.info("fetching from broker %d failed: %s", node, error)
+                self._return_to_leader(ready)
                 self._cluster.request_refresh()
                 await asyncio.sleep(self._settings.retries_backoff.after(failures))
             else:
@@ -257,8 +271,12 @@ class Fetcher:
             session.connection = connection
         without_id = any(state.topic_id == ZERO_UUID for state in states)
         version = connection.version_of(FetchRequest, TOPIC_IDS_SINCE - 1 if without_id else None)
+        if version < EPOCH_IN_FETCH_SINCE:
+            states = await self._validated(connection, node, states)
+            if not states:
+                return True
         turns = {state.partition: (state, state.turn) for state in states}
-        wanted = {state.partition: self._wanted(state) for state in states}
+        wanted = {state.partition: self._wanted(state, version) for state in states}
         request = FetchRequest(
             max_wait_ms=int(settings.fetch_wait * 1000),
             min_bytes=settings.fetch_min_bytes,
@@ -269,12 +287,14 @@ class Fetcher:
         session.fill(request, wanted, version)
         for state in states:
             state.in_flight = True
+        begun: dict[TopicPartition, ArrivingRows] = {}
         try:
             answer = await connection.request(
                 request,
                 FetchResponse,
                 version=version,
                 timeout=settings.fetch_wait + settings.request_timeout,
+                arriving=self._decoder_ahead(version, turns, begun),
             )
         finally:
             for state, turn in turns.values():
@@ -287,13 +307,97 @@ class Fetcher:
         if code is not ErrorCode.NONE:
             raise broker_error(answer.error_code, about=f"fetching from broker {node}")
         session.answered(answer.session_id)
-        return self._take_over(answer, turns, node)
+        return self._take_over(answer, turns, node, begun)
 
-    def _wanted(self, state: ReadPartition) -> Wanted:
-        info = self._cluster.metadata.partition(*state.partition)
-        epoch = -1 if info is None else info.leader_epoch
+    def _decoder_ahead(
+        self,
+        version: int,
+        turns: dict[TopicPartition, tuple[ReadPartition, int]],
+        begun: dict[TopicPartition, ArrivingRows],
+    ) -> ArrivingAnswer:
+        """Begins to decode an answer that is still coming in; what was begun is put into `begun`."""
+
+        def begin(head: Head, records: memoryview) -> ArrivingRows | None:
+            name = names.get(head.topic)
+            if name is None or head.error_code or head.preferred_replica >= 0:
+                return None
+            partition = TopicPartition(name, head.partition)
+            state, turn = turns.get(partition, (None, 0))
+            if state is None or state.turn != turn or partition in begun:
+                return None
+            bounds = self._bounds(state, head.aborted)
+            rows = self._layout.arriving(records, partition, **bounds)
+            if rows is not None:
+                begun[partition] = rows
+            return rows
+
+        names: dict[str | bytes, str] = {}
+        for (name, _), (state, _) in turns.items():
+            names[name] = names[state.topic_id] = name
+        return ArrivingAnswer(version, begin)
+
+    def _bounds(self, state: ReadPartition, aborted: list[tuple[int, int]]) -> dict[str, Any]:
+        """What is wanted of an answer that begins at the partition's offset."""
+        return {
+            "start_offset": state.fetch_offset,
+            "end_offset": state.end_offset,
+            "aborted": aborted if self._committed_only else [],
+            "check_crc": self._settings.check_crcs,
+            "max_rows": self._max_rows,
+            "max_bytes": self._max_bytes,
+        }
+
+    def _wanted(self, state: ReadPartition, version: int) -> Wanted:
+        state.leader_epoch = self._leader_epoch(state)
         most = max(self._settings.partition_max_bytes, state.largest_fetch)
-        return Wanted(state.fetch_offset, most, epoch, state.topic_id)
+        told_epoch = state.fetched_epoch if version >= EPOCH_IN_FETCH_SINCE else NO_EPOCH
+        return Wanted(state.fetch_offset, most, state.leader_epoch, state.topic_id, told_epoch)
+
+    def _leader_epoch(self, state: ReadPartition) -> int:
+        info = self._cluster.metadata.partition(*state.partition)
+        return NO_EPOCH if info is None else info.leader_epoch
+
+    async def _validated(
+        self, connection: Connection, node: int, states: list[ReadPartition]
+    ) -> list[ReadPartition]:
+        """Those whose last record the leader has, too; the others are dealt with.
+
+        For brokers that do not look at it themselves whenever they are fetched from.
+        """
+        asked = {
+            state.partition: InEpoch(state.fetched_epoch, epoch)
+            for state in states
+            if state.fetched_epoch >= 0
+            and state.leader_epoch != (epoch := self._leader_epoch(state))
+        }
+        if not asked:
+            return states
+        turns = {state.partition: (state, state.turn) for state in states}
+        for state in states:
+            state.in_flight = True
+        try:
+            ends = await ends_of_epochs(connection, asked, self._settings.request_timeout)
+        finally:
+            for state, turn in turns.values():
+                if state.turn == turn:
+                    state.in_flight = False
+        good = []
+        for state, turn in turns.values():
+            if state.turn != turn or not state.wants_more:
+                continue
+            end = None if ends is None else ends.get(state.partition)
+            if state.partition not in asked or end is None:
+                good.append(state)
+            elif end.error_code:
+                data = PartitionData(error_code=end.error_code)
+                self._take_error(state, data, FetchResponse(), node)
+            elif end.epoch < 0 or end.end_offset < 0:
+                self._take_out_of_range(state)
+            elif end.epoch < state.fetched_epoch or end.end_offset < state.fetch_offset:
+                self._take_divergence(state, end.epoch, end.end_offset)
+            else:
+                good.append(state)
+        return good
 
     def _budget(self) -> int:
         """How much the next request may bring: room is shared by brokers, and by two requests each."""
@@ -308,6 +412,7 @@ class Fetcher:
         answer: FetchResponse,
         turns: dict[TopicPartition, tuple[ReadPartition, int]],
         node: int,
+        begun: dict[TopicPartition, ArrivingRows],
     ) -> bool:
         """Deal with an answer; False if all that came of it is a reason to wait."""
         names = {state.topic_id: name for (name, _), (state, _) in turns.items()}
@@ -326,28 +431,30 @@ class Fetcher:
                 if data.error_code:
                     trouble += 1
                     self._take_error(state, data, answer, node)
-                elif self._take_records(state, data):
+                elif (diverging := data.diverging_epoch) is not None:
+                    self._take_divergence(state, diverging.epoch, diverging.end_offset)
+                    brought = True
+                elif self._take_records(state, data, node, begun.get(state.partition)):
                     brought = True
         if not brought:
             self._look_for_ends(turns.values())
         return not told_of or trouble < told_of
 
-    def _take_records(self, state: ReadPartition, data: PartitionData) -> bool:
+    def _take_records(
+        self, state: ReadPartition, data: PartitionData, node: int, begun: ArrivingRows | None
+    ) -> bool:
         if data.high_watermark >= 0:
             state.high_watermark = data.high_watermark
         state.last_stable_offset = data.last_stable_offset
         if data.log_start_offset >= 0:
             state.log_start_offset = data.log_start_offset
-        if data.preferred_read_replica >= 0:
-            state.preferred_replica = data.preferred_read_replica
-            now = asyncio.get_running_loop().time()
-            state.preferred_until = now + self._settings.metadata_max_age
-            self.wake()
+        if data.preferred_read_replica >= 0 and data.preferred_read_replica != node:
+            self._prefer(state, data.preferred_read_replica)
             return True
         if not data.records:
             return False
         records = memoryview(data.records)
-        reached = reach(records)
+        reached = reach(records, 0 if begun is None else begun.last_read)
         if reached is None:
             self._ask_for_more(state, len(records))
             return True
@@ -357,27 +464,25 @@ class Fetcher:
                 CorruptRecords(f"{state.partition}: what came ends before {state.fetch_offset}"),
             )
             return True
-        start = state.fetch_offset
+        aborted = [
+            (each.producer_id, each.first_offset) for each in data.aborted_transactions or ()
+        ]
+        bounds = self._bounds(state, aborted)
         state.fetch_offset = reached.next_offset
         state.fetched_epoch = reached.leader_epoch
         if state.end_offset is not None and state.fetch_offset >= state.end_offset:
             state.ended = True
-        aborted = [
-            (each.producer_id, each.first_offset) for each in data.aborted_transactions or ()
-        ] if self._committed_only else []  # fmt: skip
-        results = self._layout.decode(
-            records[: reached.size],
-            state.partition,
-            start_offset=start,
-            end_offset=state.end_offset,
-            aborted=aborted,
-            check_crc=self._settings.check_crcs,
-            max_rows=self._max_rows,
-            max_bytes=self._max_bytes,
-        )
+        results: Iterator[tuple[Any, int]]
+        if begun is None:
+            results = self._layout.decode(records[: reached.size], state.partition, **bounds)
+            in_place = len(records) <= _DECODED_IN_PLACE
+        else:
+            results = iter(begun)
+            in_place = begun.left <= _FINISHED_IN_PLACE
         self.queue.occupy(len(records))
+        epochs = epochs_of(records, reached)
         job = self._decode(
-            state, state.turn, state.decoding, results, len(records), reached.leader_epoch
+            state, state.turn, state.decoding, results, len(records), epochs, in_place=in_place
         )
         state.decoding = self._spawn(job)
         return True
@@ -414,36 +519,39 @@ class Fetcher:
         before: asyncio.Task[None] | None,
         results: Iterator[tuple[Any, int]],
         size: int,
-        epoch: int,
+        epochs: Epochs,
+        *,
+        in_place: bool,
     ) -> None:
         """Put the rows of one answer into the queue, behind those of the answer before it."""
         loop = asyncio.get_running_loop()
-        in_place = size <= _DECODED_IN_PLACE
         begun: asyncio.Future[_Some] | None = None
+        at_once = min(_MADE_AT_ONCE, self.queue.limit)
         try:
             if before is not None and not before.done():
-                # One answer ahead at most: what is made of it is not counted until it is its turn.
-                if not in_place and not self._ahead and self.queue.occupied <= self.queue.limit:
-                    self._ahead = True
-                    begun = loop.run_in_executor(self._threads, _some, results)
+                if not in_place and await self._may_go_ahead(before):
+                    self._nobody_ahead.clear()
+                    begun = loop.run_in_executor(self._threads, _some, results, at_once)
                 await asyncio.wait([before])
+                if begun is not None:
+                    self._nobody_ahead.set()
             while state.turn == turn and state.failed is None:
                 # Compressed batches may need more room than they came with.
                 while state.waiting and self.queue.occupied > 2 * self.queue.limit:
                     await self.queue.space()
                 if in_place:
-                    some = _some(results)
+                    some = _some(results, at_once)
                 elif begun is not None:
                     some = await begun
-                    begun, self._ahead = None, False
+                    begun = None
                 else:
-                    some = await loop.run_in_executor(self._threads, _some, results)
+                    some = await loop.run_in_executor(self._threads, _some, results, at_once)
                 if state.turn != turn:
                     return
                 for rows, next_offset in some.made:
                     charge = rows.nbytes
                     self.queue.occupy(charge)
-                    self.queue.put(Result(state, turn, rows, next_offset, epoch, charge))
+                    self.queue.put(Result(state, turn, rows, next_offset, epochs, charge))
                 if some.error is not None:
                     problem = f"{state.partition}: {some.error.reason}"
                     self._fail(state, CorruptRecords(problem))
@@ -451,11 +559,24 @@ class Fetcher:
                     return
         finally:
             if begun is not None:
-                self._ahead = False
+                self._nobody_ahead.set()
                 await asyncio.wait([begun])
             del results
             self.queue.release(size)
             self.queue.wake()
+
+    async def _may_go_ahead(self, before: asyncio.Task[None]) -> bool:
+        """Whether to decode an answer while the one before it still is, when the others let it.
+
+        One is ahead at most: what is made of it is not counted until it is its turn.
+        """
+        while not before.done() and not self._nobody_ahead.is_set():
+            free = asyncio.ensure_future(self._nobody_ahead.wait())
+            try:
+                await asyncio.wait([before, free], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                free.cancel()
+        return not before.done() and self.queue.occupied <= self.queue.limit
 
     # Trouble
 
@@ -468,13 +589,13 @@ class Fetcher:
         logger.info("fetching %s from broker %d: %s", state.partition, node, problem)
         topic, index = state.partition
         now = asyncio.get_running_loop().time()
-        if state.preferred_replica >= 0 and code in _FORGET_PREFERRED:
-            state.preferred_replica = -1  # the leader knows better
-            self.wake()
+        if state.preferred_replica >= 0:
+            self._return_to_leader([state])
+            if code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._cluster.request_refresh(topic)
             return
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            state.in_flight = True  # until it is known where to go on
-            self._spawn(self._reposition(state, state.turn))
+            self._take_out_of_range(state)
             return
         state.not_before = now + self._settings.retry_backoff
         leader = data.current_leader
@@ -497,6 +618,66 @@ class Fetcher:
         else:
             self._fail(state, problem)
 
+    def _prefer(self, state: ReadPartition, replica: int) -> None:
+        """The leader knows a replica that is closer (KIP-392): read from there, for a while."""
+        now = asyncio.get_running_loop().time()
+        if replica in self._cluster.metadata.nodes:
+            state.preferred_replica = replica
+            state.preferred_until = now + self._settings.metadata_max_age
+        else:
+            # The metadata have to name it first; the leader would say the same again until then.
+            state.not_before = now + self._settings.retry_backoff
+            self._cluster.request_refresh(state.partition.topic)
+        self.wake()
+
+    def _return_to_leader(self, states: Iterable[ReadPartition]) -> None:
+        """Something is wrong with the replica that was preferred, if one was."""
+        now = asyncio.get_running_loop().time()
+        for state in states:
+            if state.preferred_replica >= 0:
+                state.preferred_replica = -1
+                # It may say the same again: not to and fro in a hurry.
+                state.not_before = now + self._settings.retry_backoff
+        self.wake()
+
+    def _take_divergence(self, state: ReadPartition, epoch: int, end_offset: int) -> None:
+        """What was fetched last is not in the log, which was cut off: see `epochs`.
+
+        `epoch` is the largest up to that of the record before that the log knows, and ends there.
+        """
+        if state.preferred_replica >= 0:
+            self._return_to_leader([state])
+            return
+        if state.position < state.fetch_offset and state.position <= end_offset:
+            # Nothing of it was handed out yet.
+            logger.info("%s: the log was cut off at %d, reading again", state.partition, end_offset)
+            state.let_go()
+            self.queue.sweep()
+            self.wake()
+            return
+        state.let_go()
+        self.queue.sweep()
+        position, offset = state.position, min(state.position, end_offset)
+        if self._outlives_truncation:
+            logger.warning(
+                "%s: the log was cut off at %d, before %d: going on there, what was read is lost",
+                state.partition,
+                offset,
+                position,
+            )
+            state.begin_turn(offset, epoch)
+            self.wake()
+            return
+        problem = (
+            f"{state.partition}: the log was cut off at {offset}, before {position}, and "
+            "auto.offset.reset says not to choose another offset: seek to go on"
+        )
+        self._fail(state, LogTruncated(problem, position, offset))
+
+    def _take_out_of_range(self, state: ReadPartition) -> None:
+        state.in_flight = True  # until it is known where to go on
+        self._spawn(self._reposition(state, state.turn))
+
     async def _reposition(self, state: ReadPartition, turn: int) -> None:
         """The offset is out of range: where to go on is the user's to say (auto.offset.reset)."""
         before = state.decoding
@@ -517,6 +698,9 @@ class Fetcher:
             offset,
         )
         state.fetch_offset = offset
+        state.fetched_epoch = NO_EPOCH
+        # The position follows, behind what is still to be handed out.
+        self.queue.put(Result(state, turn, None, offset))
         state.in_flight = False
         self.wake()
 
@@ -556,7 +740,7 @@ class Fetcher:
     def _fail(self, state: ReadPartition, problem: OttlaError) -> None:
         """The partition stands still, and its reader gets the exception."""
         state.failed = problem
-        self.queue.put(Result(state, state.turn, None, state.fetch_offset, state.epoch, 0, problem))
+        self.queue.put(Result(state, state.turn, None, state.fetch_offset, error=problem))
 
 
 class _Some(NamedTuple):
@@ -567,7 +751,7 @@ class _Some(NamedTuple):
     error: InvalidBatch | None = None
 
 
-def _some(results: Iterator[tuple[Any, int]]) -> _Some:
+def _some(results: Iterator[tuple[Any, int]], at_once: int) -> _Some:
     """Decode as much as may be made at once: each turn through the event loop takes its time."""
     made: list[tuple[Any, int]] = []
     size = 0
@@ -575,7 +759,7 @@ def _some(results: Iterator[tuple[Any, int]]) -> _Some:
         for rows, next_offset in results:
             made.append((rows, next_offset))
             size += rows.nbytes
-            if size >= _MADE_AT_ONCE:
+            if size >= at_once:
                 return _Some(made, ended=False)
     except InvalidBatch as error:
         return _Some(made, ended=True, error=error)

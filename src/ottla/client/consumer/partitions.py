@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ottla.client.consumer.epochs import NO_EPOCH, UNKNOWN_EPOCH, Epochs
 from ottla.client.errors import OttlaError
 from ottla.client.positions import TopicPartition
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ottla.client.consumer.plain_rows import RecordList
-
-NO_EPOCH = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -34,8 +33,13 @@ class ReadPartition:
     # What was handed out before the user asked for more counts as dealt with: auto-commit goes there.
     dealt_with: int = -1
     committed: int = -1  # what auto-commit has committed last
-    epoch: int = NO_EPOCH  # leader epoch of the last batch handed out
-    fetched_epoch: int = NO_EPOCH  # and of the last one fetched
+    # Epochs of the last records before these three offsets.
+    epoch: int = NO_EPOCH
+    fetched_epoch: int = NO_EPOCH
+    dealt_epoch: int = NO_EPOCH
+    # The leader's epoch when it was last fetched from: in another, older brokers are asked first
+    # whether they have the record before.
+    leader_epoch: int = NO_EPOCH
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
@@ -56,12 +60,17 @@ class ReadPartition:
         """Whether it is to be fetched from at all."""
         return not (self.paused or self.in_flight or self.ended or self.failed is not None)
 
-    def begin_turn(self, offset: int) -> None:
+    def deal_with_all(self) -> None:
+        """The user is done with what was handed out."""
+        self.dealt_with = self.position
+        self.dealt_epoch = self.epoch
+
+    def begin_turn(self, offset: int, epoch: int = NO_EPOCH) -> None:
         """Go on from this offset; what is under way is not wanted any more."""
         self.turn += 1
         self.position = self.fetch_offset = offset
-        self.dealt_with = offset
-        self.epoch = self.fetched_epoch = NO_EPOCH
+        self.epoch = self.fetched_epoch = epoch
+        self.deal_with_all()
         self.failed = None
         self.ended = self.end_offset is not None and offset >= self.end_offset
         self.not_before = 0.0
@@ -80,19 +89,24 @@ class ReadPartition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """Rows of one partition, or the error in their place."""
+    """Rows of one partition, or the error in their place, or (with neither) a new position alone."""
 
     source: ReadPartition
     turn: int
     rows: pa.RecordBatch | RecordList | None
     next_offset: int
-    epoch: int
-    charge: int  # bytes that it keeps occupied
+    epochs: Epochs = UNKNOWN_EPOCH
+    charge: int = 0  # bytes that it keeps occupied
     error: OttlaError | None = None
 
     @property
     def stale(self) -> bool:
         return self.turn != self.source.turn
+
+    def hand_out(self, position: int | None = None) -> None:
+        """The reader has got these rows, or those before this position."""
+        self.source.position = self.next_offset if position is None else position
+        self.source.epoch = self.epochs.before(self.source.position)
 
 
 class ReadyQueue:

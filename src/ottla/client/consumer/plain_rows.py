@@ -86,6 +86,9 @@ class PlainLayout:
                 rows = RecordList(partition, rows.timestamp_type)
         yield rows, next_offset
 
+    def arriving(self, *_: object, **__: object) -> None:
+        """Nothing is read of records that have not come as a whole."""
+
     @property
     def schema(self) -> NoReturn:
         raise ValueError("rows without Arrow have no schema: make the consumer with arrow=True")

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ottla.client.consumer.records import ConsumedRecord, records_of
 from ottla.client.positions import TopicPartition
-from ottla.record.columns import COLUMNS, Decoded, Layout, decode
+from ottla.record.columns import COLUMNS, ArrivingRecords, Decoded, Layout, decode
 
 TOPIC_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
 ALL_COLUMNS: Final = ("topic", "partition", *COLUMNS)
@@ -59,6 +59,13 @@ class RowsLayout:
         # No generator: it would hold on to the rows that it has given out last.
         return map(completed, decode(records, layout=self.decoded, **bounds))
 
+    def arriving(
+        self, records: memoryview, partition: TopicPartition, **bounds: Any
+    ) -> ArrivingRows:
+        """The same of records that have not come as a whole yet."""
+        arriving = ArrivingRecords(records, layout=self.decoded, **bounds)
+        return ArrivingRows(self, arriving, partition)
+
     def records(self, rows: pa.RecordBatch) -> Iterator[ConsumedRecord]:
         """The rows one by one."""
         if len(self._names) < len(ALL_COLUMNS):
@@ -79,6 +86,37 @@ class RowsLayout:
             else:
                 columns.append(rows.column(name))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class ArrivingRows:
+    """Rows of records that are still coming in; iterate once they are all there."""
+
+    def __init__(
+        self, layout: RowsLayout, records: ArrivingRecords, partition: TopicPartition
+    ) -> None:
+        self._layout = layout
+        self._records = records
+        self._partition = partition
+
+    def advance(self, size: int) -> None:
+        """The first `size` bytes are there."""
+        self._records.advance(size)
+
+    @property
+    def left(self) -> int:
+        """Bytes that have not been decoded yet."""
+        return self._records.left
+
+    @property
+    def last_read(self) -> int:
+        """Where the last batch starts of those that have been decoded; 0 if none has."""
+        return self._records.last_read
+
+    def __iter__(self) -> Iterator[tuple[pa.RecordBatch, int]]:
+        def completed(decoded: Decoded) -> tuple[pa.RecordBatch, int]:
+            return self._layout.complete(decoded.rows, self._partition), decoded.next_offset
+
+        return map(completed, self._records)
 
 
 @lru_cache(256)

@@ -101,8 +101,10 @@ class Scan:
             elif result.error is not None:
                 await self.close()
                 raise result.error
-            elif result.rows is not None and result.rows.num_rows:
-                return result.rows
+            else:
+                result.hand_out()
+                if result.rows is not None and result.rows.num_rows:
+                    return result.rows
         return None
 
     async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:

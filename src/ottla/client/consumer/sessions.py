@@ -41,6 +41,7 @@ class Wanted(NamedTuple):
     max_bytes: int
     leader_epoch: int
     topic_id: bytes
+    last_fetched_epoch: int = -1
 
 
 class FetchSession:
@@ -109,6 +110,7 @@ def _topics(wanted: Iterable[tuple[TopicPartition, Wanted]]) -> list[FetchTopic]
                 partition=index,
                 current_leader_epoch=want.leader_epoch,
                 fetch_offset=want.offset,
+                last_fetched_epoch=want.last_fetched_epoch,
                 partition_max_bytes=want.max_bytes,
             )
         )

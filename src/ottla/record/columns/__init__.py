@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.record.columns.cursor import Decoded
-    from ottla.record.columns.decoding import decode
+    from ottla.record.columns.decoding import ArrivingRecords, decode
     from ottla.record.columns.encoding import Encoded, encode
     from ottla.record.columns.layout import COLUMNS, DEFAULT_LAYOUT, HEADERS_TYPE, Layout
     from ottla.record.columns.readiness import compile_kernels
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ottla.record.columns.walking import Reach, reach
 
 _HOMES = {
+    "ArrivingRecords": "decoding",
     "COLUMNS": "layout",
     "DEFAULT_LAYOUT": "layout",
     "Decoded": "cursor",
@@ -37,6 +38,7 @@ __all__ = [
     "COLUMNS",
     "DEFAULT_LAYOUT",
     "HEADERS_TYPE",
+    "ArrivingRecords",
     "Decoded",
     "Encoded",
     "Layout",

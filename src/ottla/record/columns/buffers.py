@@ -68,13 +68,14 @@ class ColumnBuffers:
         rows = min(rows, self._max_rows)
         if rows > len(self._offsets):
             rows += rows_behind
-            self._widen(min(max(rows, 2 * len(self._offsets)), self._max_rows))
+            self._widen(min(max(rows, _somewhat_more(len(self._offsets))), self._max_rows))
         if self._has_value:
             bytes_ = int(state[self._kernels.VALUE_BYTES])
             most = int(state[self._kernels.MAX_BYTES])
             if bytes_ + min(size, most) > len(self._value_data):
-                size = min(size + size_behind, most)
-                self._value_data = _grown(self._value_data, bytes_ + size, bytes_)
+                room = bytes_ + min(size + size_behind, most)
+                room = max(room, _somewhat_more(len(self._value_data)))
+                self._value_data = resized(self._value_data, room, bytes_)
 
     def grow(self, status: int, state: Array) -> None:
         """Give the buffer that the kernel found too small room for what it needs, and to spare."""
@@ -169,6 +170,11 @@ class ColumnBuffers:
             pa.binary(), self._header_value_offsets, self._header_value_data, count, bitmap
         )
         return pa.StructArray.from_arrays([keys, values], fields=list(HEADER_TYPE))
+
+
+def _somewhat_more(size: int) -> int:
+    """Room for who was told how much is to come, and was told wrong."""
+    return size + size // 8 + _SMALL
 
 
 def _grown(array: Array, needed: int, used: int) -> Array:

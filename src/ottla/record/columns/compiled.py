@@ -1,8 +1,10 @@
-"""Decoding by the compiled kernel: batches are gathered into groups, each read in one call.
+"""Decoding by the compiled kernels.
 
-A group is a run of batches whose contents lie in one array: the buffer itself, if they are not
-compressed, or a scratch array into which they are decompressed. The columns' buffers are sized by
-the bytes of the group and grow when a guess was too small; none is sized by what a record claims.
+Batches that are nothing special, neither compressed nor cut by a bound, are checked and read in one call
+for as many of them as there are. The others are gathered into groups, each read in one call: a group is
+a run of batches whose contents lie in one array, the buffer itself, or a scratch array into which they
+are decompressed. The columns' buffers are sized by the bytes that are there and grow when a guess was
+too small; none is sized by what a record claims.
 """
 
 from __future__ import annotations
@@ -13,8 +15,16 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from ottla.record.batch import HEADER_SIZE, MAGIC, contents, one_header, parse_records
+from ottla.record.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_AT,
+    contents,
+    one_header,
+    parse_records,
+)
 from ottla.record.codecs import Codec, decompress, decompress_frames, frame_bound
 from ottla.record.columns.buffers import ColumnBuffers
 from ottla.record.columns.cursor import Cursor, Decoded
@@ -23,10 +33,9 @@ from ottla.record.errors import InvalidBatch, InvalidRecord
 
 SCRATCH_SIZE = 4 * 1024 * 1024
 
-# Of batches that are not compressed. One kernel checks them, the next one reads the same bytes again:
-# the processor's cache still has them.
-_GROUP_SIZE = 512 * 1024
-_BATCHES_IN_GROUP = 4096
+_BATCHES_PLANNED = 512  # at a time
+# A guess at what is to come is made larger by this part of it: growing costs a copy.
+_TO_SPARE = 16
 
 # Scratch arrays that nobody uses at the moment; taking and giving back is atomic.
 _free_scratch: deque[np.ndarray[Any, Any]] = deque(maxlen=4)
@@ -37,77 +46,172 @@ class _Group(NamedTuple):
     plan: np.ndarray[Any, Any]
     rows: int  # at most
     size: int  # bytes of the contents
-    behind: int = 0  # bytes of the buffer after these, of which as much will be made
-
-    def start(self, batch: int) -> int:
-        """Where a batch of the group starts in the buffer."""
-        return int(self.plan[batch, 0])
 
 
-def decode_compiled(cursor: Cursor, kernels: ModuleType) -> Iterator[Decoded]:
-    """The rows of the cursor's next batches, up to the next message of an older format."""
-    scratch = _free_scratch.pop() if _free_scratch else np.empty(SCRATCH_SIZE, np.uint8)
-    try:
-        yield from _results(_Groups(cursor, kernels, scratch), cursor, kernels)
-    finally:
-        _free_scratch.append(scratch)
+class CompiledReader:
+    """The rows of the cursor's next batches, up to the next message of an older format.
 
+    `results` gives them. Before that, while the buffer is still being filled, `advance` may be called
+    with the number of bytes that are there: what can be read of them already need not be read later,
+    when the processor's caches have forgotten it.
+    """
 
-def _results(groups: _Groups, cursor: Cursor, kernels: ModuleType) -> Iterator[Decoded]:
-    headers = _readable(cursor.view)
-    group: _Group | None = None
-    state = np.zeros(kernels.STATE_SIZE, np.int64)
-    while True:
-        columns = ColumnBuffers(cursor.layout, kernels, cursor.max_rows)
-        _begin_result(state, cursor, kernels)
-        status = kernels.DONE
+    def __init__(self, cursor: Cursor, kernels: ModuleType) -> None:
+        self._cursor = cursor
+        self.kernels = kernels
+        self._whole = _readable(cursor.view)
+        self._plan = np.empty((_BATCHES_PLANNED, 3), np.int64)
+        self._walk = np.zeros(kernels.WALK_STATE_SIZE, np.int64)
+        self._walk[kernels.WALK_START_OFFSET] = cursor.start_offset
+        self._walk[kernels.WALK_END_OFFSET] = cursor.end_offset
+        self._walk[kernels.WALK_MAX_RECORDS] = cursor.max_rows
+        self._walk[kernels.WALK_SPECIAL] = cursor.special
+        self._walk[kernels.WALK_CHECKS] = cursor.check_crc
+        self._state = np.zeros(kernels.STATE_SIZE, np.int64)
+        self._group: _Group | None = None  # that is being read; None: plain batches are, or were
+        self._stopped_by: int = kernels.DONE  # what `advance` came upon, which `results` deals with
+        self._begin_result()
+
+    def advance(self, size: int) -> None:
+        """Read the plain batches among the first `size` bytes; the others are not there yet."""
+        if self._stopped_by == self.kernels.DONE:
+            self._stopped_by = self._read_plain(self._whole[:size])
+
+    def results(self) -> Iterator[Decoded]:
+        """All rows that are left, when the buffer is filled."""
+        special = _SpecialGroups(self._cursor, self._whole)
+        try:
+            yield from self._results(special)
+        finally:
+            special.close()
+
+    def _results(self, special: _SpecialGroups) -> Iterator[Decoded]:
+        cursor, kernels, state = self._cursor, self.kernels, self._state
         while True:
-            if group is None:
-                group = groups.next()
+            status, self._stopped_by = self._stopped_by, kernels.DONE
+            if status == kernels.DONE:
+                status = self._read(special)
+            rows = int(state[kernels.ROW])
+            if status == kernels.LIMIT:
+                found = self._batch(int(state[kernels.BATCH]))
+                next_offset = int(state[kernels.NEXT_OFFSET])
+                yield Decoded(self._record_batch(rows), next_offset, found.start)
+                continue
+            if status == kernels.END:
+                cursor.stop(self._batch(int(state[kernels.BATCH])), cursor.end_offset)
+            elif status == kernels.INVALID:
+                at = int(state[kernels.BATCH])
+                rows = int(state[kernels.BATCH_ROW])
+                before = self._batch(at - 1).last_offset + 1 if at else 0
+                found = self._batch(at)
+                cursor.fail(_reason(found, cursor), found, before)
+            if rows:
+                cursor.end()
+                yield Decoded(self._record_batch(rows), cursor.next_offset, cursor.consumed)
+            return
+
+    def _read(self, special: _SpecialGroups) -> int:
+        """Fill the columns; DONE at the end, else why they are not filled any further."""
+        kernels, state = self.kernels, self._state
+        while True:
+            if self._group is None:
+                status = self._read_plain(self._whole)
+                if status != kernels.DONE:
+                    return status
+                self._group = group = special.next()
                 if group is None:
-                    break
+                    return status
                 state[kernels.BATCH] = 0
                 state[kernels.POSITION] = -1
-                rows_behind = group.rows * group.behind // max(group.size, 1)
-                columns.reserve(
-                    int(state[kernels.ROW]) + group.rows,
-                    group.size,
+                self._reserve_for_group(group)
+            status = int(
+                kernels.decode_records(
+                    self._whole,
+                    self._group.contents,
+                    self._group.plan,
                     state,
-                    min(rows_behind, group.behind // SMALLEST_RECORD),
-                    group.behind,
+                    *self._columns.arguments(),
                 )
-            status = kernels.decode_records(
-                headers, group.contents, group.plan, state, *columns.arguments()
             )
             if status == kernels.DONE:
-                cursor.finish()
-                group = None
+                self._cursor.finish()
+                self._group = None
             elif status in (kernels.LIMIT, kernels.END, kernels.INVALID):
-                break
+                return status
             else:
-                columns.grow(status, state)
-        rows = int(state[kernels.ROW])
-        if group is not None and status == kernels.LIMIT:
-            found = found_at(cursor.view, group.start(int(state[kernels.BATCH])))
-            yield Decoded(
-                columns.record_batch(rows, state), int(state[kernels.NEXT_OFFSET]), found.start
+                self._columns.grow(status, state)
+
+    def _read_plain(self, data: np.ndarray[Any, Any]) -> int:
+        """Read batches that are nothing special, as many as are next and whole."""
+        cursor, kernels, walk = self._cursor, self.kernels, self._walk
+        path = cursor.walk
+        if path is None:
+            return int(kernels.DONE)
+        walk[kernels.WALK_POSITION] = path.position
+        walk[kernels.WALK_READ] = -1
+        if not self._state[kernels.ROW]:
+            self._reserve_for_rest(len(data), path.position)
+        while True:
+            status = int(
+                kernels.decode_plain(
+                    data, walk, self._plan, self._state, *self._columns.arguments()
+                )
             )
-            continue
-        if group is not None:
-            at = int(state[kernels.BATCH])
-            found = found_at(cursor.view, group.start(at))
-            if status == kernels.END:
-                cursor.stop(found, cursor.end_offset)
-            else:
-                rows = int(state[kernels.BATCH_ROW])
-                before = 0
-                if at:
-                    before = found_at(cursor.view, group.start(at - 1)).last_offset + 1
-                cursor.fail(_reason(found, cursor), found, before)
-        if rows:
-            cursor.end()
-            yield Decoded(columns.record_batch(rows, state), cursor.next_offset, cursor.consumed)
-        return
+            if status in (kernels.DONE, kernels.LIMIT, kernels.END, kernels.INVALID):
+                break
+            self._columns.grow(status, self._state)
+        path.position = int(walk[kernels.WALK_POSITION])
+        if walk[kernels.WALK_READ] >= 0:
+            cursor.took(int(walk[kernels.WALK_READ]))
+            cursor.finish()
+        if walk[kernels.WALK_PLANNED]:
+            cursor.took(int(self._plan[walk[kernels.WALK_PLANNED] - 1, 0]))
+        return status
+
+    def _reserve_for_rest(self, size: int, position: int) -> None:
+        """Make room for all that is still to be read, if it is like the batch that is next."""
+        if self._walk[self.kernels.WALK_PLANNED]:
+            position = self._batch(int(self._state[self.kernels.BATCH])).start
+        if size - position < HEADER_SIZE:
+            return
+        cursor = self._cursor
+        found = found_at(cursor.view, position)
+        if found.codec != Codec.NONE or cursor.view[position + MAGIC_AT] != MAGIC:
+            return  # it will unfold to nobody knows what
+        left = len(self._whole) - position
+        length = max(found.end - found.start, HEADER_SIZE)
+        rows = _plausible_rows(found, length - HEADER_SIZE) * left // length
+        if rows > cursor.max_rows:
+            left = max(left * cursor.max_rows // rows, min(left, length))
+        self._reserve(min(rows + rows // _TO_SPARE + 1, left // SMALLEST_RECORD + 1), left)
+
+    def _reserve_for_group(self, group: _Group) -> None:
+        """Make room for a group, and for what follows as if it unfolded as this one did."""
+        came_in = max(self._cursor.taken_to - int(group.plan[0, 0]), 1)  # bytes
+        left = len(self._whole) - self._cursor.taken_to
+        self._reserve(group.rows, group.size, (left + left // _TO_SPARE) / came_in)
+
+    def _reserve(self, rows: int, size: int, again: float = 0.0) -> None:
+        """Room for so many more rows and bytes, and `again` so many times as many if room is made."""
+        state = self._state
+        wanted = int(state[self.kernels.ROW]) + rows
+        self._columns.reserve(wanted, size, state, int(rows * again), int(size * again))
+
+    def _batch(self, number: int) -> Found:
+        """A batch of those that are being read."""
+        plan = self._plan if self._group is None else self._group.plan
+        return found_at(self._cursor.view, int(plan[number, 0]))
+
+    def _record_batch(self, rows: int) -> pa.RecordBatch:
+        """The first rows, which are forgotten here."""
+        batch = self._columns.record_batch(rows, self._state)
+        self._begin_result()
+        return batch
+
+    def _begin_result(self) -> None:
+        """Empty columns, whose rows and bytes count from zero; the place among the batches is kept."""
+        self._columns = ColumnBuffers(self._cursor.layout, self.kernels, self._cursor.max_rows)
+        _begin_result(self._state, self._cursor, self.kernels)
 
 
 def _begin_result(state: np.ndarray[Any, Any], cursor: Cursor, kernels: ModuleType) -> None:
@@ -140,56 +244,35 @@ def _reason(found: Found, cursor: Cursor) -> InvalidBatch:
     return InvalidRecord("its records break the format")
 
 
-class _Groups:
-    """The cursor's batches in groups, as long as they are of today's format."""
+class _SpecialGroups:
+    """The cursor's batches in groups, as long as they are of today's format and not plain."""
 
-    def __init__(self, cursor: Cursor, kernels: ModuleType, scratch: np.ndarray[Any, Any]) -> None:
+    def __init__(self, cursor: Cursor, whole: np.ndarray[Any, Any]) -> None:
         self._cursor = cursor
-        self._kernels = kernels
-        self._scratch = scratch
-        self._whole = _readable(cursor.view)
-        self._plan = np.empty((_BATCHES_IN_GROUP, 3), np.int64)
-        self._state = np.zeros(kernels.WALK_STATE_SIZE, np.int64)
+        self._whole = whole
+        self._taken: np.ndarray[Any, Any] | None = None
+
+    @property
+    def _scratch(self) -> np.ndarray[Any, Any]:
+        if self._taken is None:
+            self._taken = _free_scratch.pop() if _free_scratch else np.empty(SCRATCH_SIZE, np.uint8)
+        return self._taken
+
+    def close(self) -> None:
+        if self._taken is not None:
+            _free_scratch.append(self._taken)
+            self._taken = None
 
     def next(self) -> _Group | None:
-        plain = self._plain()
-        if plain is not None:
-            return plain
         found = self._cursor.peek()
         if found is None or found.magic != MAGIC:
             return None
         if found.codec != Codec.NONE:
             return self._compressed()
         self._cursor.take()
-        self._plan[0] = found.start, found.start + HEADER_SIZE, found.end
-        return self._uncompressed(1, _plausible_rows(found, found.end - found.start - HEADER_SIZE))
-
-    def _plain(self) -> _Group | None:
-        """Batches that are nothing special, checked and planned by the kernel; None if none is next."""
-        cursor, kernels, state = self._cursor, self._kernels, self._state
-        walk = cursor.walk
-        if walk is None:
-            return None
-        state[kernels.WALK_POSITION] = walk.position
-        state[kernels.WALK_LIMIT] = walk.position + min(cursor.max_bytes, _GROUP_SIZE)
-        state[kernels.WALK_START_OFFSET] = cursor.start_offset
-        state[kernels.WALK_END_OFFSET] = cursor.end_offset
-        state[kernels.WALK_MAX_RECORDS] = cursor.max_rows
-        state[kernels.WALK_SPECIAL] = walk.special
-        state[kernels.WALK_CHECKS] = walk.check_crc
-        count = int(kernels.walk_plain(self._whole, state, self._plan))
-        if not count:
-            return None
-        walk.position = int(state[kernels.WALK_POSITION])
-        cursor.took(int(self._plan[count - 1, 0]))
-        return self._uncompressed(count, int(state[kernels.WALK_RECORDS]))
-
-    def _uncompressed(self, count: int, rows: int) -> _Group:
-        """The first batches of the plan; they lie one behind the other."""
-        plan = self._plan[:count]
-        taken_to = self._cursor.taken_to
-        size = taken_to - int(plan[0, 0]) - HEADER_SIZE * count
-        return _Group(self._whole, plan, rows, size, len(self._whole) - taken_to)
+        size = found.end - found.start - HEADER_SIZE
+        places = [found.start, found.start + HEADER_SIZE, found.end]
+        return _group(self._whole, places, _plausible_rows(found, size), size)
 
     def _compressed(self) -> _Group | None:
         """A run of compressed batches that fit into the scratch array together, or a large one."""

@@ -57,7 +57,9 @@ class Cursor:
         self.next_offset = start_offset
         self.consumed = 0
         self.failure: InvalidBatch | None = None
+        self.check_crc = check_crc
         self._walk = Walk(view, aborted=aborted, check_crc=check_crc)
+        self.special = self._walk.special
         self._batches = iter(self._walk)
         self._ahead: Found | None = None
         self._last: Found | None = None  # the last that was taken or passed over
@@ -106,6 +108,11 @@ class Cursor:
     def taken_to(self) -> int:
         """Where the batches that were taken, or passed over, end."""
         return self._walk.position
+
+    @property
+    def last_start(self) -> int:
+        """Where the last batch starts that was taken or passed over; 0 before the first."""
+        return 0 if self._last is None else self._last.start
 
     def finish(self) -> None:
         """All batches that were taken are read, and with them those that were passed over."""

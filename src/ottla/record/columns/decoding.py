@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
-from ottla.record.batch import MAGIC, Buffer
+from ottla.record.batch import Buffer
 from ottla.record.codecs import DEFAULT_LIMIT
-from ottla.record.columns.compiled import decode_compiled
+from ottla.record.columns.compiled import CompiledReader
 from ottla.record.columns.cursor import Cursor, Decoded
 from ottla.record.columns.layout import DEFAULT_LAYOUT, Layout
 from ottla.record.columns.plain import decode_plain
@@ -43,13 +44,8 @@ def decode(
     A batch that cannot be read raises InvalidBatch after the results of those before it;
     `decompressed_limit` is what a compressed batch may unfold to.
     """
-    if max_rows < 1 or not 1 <= max_bytes <= LARGEST_MAX_BYTES:
-        raise ValueError(f"a result cannot be bounded by {max_rows} rows and {max_bytes} bytes")
-    view = memoryview(buffer)
-    if view.ndim != 1 or view.itemsize != 1 or view.format != "B":
-        view = view.cast("B")
-    cursor = Cursor(
-        view,
+    cursor = _cursor(
+        buffer,
         layout=layout,
         start_offset=start_offset,
         end_offset=end_offset,
@@ -62,15 +58,85 @@ def decode(
     return _results(cursor)
 
 
-def _results(cursor: Cursor) -> Iterator[Decoded]:
-    kernels = kernels_for(len(cursor.view))
+class ArrivingRecords:
+    """The same for a buffer that is still being filled: `advance` reads what is there already.
+
+    Iterate over it once the buffer is full; then it gives what `decode` gives. Bytes that have been
+    there for `advance` must not change.
+    """
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        *,
+        layout: Layout = DEFAULT_LAYOUT,
+        start_offset: int = 0,
+        end_offset: int | None = None,
+        aborted: Iterable[tuple[int, int]] = (),
+        check_crc: bool = True,
+        max_rows: int = DEFAULT_MAX_ROWS,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        decompressed_limit: int = DEFAULT_LIMIT,
+    ) -> None:
+        self._cursor = _cursor(
+            buffer,
+            layout=layout,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            aborted=aborted,
+            check_crc=check_crc,
+            max_rows=max_rows,
+            max_bytes=max_bytes,
+            decompressed_limit=decompressed_limit,
+        )
+        self._reader: CompiledReader | None = None
+
+    def advance(self, size: int) -> None:
+        """The first `size` bytes are there: read of them what the kernels can read."""
+        if self._reader is None:
+            kernels = kernels_for(0)
+            if kernels is None:
+                return
+            self._reader = CompiledReader(self._cursor, kernels)
+        self._reader.advance(size)
+
+    @property
+    def left(self) -> int:
+        """Bytes that have not been read yet."""
+        return len(self._cursor.view) - self._cursor.taken_to
+
+    @property
+    def last_read(self) -> int:
+        """Where the last batch starts of those that have been read; 0 if none has."""
+        return self._cursor.last_start
+
+    def __iter__(self) -> Iterator[Decoded]:
+        return _results(self._cursor, self._reader)
+
+
+def _cursor(buffer: Buffer, *, max_rows: int, max_bytes: int, **bounds: Any) -> Cursor:
+    if max_rows < 1 or not 1 <= max_bytes <= LARGEST_MAX_BYTES:
+        raise ValueError(f"a result cannot be bounded by {max_rows} rows and {max_bytes} bytes")
+    view = memoryview(buffer)
+    if view.ndim != 1 or view.itemsize != 1 or view.format != "B":
+        view = view.cast("B")
+    return Cursor(view, max_rows=max_rows, max_bytes=max_bytes, **bounds)
+
+
+def _results(cursor: Cursor, begun: CompiledReader | None = None) -> Iterator[Decoded]:
+    kernels = kernels_for(len(cursor.view)) if begun is None else begun.kernels
     reported: tuple[int, int] | None = None
-    while (found := cursor.peek()) is not None:
-        if kernels is None or found.magic != MAGIC:
-            results = decode_plain(cursor, older_only=kernels is not None)
-        else:
-            results = decode_compiled(cursor, kernels)
-        for decoded in results:
+    while True:
+        if kernels is not None:
+            reader = begun or CompiledReader(cursor, kernels)
+            begun = None
+            for decoded in reader.results():
+                yield decoded
+                reported = (decoded.next_offset, decoded.consumed)
+        if cursor.peek() is None:
+            break
+        # Without kernels all that is left, else what only the plain reader knows.
+        for decoded in decode_plain(cursor, older_only=kernels is not None):
             yield decoded
             reported = (decoded.next_offset, decoded.consumed)
     cursor.end()

@@ -35,7 +35,9 @@ from ottla.record.columns.walk_kernels import (
     WALK_END_OFFSET,
     WALK_LIMIT,
     WALK_MAX_RECORDS,
+    WALK_PLANNED,
     WALK_POSITION,
+    WALK_READ,
     WALK_RECORDS,
     WALK_SPECIAL,
     WALK_START_OFFSET,
@@ -50,11 +52,14 @@ __all__ = [
     "WALK_END_OFFSET",
     "WALK_LIMIT",
     "WALK_MAX_RECORDS",
+    "WALK_PLANNED",
     "WALK_POSITION",
+    "WALK_READ",
     "WALK_RECORDS",
     "WALK_SPECIAL",
     "WALK_START_OFFSET",
     "WALK_STATE_SIZE",
+    "decode_plain",
     "decode_records",
     "encode_records",
     "walk_plain",
@@ -101,6 +106,10 @@ WITHOUT_TIMESTAMP = 22
 NEXT_OFFSET = 23  # one more than the offset of the last record that was read
 NEEDED = 24
 STATE_SIZE = 25
+
+# Bytes of batches that are checked before they are read: few, so that the processor's fastest cache
+# still has them the second time.
+_STRETCH = 16 * 1024
 
 _BATCH_HEADER_SIZE = 61
 _ATTRIBUTES_AT = 21
@@ -155,7 +164,7 @@ def _memcpy(
 _move: Any = _memcpy
 
 
-@register_jitable
+@register_jitable(forceinline=True)
 def _copy(target: Any, target_at: int, source: Any, source_at: int, length: int) -> None:
     if (
         length < 0
@@ -172,7 +181,7 @@ def _copy(target: Any, target_at: int, source: Any, source_at: int, length: int)
 # of a position is behind a comparison with `end`, so that this needs no test of its own.
 
 
-@register_jitable
+@register_jitable(forceinline=True)
 def _varint(data: Any, at: int, end: int) -> tuple[Any, Any]:
     if at >= end:
         return _int64(0), end + 1
@@ -196,7 +205,7 @@ def _varint(data: Any, at: int, end: int) -> tuple[Any, Any]:
     return _int64(0), end + 1
 
 
-@register_jitable
+@register_jitable(forceinline=True)
 def _varlong(data: Any, at: int, end: int) -> tuple[Any, Any]:
     if at >= end:
         return _int64(0), end + 1
@@ -220,7 +229,7 @@ def _varlong(data: Any, at: int, end: int) -> tuple[Any, Any]:
     return _int64(0), end + 1
 
 
-@register_jitable
+@register_jitable(forceinline=True)
 def _set_bit(bitmap: Any, index: int) -> None:
     bitmap[index >> 3] |= _uint8(1 << (index & 7))
 
@@ -490,6 +499,50 @@ def decode_records(
     return status
 
 
+@compiled(
+    types.int64(
+        _input, _int64s, _plan, _int64s,
+        _int64s, _int64s, _int8s,
+        _int32s, _bytes, _bytes, _int32s, _bytes, _bytes,
+        _int32s, _int32s, _bytes, _int32s, _bytes, _bytes,
+    )
+)  # fmt: skip
+def decode_plain(
+    data: Any, walk: Any, plan: Any, state: Any,
+    offsets: Any, timestamps: Any, timestamp_types: Any,
+    key_offsets: Any, key_data: Any, key_valid: Any,
+    value_offsets: Any, value_data: Any, value_valid: Any,
+    list_offsets: Any, header_key_offsets: Any, header_key_data: Any,
+    header_value_offsets: Any, header_value_data: Any, header_value_valid: Any,
+) -> int:  # fmt: skip
+    """`walk_plain` and `decode_records` in turn, until nothing that is nothing special is next.
+
+    Ends with DONE then, or as soon as a stretch cannot be read to its end: with what stopped it, to be
+    called again.
+    """
+    while True:
+        if walk[WALK_PLANNED] <= 0:
+            walk[WALK_LIMIT] = walk[WALK_POSITION] + _STRETCH
+            walk[WALK_PLANNED] = walk_plain(data, walk, plan)
+            if walk[WALK_PLANNED] == 0:
+                return DONE
+            state[BATCH] = 0
+            state[POSITION] = -1
+        planned = min(walk[WALK_PLANNED], len(plan))
+        status = decode_records(
+            data, data, plan[:planned], state,
+            offsets, timestamps, timestamp_types,
+            key_offsets, key_data, key_valid,
+            value_offsets, value_data, value_valid,
+            list_offsets, header_key_offsets, header_key_data,
+            header_value_offsets, header_value_data, header_value_valid,
+        )  # fmt: skip
+        if status != DONE:
+            return status
+        walk[WALK_READ] = plan[planned - 1, PLAN_HEADER]
+        walk[WALK_PLANNED] = 0
+
+
 # Places in the state of an encoding call: what the caller sets …
 ROW_COUNT = 0
 BATCH_LIMIT = 1  # bytes of a batch, header included, that the next record may not pass
@@ -523,12 +576,12 @@ BATCH_MAX_TIMESTAMP = 5
 BATCH_COLUMNS = 6
 
 
-@register_jitable
+@register_jitable(forceinline=True)
 def _is_valid(bitmap: Any, index: int) -> bool:
     return bool((bitmap[index >> 3] >> (index & 7)) & 1)
 
 
-@register_jitable
+@register_jitable(forceinline=True)
 def _varint_size(value: int) -> int:
     rest = _uint64((value << 1) ^ (value >> 63))
     size = 1
@@ -538,7 +591,7 @@ def _varint_size(value: int) -> int:
     return size
 
 
-@register_jitable
+@register_jitable(forceinline=True)
 def _put_varint(output: Any, at: int, value: int) -> int:
     """Write `value` and give the position behind it; the caller has made sure of the room."""
     rest = _uint64((value << 1) ^ (value >> 63))
@@ -550,7 +603,7 @@ def _put_varint(output: Any, at: int, value: int) -> int:
     return at + 1
 
 
-@register_jitable
+@register_jitable(forceinline=True)
 def _span(offsets: Any, data: Any, index: int) -> tuple[Any, Any]:
     """Start and length of an entry; a length of -2 if it does not lie in the data."""
     start = _int64(offsets[index])

@@ -109,6 +109,15 @@ def compile_kernels() -> bool:
     return _readiness.fetch() is not None
 
 
+def load_compiled() -> bool:
+    """Have the kernels ready if the cache on disk has them; False, at once, if it does not.
+
+    For a process that others are forked from: what is loaded here is loaded for all of them.
+    """
+    folder = cache_folder()
+    return folder is not None and (folder / _READY).exists() and compile_kernels()
+
+
 def cache_folder() -> Path | None:
     """The folder for what numba compiles, made if need be; None if nothing can be written."""
     if "OTTLA_CACHE_DIR" in os.environ:

@@ -1,6 +1,13 @@
-"""What is put into an encoded batch in the end: its producer, and the checksum over it all."""
+"""What is put into an encoded batch in the end: its producer, and the checksum over it all.
+
+A large batch is not summed up again for its producer. Checksums are linear: bits that change in a header
+change the same bits of the sum whatever the records are, and all that has to be known of these is how
+many bytes of them follow.
+"""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 from crc32c import crc32c
 
@@ -8,9 +15,17 @@ from ottla.record.batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
     CRC_AT,
+    HEADER_SIZE,
     PRODUCER_ID_AT,
     TRANSACTIONAL_BIT,
 )
+
+# Bytes of a batch from which on its checksum is changed and not made anew.
+_CHANGED_ABOVE = 64 * 1024
+# CRC32C's polynomial without its highest power. The lowest power is in the highest bit, here and below.
+_POLYNOMIAL = 0x82F63B78
+_ONE = 1 << 31
+_ALL_ONES = 0xFFFFFFFF
 
 
 def set_producer(
@@ -21,7 +36,11 @@ def set_producer(
     *,
     transactional: bool = False,
 ) -> None:
-    """Give an encoded batch its producer, when this is known only as it is sent."""
+    """Give an encoded batch its producer, when this is known only as it is sent.
+
+    The batch is sealed already; so it is afterwards.
+    """
+    before = bytes(batch[ATTRIBUTES_AT:HEADER_SIZE])
     attributes = int.from_bytes(batch[ATTRIBUTES_AT : ATTRIBUTES_AT + 2]) & CODEC_MASK
     if transactional:
         attributes |= TRANSACTIONAL_BIT
@@ -31,9 +50,39 @@ def set_producer(
         + producer_epoch.to_bytes(2, signed=True)
         + base_sequence.to_bytes(4, signed=True)
     )
-    seal(batch)
+    if len(batch) < _CHANGED_ABOVE:
+        seal(batch)
+        return
+    changes = int.from_bytes(before) ^ int.from_bytes(batch[ATTRIBUTES_AT:HEADER_SIZE])
+    bits = crc32c(changes.to_bytes(len(before)), _ALL_ONES) ^ _ALL_ONES  # begun with 0
+    bits = _product(_power_of_bytes(len(batch) - HEADER_SIZE), bits)
+    checksum = int.from_bytes(batch[CRC_AT : CRC_AT + 4]) ^ bits
+    batch[CRC_AT : CRC_AT + 4] = checksum.to_bytes(4)
 
 
 def seal(batch: memoryview) -> None:
     """Write the checksum of what stands behind it."""
     batch[CRC_AT : CRC_AT + 4] = crc32c(batch[ATTRIBUTES_AT:]).to_bytes(4)
+
+
+def _product(one: int, other: int) -> int:
+    """Of two polynomials, modulo the checksum's."""
+    result = 0
+    for power in range(31, -1, -1):
+        if one >> power & 1:
+            result ^= other
+        other = other >> 1 ^ _POLYNOMIAL if other & 1 else other >> 1
+    return result
+
+
+@lru_cache(256)
+def _power_of_bytes(count: int) -> int:
+    """The power of x that so many zero bytes multiply a sum with: eight for each."""
+    result = _ONE
+    power = _ONE >> 8
+    while count:
+        if count & 1:
+            result = _product(power, result)
+        power = _product(power, power)
+        count >>= 1
+    return result

@@ -5,7 +5,7 @@ makes the plan of `kernels.decode_records`. Both run without the interpreter's l
 which decodes does not stand in the way of the one that receives.
 
 CRC32C is a processor's instruction on x86-64 and on ARM, of eight bytes each. Its result is there some
-cycles later, so three stretches are summed up side by side and put together by a table, which says what
+cycles later, so three stretches are summed up side by side and put together by tables, which say what
 a sum becomes behind so many zero bytes: checksums are linear. Other processors take the word's sum from
 tables, too.
 """
@@ -51,11 +51,20 @@ WALK_SPECIAL = 5  # bits of a batch's attributes that are the caller's to deal w
 WALK_CHECKS = 6  # whether checksums are checked
 # … and what the kernel says.
 WALK_RECORDS = 7  # in the batches, at most: not what headers claim, but what there is room for
-WALK_STATE_SIZE = 8
+# Of `kernels.decode_plain`: batches of the plan that are being read; 0 when the next are to be planned.
+WALK_PLANNED = 8
+WALK_READ = (
+    9  # where the last batch starts of those that it has read as a whole; the caller sets -1
+)
+WALK_STATE_SIZE = 10
 
 PLAIN_ATTRIBUTES = CODEC_MASK | CONTROL_BIT
 
-_BLOCK = 512  # bytes of each of the three stretches
+# Bytes of each of the three stretches: as long ones as fit, since putting them together takes its time,
+# then shorter ones, since what is left is summed up three times as slowly.
+_LONG = 4096
+_MIDDLE = 512
+_SHORT = 64
 _SMALLEST_RECORD = 7
 _SMALLEST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 _LARGEST_INT64 = 2**63 - 1
@@ -86,7 +95,7 @@ def compiled(signature: Any) -> Callable[[Function], Function]:
     return decorate
 
 
-@register_jitable
+@register_jitable(forceinline=True)
 def big_endian(data: Any, at: int, size: int) -> Any:
     value = _int64(_int8(data[at]))
     for index in range(1, size):
@@ -99,14 +108,17 @@ def _behind_zeros(count: int, register: int) -> int:
     return reference(bytes(count), register ^ _ALL_ONES) ^ _ALL_ONES
 
 
-def _table(count: int) -> list[list[int]]:
+def _table(count: int) -> Any:
     """`_behind_zeros` for each of the register's four bytes."""
-    return [
-        [_behind_zeros(count, byte << shift) for byte in range(256)] for shift in (0, 8, 16, 24)
-    ]
+    return np.array(
+        [[_behind_zeros(count, byte << shift) for byte in range(256)] for shift in (0, 8, 16, 24)],
+        np.uint32,
+    )
 
 
-_BEHIND_BLOCK = np.array(_table(_BLOCK), np.uint64)
+_BEHIND_LONG = _table(_LONG)
+_BEHIND_MIDDLE = _table(_MIDDLE)
+_BEHIND_SHORT = _table(_SHORT)
 # Of a word: the sum of its byte number n is that byte's behind 8 - n zeros.
 _OF_BYTE = np.array(
     [[_behind_zeros(8 - at, byte) for byte in range(256)] for at in range(8)], np.uint64
@@ -160,12 +172,12 @@ _word_at: Any = _load_word
 _by_instruction: Any = _instruction
 
 
-@register_jitable
+@register_jitable(forceinline=True)
 def _sum_by_instruction(register: Any, word: Any) -> Any:
     return _by_instruction(register, word)
 
 
-@register_jitable
+@register_jitable(forceinline=True)
 def sum_by_tables(register: Any, word: Any) -> Any:
     """The same as the instruction, for processors that have none."""
     word ^= register
@@ -186,15 +198,27 @@ def has_instruction() -> bool:
 _sum: Any = _sum_by_instruction if has_instruction() else sum_by_tables
 
 
-@register_jitable
-def _behind_block(register: Any) -> Any:
+@register_jitable(forceinline=True)
+def _behind(table: Any, register: Any) -> Any:
     byte = _uint64(0xFF)
-    return (
-        _BEHIND_BLOCK[0, register & byte]
-        ^ _BEHIND_BLOCK[1, (register >> _uint64(8)) & byte]
-        ^ _BEHIND_BLOCK[2, (register >> _uint64(16)) & byte]
-        ^ _BEHIND_BLOCK[3, register >> _uint64(24)]
+    return _uint64(
+        table[0, register & byte]
+        ^ table[1, (register >> _uint64(8)) & byte]
+        ^ table[2, (register >> _uint64(16)) & byte]
+        ^ table[3, register >> _uint64(24)]
     )
+
+
+@register_jitable(forceinline=True)
+def _sum_of_three(register: Any, data: Any, at: int, block: int, table: Any) -> Any:
+    """The register behind three blocks from `at` on; the caller checks bounds."""
+    second = _uint64(0)
+    third = _uint64(0)
+    for place in range(at, at + block, 8):
+        register = _sum(register, _word_at(data, place))
+        second = _sum(second, _word_at(data, place + block))
+        third = _sum(third, _word_at(data, place + 2 * block))
+    return _behind(table, _behind(table, register) ^ second) ^ third
 
 
 @compiled(types.uint64(_input, types.int64, types.int64))
@@ -204,15 +228,15 @@ def crc32c(data: Any, start: int, end: int) -> Any:
         raise IndexError("a checksum beyond a buffer")
     register = _uint64(_ALL_ONES)
     at = start
-    while end - at >= 3 * _BLOCK:
-        second = _uint64(0)
-        third = _uint64(0)
-        for place in range(at, at + _BLOCK, 8):
-            register = _sum(register, _word_at(data, place))
-            second = _sum(second, _word_at(data, place + _BLOCK))
-            third = _sum(third, _word_at(data, place + 2 * _BLOCK))
-        register = _behind_block(_behind_block(register) ^ second) ^ third
-        at += 3 * _BLOCK
+    while end - at >= 3 * _LONG:
+        register = _sum_of_three(register, data, at, _LONG, _BEHIND_LONG)
+        at += 3 * _LONG
+    while end - at >= 3 * _MIDDLE:
+        register = _sum_of_three(register, data, at, _MIDDLE, _BEHIND_MIDDLE)
+        at += 3 * _MIDDLE
+    while end - at >= 3 * _SHORT:
+        register = _sum_of_three(register, data, at, _SHORT, _BEHIND_SHORT)
+        at += 3 * _SHORT
     while end - at >= 8:
         register = _sum(register, _word_at(data, at))
         at += 8

@@ -187,13 +187,14 @@ class Reach(NamedTuple):
     size: int  # bytes of the whole batches
 
 
-def reach(view: memoryview) -> Reach | None:
+def reach(view: memoryview, start: int = 0) -> Reach | None:
     """Where the batches in the buffer end, from their lengths alone; None if none is whole.
 
-    Tells where to read on while the batches themselves are still to be decoded.
+    Tells where to read on while the batches themselves are still to be decoded. `start` is where one of
+    them is known to begin.
     """
     size = len(view)
-    at = 0
+    at = start
     last = -1
     unpack = _FIELDS.unpack_from
     while size - at >= HEADER_SIZE:

@@ -235,7 +235,8 @@ class Fetch:
         incremental = self._is_incremental
         for watched in self.watched:
             if incremental:
-                quiet = self._quiet_one(watched)
+                # Behind data that fills the response, there is nothing to be searched for.
+                quiet = self._quiet_one(watched, full=left <= 0 < total)
                 if quiet is not None:
                     self._quiet.append(quiet)
                     continue
@@ -258,9 +259,10 @@ class Fetch:
         """The answer names only partitions with news."""
         return self.session is not None and self.request.session_epoch != sessions.INITIAL_EPOCH
 
-    def _quiet_one(self, watched: WatchedPartition) -> Partition | None:
-        """The partition, if its reader stands at its end and has been told all there is to tell. Of
-        the many partitions of a session most are like this most of the time."""
+    def _quiet_one(self, watched: WatchedPartition, full: bool) -> Partition | None:
+        """The partition, if its reader stands at its end (or the response is full, and it stands
+        anywhere in the log) and has been told all there is to tell. Of the many partitions of a
+        session most are like this most of the time."""
         topic, partitions = watched.topic, self.broker.partitions
         known = partitions.by_id if isinstance(topic, bytes) else partitions.by_name
         of_topic = known.get(topic)  # type: ignore[arg-type]
@@ -271,12 +273,15 @@ class Fetch:
         if (
             log is not None
             and log.offline is None
-            and watched.fetch_offset == log.log_end_offset
+            and (
+                watched.fetch_offset == log.log_end_offset
+                or (full and log.log_start_offset <= watched.fetch_offset < log.log_end_offset)
+            )
             and watched.high_watermark == log.high_watermark
             and watched.log_start_offset == log.log_start_offset
             and partition.leader == self.broker.id
             and watched.current_leader_epoch in (-1, epoch)
-            and watched.last_fetched_epoch in (-1, epoch)
+            and watched.last_fetched_epoch in (-1, log.epochs.latest_epoch)
         ):
             return partition
         return None
