@@ -6,19 +6,34 @@ stand-in for the kernel's answer says of every page that it is on the disk until
 
 from __future__ import annotations
 
+import select
 import threading
+from collections.abc import Callable
 
 import pytest
 from server_kit.broker_thread import BrokerThread
-from server_kit.calls import Topic, batch_of, create_topic, fetch, fetch_request, fill, values_of
+from server_kit.calls import (
+    Topic,
+    batch_of,
+    create_topic,
+    end_offset,
+    fetch,
+    fetch_request,
+    fill,
+    list_offsets_request,
+    now_ms,
+    values_of,
+)
 from server_kit.wire import Wire
 
 from ottla.protocol.messages.fetch import FetchResponse
+from ottla.protocol.messages.list_offsets import ListOffsetsResponse
 from ottla.server import reads
 from ottla.storage.files import Files
 from ottla.storage.maps import SHARED_MAPS
 
 PAGE = 4096
+START = now_ms()
 
 
 class Disk:
@@ -30,6 +45,10 @@ class Disk:
         self.asked_by_loop = 0
         self.brought = 0
         self.forgetful = False
+        # Closed, it holds up whoever asks the disk; `waited_for` says that somebody does.
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waited_for = threading.Event()
         self._pread = Files.pread
 
     def _pages(self, fd: int, position: int, size: int) -> set[tuple[int, int]]:
@@ -46,6 +65,7 @@ class Disk:
 
     def bring_into_memory(self, fd: int, position: int, size: int) -> bool:
         assert threading.get_ident() != self._loop_thread, "the loop waits for the disk"
+        self._pass()
         wanted = self._pages(fd, position, size)
         waited = not wanted <= self._in_memory
         if not self.forgetful:
@@ -56,7 +76,14 @@ class Disk:
     def pread(self, fd: int, size: int, position: int) -> bytes:
         if threading.get_ident() == self._loop_thread:
             self.asked_by_loop += 1
+        else:
+            self._pass()
         return self._pread(fd, size, position)
+
+    def _pass(self) -> None:
+        if not self.gate.is_set():
+            self.waited_for.set()
+            assert self.gate.wait(30), "nobody opened the gate"
 
 
 @pytest.fixture
@@ -64,7 +91,7 @@ def topic(wire: Wire) -> Topic:
     """Several segments; all but the last are sealed, and not looked at again by the append path."""
     topic = create_topic(wire, segment_bytes=str(1 << 20))
     for number in range(60):
-        fill(wire, topic, batch_of(b"%02d" % number * 30_000))
+        fill(wire, topic, batch_of(b"%02d" % number * 30_000, timestamp=START + number))
     return topic
 
 
@@ -79,6 +106,7 @@ def disk(inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch) ->
             segment.close()
 
     inside.run(forget)
+    monkeypatch.setattr(Files, "tells_what_is_in_memory", lambda *_: True)
     monkeypatch.setattr(Files, "seems_in_memory", lambda self, *range: disk.seems_in_memory(*range))
     monkeypatch.setattr(Files, "pread_in_memory", lambda self, *range: disk.pread_in_memory(*range))
     monkeypatch.setattr(
@@ -132,6 +160,33 @@ def test_a_reader_that_met_the_disk_goes_by_the_thread_until_all_is_held(
         fetch(wire, topic, 0, max_bytes=200_000)
         brought.append(disk.brought - before)
     assert brought[-1] == 0, "held data still goes by way of the thread"
+
+
+@pytest.mark.parametrize("expected", [25, 59])
+def test_others_are_served_while_a_time_is_searched_for(
+    wire: Wire,
+    connect: Callable[[], Wire],
+    topic: Topic,
+    disk: Disk,
+    expected: int,
+) -> None:
+    other = connect()
+    # By time, or (-3) the record with the largest one.
+    timestamp = START + expected if expected < 59 else -3
+    disk.gate.clear()
+    wire.send(list_offsets_request(topic, timestamp), 7)
+    try:
+        assert disk.waited_for.wait(30), "the search asks no disk"
+        assert end_offset(other, topic) == 60
+        beside = create_topic(other)
+        fill(other, beside, batch_of(b"beside"))
+        assert end_offset(other, beside) == 1
+        assert not select.select([wire.sock], [], [], 0)[0], "the search did not wait"
+    finally:
+        disk.gate.set()
+    (answer,) = wire.receive(ListOffsetsResponse, 7).topics[0].partitions
+    assert (answer.error_code, answer.offset) == (0, expected)
+    assert not disk.asked_by_loop
 
 
 def test_a_file_that_fails(

@@ -108,6 +108,32 @@ def test_a_busy_partition_does_not_starve_the_others(wire: Wire, version: int) -
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_news_behind_a_response_that_is_full(wire: Wire, version: int) -> None:
+    """Of partitions that there is no room for, all is told but their records; and nothing twice."""
+    topic = create_topic(wire, partitions=4)
+    session = open_session(wire, topic, version, 4)
+    for index in range(4):
+        fill(wire, topic, batch_of(b"x" * 500), batch_of(b"y" * 500), index=index)
+
+    def follow(epoch: int, *changed: tuple[int, int]) -> dict[int, tuple[int, int, int]]:
+        request = fetch_request(topic, *changed, session=(session, epoch), max_bytes=10)
+        response = wire.call(request, FetchResponse, version)
+        return {
+            each.partition_index: (each.error_code, each.high_watermark, len(each.records or b""))
+            for topic in response.responses
+            for each in topic.partitions
+        }
+
+    size = len(batch_of(b"x" * 500))
+    assert follow(1) == {0: (0, 2, size), 1: (0, 2, 0), 2: (0, 2, 0), 3: (0, 2, 0)}
+    assert follow(2) == {1: (0, 2, size)}
+    # One position is out of range, one at the end; one log grew.
+    fill(wire, topic, batch_of(b"z"), index=0)
+    out_of_range = (int(ErrorCode.OFFSET_OUT_OF_RANGE), -1, 0)
+    assert follow(3, (1, 99), (3, 2)) == {2: (0, 2, size), 0: (0, 3, 0), 1: out_of_range}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_errors_are_told_each_time(wire: Wire, version: int) -> None:
     topic = create_topic(wire, partitions=1)
     session = open_session(wire, topic, version, 1)

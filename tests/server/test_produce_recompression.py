@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import random
+import signal
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -92,6 +97,39 @@ def test_order_is_kept_over_worker_processes(wire: Wire) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["gzip", "uncompressed"])
+def test_large_batches_close_behind_each_other(
+    inside: BrokerThread, connect: Callable[[], Wire], name: str
+) -> None:
+    """They wait in the memory that they were received in, while the next ones are received. What
+    becomes of them may be smaller (gzip) or larger (unpacked) than that."""
+    topics = [create_topic(connect(), compression_type=name) for _ in range(2)]
+    given = Codec.NONE if name == "gzip" else Codec.GZIP
+    sizes = (900_000, 300, 600_000, 950_000, 40_000, 700_000)
+    values = [bytes([65 + at]) * size for at, size in enumerate(sizes)]
+    if given is Codec.GZIP:
+        # Hardly to be packed, so that as much comes over the wire.
+        values = [random.Random(size).randbytes(size) for size in sizes]
+    senders = []
+    for topic in topics:
+        wire = connect()
+        requests = [produce_request(topic, (0, batch_of(value, codec=given))) for value in values]
+        frames = b"".join(wire.encode(request, 7) for request in requests)
+        sender = threading.Thread(target=wire.send_raw, args=(frames,))
+        sender.start()
+        senders.append((wire, sender))
+    for wire, sender in senders:
+        for offset in range(len(values)):
+            (answer,) = wire.receive(ProduceResponse, 7).responses[0].partition_responses
+            assert (answer.error_code, answer.base_offset) == (0, offset)
+        sender.join()
+    for topic in topics:
+        assert read_all(connect(), topic) == values
+    # Nothing is held for requests that are done.
+    inside.until(lambda broker: all(not each.held_bytes for each in broker.reactor.connections))
+    assert inside.run(lambda broker: broker.reactor.partial_bytes) == 0
+
+
 def test_change_while_running(wire: Wire, topic: Topic) -> None:
     fill(wire, topic, batch_of(b"a" * 200, codec=Codec.GZIP))
     set_config(wire, topic.name, compression_type="lz4")
@@ -169,15 +207,16 @@ def test_recompressed_batch_may_be_too_large(wire: Wire) -> None:
 
 def test_a_worker_that_dies_is_replaced(inside: BrokerThread, wire: Wire) -> None:
     """The job in it is lost, and its client told so; the next one has a new worker."""
-    import os
-    import signal
-
     topic = create_topic(wire, compression_type="gzip")
     large = build_batch(some_records(3000))
     fill(wire, topic, large)
-    pool = inside.broker.workers._pool
-    assert pool is not None
-    for pid in list(pool._processes):
+    run = inside.broker.workers.run
+
+    async def workers() -> set[int]:
+        # All at once, so that no worker gets by without.
+        return set(await asyncio.gather(*(run(os.getpid) for _ in range(20))))
+
+    for pid in inside.run_async(workers()):
         os.kill(pid, signal.SIGKILL)
     answer = produce(wire, topic, large)
     if answer.error_code:

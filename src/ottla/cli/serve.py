@@ -11,6 +11,7 @@ wins over options, options over the environment, that over the file, that over t
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -163,6 +164,9 @@ def command() -> Callable[..., None]:
 
 def start(arguments: ServeArguments) -> int:
     """Run a broker until it is stopped; the exit status. Raises Failure."""
+    # What comes to be from here on stays: the collector would look at it again and again, and find
+    # nothing. The broker switches it on again once it serves.
+    gc.disable()
     from ottla.server.config import load
     from ottla.server.config_sources import ConfigurationError
 

@@ -34,8 +34,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
+from ottla.record.checksum import crc32c
 from ottla.record.codecs import DEFAULT_LIMIT, Codec, compress, decompress
 from ottla.record.errors import (
     CorruptBatch,
@@ -66,6 +65,7 @@ __all__ = [
     "check_batch",
     "check_produced",
     "headers",
+    "plainly_produced",
     "read_header",
     "read_header_fields",
     "records",
@@ -257,6 +257,35 @@ def check_produced(buffer: Buffer, at: int = 0) -> HeaderFields:
     elif attributes & TRANSACTIONAL_BIT:
         raise InvalidRecord("a transactional batch without a producer id")
     return fields
+
+
+def plainly_produced(batch: memoryview) -> HeaderFields | None:
+    """The header of a buffer (of at least a header's length) that is exactly one batch, which
+    `check_produced` lets pass and which belongs to no transaction; None if it is anything else.
+
+    The same checks, in one go: what does not pass here is for `check_produced` to judge.
+    """
+    fields: HeaderFields = _unpack_header(batch)
+    (base_offset, length, _, magic, crc, attributes, last_offset_delta, _, _,
+     producer_id, epoch, sequence, count) = fields  # fmt: skip
+    if (
+        magic != MAGIC
+        or base_offset != 0
+        or length + LENGTH_OVERHEAD != len(batch)
+        or count != last_offset_delta + 1
+        or count <= 0
+        # No bit but those of a codec.
+        or not 0 <= attributes <= _LAST_CODEC
+        or (producer_id >= 0 and (sequence < 0 or epoch < 0))
+    ):
+        return None
+    room = length - _SMALLEST_LENGTH
+    if attributes:
+        if room <= 0:
+            return None
+    elif count * _SMALLEST_RECORD > room or batch[RECORDS_AT] in _NO_RECORD_BEGINS_WITH:
+        return None
+    return fields if crc32c(batch[ATTRIBUTES_AT:]) == crc else None
 
 
 def _check(buffer: Buffer, at: int) -> HeaderFields:

@@ -118,6 +118,18 @@ class Partition:
                 self._moved(self, appended.size)
         return appended
 
+    def append_plainly(self, batch: memoryview, now_ms: int) -> int:
+        """The base offset; -1 if `append` should have a look at it: see Log.append_plainly."""
+        log = self._log
+        if log is None or not self._alone:
+            return -1
+        base_offset = log.append_plainly(batch, self.leader_epoch, now_ms)
+        if base_offset >= 0:
+            log.advance_high_watermark(log.log_end_offset)
+            if self.waiters:
+                self._moved(self, len(batch))
+        return base_offset
+
     def committed(self, appended: Append) -> None:
         """What `append` does after a write that was done in steps elsewhere (a lane)."""
         log = self.log

@@ -110,7 +110,7 @@ class Broker:
         self.wakeups = Wakeups(self.loop)
         self.lanes = Lanes(self.loop, self.write_threads)
         self.reads = Reads(self.loop, self.read_threads)
-        self.workers = Workers(self.loop, config.worker_processes, self.threads)
+        self.workers = Workers(self.loop, config.worker_processes)
         self.sessions = Sessions(config.max_incremental_fetch_session_cache_slots)
         self.waiting_fetches: set[Fetch] = set()
         self.apis: dict[int, Api] = {}

@@ -48,8 +48,9 @@ OUTPUT_LIMIT = 1 << 20
 SLOT_LIMIT = 128
 # Bytes of such requests that had to be kept aside.
 HELD_LIMIT = 8 << 20
-# How much of a large request is taken, and
-RECEIVE_QUANTUM = 256 << 10
+# How much of a large request is taken, of one from a peer whose last one was large too, and
+RECEIVE_QUANTUM = 128 << 10
+FIRST_QUANTUM = 64 << 10
 # how much a single connection may send before others get their turn.
 SEND_QUANTUM = 4 << 20
 # Where there is no sendfile: bytes that are read at once on their way to the socket.
@@ -85,10 +86,42 @@ class Slot:
         self.connection.drain_slots()
 
 
+class Kept:
+    """Bytes of a request that outlive its handling: until `release`."""
+
+    __slots__ = ("_buffer", "_connection", "_size", "data")
+
+    def __init__(
+        self,
+        connection: Connection,
+        data: bytearray | memoryview,
+        size: int,
+        buffer: bytearray | None,
+    ) -> None:
+        self.data = data
+        self._connection = connection
+        self._size = size
+        # The connection's own buffer, which came along; None: the data is a copy.
+        self._buffer = buffer
+
+    def release(self, *, reusable: bool = True) -> None:
+        """`reusable`: nobody is still at work on the data (a thread whose result is not awaited)."""
+        reactor = self._connection.reactor
+        self._connection.held_bytes -= self._size
+        if self._buffer is None:
+            reactor.partial_bytes -= self._size
+        elif reusable:
+            reactor.give_buffer_back(self._buffer)
+        else:
+            reactor.partial_bytes -= len(self._buffer)
+        reactor.memory_released(None)
+
+
 class Connection:
     __slots__ = (
         "_apis",
         "_client_id_raw",
+        "_large",
         "_loop",
         "_max_request",
         "_partial",
@@ -150,6 +183,8 @@ class Connection:
         self._partial: bytearray | None = None
         self._partial_view: memoryview | None = None
         self._partial_filled = 0
+        # The last frame was a large one.
+        self._large = False
         self._reading = True
         # Whole frames may stand in the partial buffer, left there by requests that were held up: they
         # are taken by `resume`, before anything more is read.
@@ -170,7 +205,8 @@ class Connection:
         try:
             if partial is None:
                 view = self.reactor.scratch
-                received = self.sock.recv_into(view)
+                # The beginning of a large request is copied, so let it be small.
+                received = self.sock.recv_into(view, FIRST_QUANTUM if self._large else 0)
             else:
                 filled = self._partial_filled
                 received = self.sock.recv_into(partial[filled : filled + RECEIVE_QUANTUM])
@@ -223,6 +259,8 @@ class Connection:
         at = self._handle_frames(view, at, end)
         if at < end and not self.closed:
             self._keep(view, at, end)
+        elif self._large:
+            self._large = False
 
     def _take_partial(self) -> None:
         view = self._partial_view
@@ -231,6 +269,8 @@ class Connection:
         at = self._handle_frames(view, 0, filled)
         if self.closed:
             return
+        if at:
+            self._large = at > RECEIVE_QUANTUM
         if at == 0:
             self._make_room()
         elif at == filled:
@@ -290,6 +330,7 @@ class Connection:
     def _drop_partial(self) -> None:
         if self._partial is not None:
             self.reactor.give_buffer_back(self._partial)
+        if self._partial_view is not None:
             self.reactor.memory_released(self)
         self._partial = None
         self._partial_view = None
@@ -407,15 +448,19 @@ class Connection:
             self.exclusive = slot
         return slot
 
-    def hold(self, size: int) -> None:
-        """A request of so many bytes was kept aside; `release` when it is done with."""
+    def keep(self, part: memoryview) -> Kept:
+        """Keep a part of the request that is being handled. The buffer that it stands in is the next
+        request's; if it is ours and nearly all of it is this part, it comes along uncopied."""
+        size = len(part)
+        buffer = self._partial
+        if buffer is not None and part.obj is buffer and 2 * size >= len(buffer):
+            # Its memory is accounted for until it is given back.
+            self._partial = None
+            self.held_bytes += size
+            return Kept(self, part, size, buffer)
         self.held_bytes += size
         self.reactor.partial_bytes += size
-
-    def release(self, size: int) -> None:
-        self.held_bytes -= size
-        self.reactor.partial_bytes -= size
-        self.reactor.memory_released(None)
+        return Kept(self, bytearray(part), size, None)
 
     def answer(self, response: bytes) -> None:
         """A whole response frame, known at once. Leaves when the current read has been handled."""

@@ -37,7 +37,9 @@ DIRECT_BYTES = 64 << 10
 SLOW_PERIOD_SECONDS = 2.0
 QUICK_WRITE_SECONDS = 0.002
 
-Transform = Callable[[bytearray], Awaitable[bytearray]]
+# Batches on their way; the memory is the append's own until its `Done` is called.
+Batches = bytearray | memoryview
+Transform = Callable[[Batches], Awaitable[Batches]]
 Done = Callable[["Append | Exception"], None]
 
 
@@ -80,7 +82,7 @@ class Lanes:
     def append(
         self,
         partition: Partition,
-        batches: bytearray,
+        batches: Batches,
         done: Done,
         transform: Transform | None = None,
         origin: Origin = Origin.CLIENT,
@@ -118,13 +120,13 @@ class Lane:
     def __init__(self, lanes: Lanes, partition: Partition) -> None:
         self._lanes = lanes
         self._partition = partition
-        self._items: deque[tuple[bytearray, Done, Transform | None, Origin]] = deque()
+        self._items: deque[tuple[Batches, Done, Transform | None, Origin]] = deque()
         # Whom to tell of the append that was begun.
         self._under_way: Done | None = None
         self.task: asyncio.Task[None] = lanes.loop.create_task(self._run())
 
     def add(
-        self, batches: bytearray, done: Done, transform: Transform | None, origin: Origin
+        self, batches: Batches, done: Done, transform: Transform | None, origin: Origin
     ) -> None:
         self._items.append((batches, done, transform, origin))
 
@@ -180,7 +182,7 @@ class Lane:
             # Our mistake; one answer is missing, the queue goes on.
             log.exception("an append could not be answered")
 
-    async def _append(self, batches: bytearray, origin: Origin) -> Append:
+    async def _append(self, batches: Batches, origin: Origin) -> Append:
         partition, lanes = self._partition, self._lanes
         log = partition.log
         now_ms = time.time_ns() // 1_000_000

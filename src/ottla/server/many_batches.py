@@ -151,16 +151,17 @@ class Answer:
             pieces.append(unsigned_varint(len(key) + 1))
         pieces.append(key + unsigned_varint(partitions + 1))
 
-    def part(self, index: int, base_offset: int, append_time: int, log_start_offset: int) -> None:
+    def part(self, index: int, appended: tuple[int, int, int]) -> None:
+        """`appended`: base offset, append time and the log's start."""
         version = self._version
         if version >= 9:
-            piece = _pack_v9(index, 0, base_offset, append_time, log_start_offset, 1, 0, 0)
+            piece = _pack_v9(index, 0, *appended, 1, 0, 0)
         elif version >= 8:
-            piece = _pack_v8(index, 0, base_offset, append_time, log_start_offset, 0, -1)
+            piece = _pack_v8(index, 0, *appended, 0, -1)
         elif version >= 5:
-            piece = _pack_v5(index, 0, base_offset, append_time, log_start_offset)
+            piece = _pack_v5(index, 0, *appended)
         else:
-            piece = _pack_v3(index, 0, base_offset, append_time)
+            piece = _pack_v3(index, 0, *appended[:2])
         self._pieces.append(piece)
 
     def frame(self) -> bytes:

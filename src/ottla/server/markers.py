@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.transactions.transaction import TopicPartition
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
+    from ottla.server.lanes import Batches
     from ottla.storage.append import Append
 
 log = logging.getLogger("ottla.markers")
@@ -63,7 +64,7 @@ def append_marker(
             marker.version,
         )
 
-    async def checked(batch: bytearray) -> bytearray:
+    async def checked(batch: Batches) -> Batches:
         # In the lane, right before the append: what queued up before it counts.
         check()
         return batch

@@ -62,11 +62,11 @@ async def _serve(config: BrokerConfig, hints: bool) -> int:
         loop.add_signal_handler(number, stop.set)
     broker = Broker(config)
     await broker.start()
-    # What lives now lives until the end: the collector need not look at it again. Requests make no
-    # cycles to speak of, so it may come by rarely.
-    gc.collect()
+    # What lives now lives until the end: the collector need not look at it again, not even now, while
+    # the first client may be waiting. Requests make no cycles to speak of, so it may come by rarely.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()
     addresses = ", ".join(str(each) for each in broker.bound)
     folders = ", ".join(config.log_dirs)
     log.info(

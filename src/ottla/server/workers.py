@@ -2,14 +2,18 @@
 
 One busy Python thread in the broker's process would lift the loop's median latency a hundredfold
 (they share the interpreter's lock), so recompression, conversion of old formats and checks of every
-record in large batches run in worker processes. They are started on the first such request, run at a
-lower priority, and end with the broker.
+record in large batches run in worker processes. They are started on the first such request, give way
+to the loop, and end with the broker.
+
+Each worker has a thread here that starts it, passes jobs on and waits for their results; for the loop
+a job is one call into a thread and one back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,20 +27,20 @@ from ottla.record.errors import TooLarge
 from ottla.server.platform import HAS_MEMORY_FILES
 
 if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
+    from multiprocessing.connection import Connection
 
-    from ottla.server.lanes import Transform
+    from ottla.server.lanes import Batches, Transform
     from ottla.storage.config import LogConfig
 
 T = TypeVar("T")
+Bytes = bytes | bytearray | memoryview
 
 # Jobs on so few bytes are done on the loop: sending them to another process would take longer.
 INLINE_BYTES = 4 << 10
 INLINE_DECOMPRESSED_LIMIT = 32 << 10
 # The most that one batch may unfold to.
 DECOMPRESSED_LIMIT = 256 << 20
-# Files by which batches go back and forth, kept for the next.
-SPARE_EXCHANGES = 4
 # Copied at once: some kernels let nobody else have the processor during a call.
 _PIECE = 128 << 10
 
@@ -54,63 +58,110 @@ class MemoryFile:
         # Workers are of the same user, so they may open it.
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
 
-    def put(self, data: bytes | bytearray) -> None:
+    def put(self, data: Bytes) -> None:
         with memoryview(data) as view:
             written = 0
             while written < len(view):
                 written += os.pwrite(self._fd, view[written : written + _PIECE], written)
 
-    def take(self, size: int) -> bytearray:
-        data = bytearray(size)
-        with memoryview(data) as view:
+    def take(self, size: int, spent: Bytes) -> Batches:
+        """The result; in the place of what was put, if that is memory to write to and large enough."""
+        room = memoryview(spent)
+        if room.readonly or len(room) < size:
+            room = memoryview(bytearray(size))
+        with room[:size] as view:
             read = 0
             while read < size:
                 got = os.preadv(self._fd, [view[read : read + _PIECE]], read)
                 if not got:
                     raise OSError(f"a worker left {read} of {size} bytes")
                 read += got
-        return data
+        return room[:size]
 
     def __del__(self) -> None:
         os.close(self._fd)
 
 
+class _Worker:
+    """A process that does one job after the other, and our end of the line to it. It ends when that
+    is closed."""
+
+    # Starting a process looks at modules of the whole interpreter: one at a time.
+    _starting = threading.Lock()
+
+    def __init__(self) -> None:
+        import multiprocessing
+
+        context = multiprocessing.get_context("forkserver")
+        with self._starting, _no_main_module():
+            context.set_forkserver_preload(["ottla.server.jobs"])
+            self._line, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+        theirs.close()
+        # Kept: who forgets a process cannot end it either.
+        self._process = process
+        # By which batches go back and forth; made for the first.
+        self.exchange: MemoryFile | None = None
+
+    def do(self, job: Callable[[], T]) -> T:
+        """Raises what the job raises; EOFError or OSError if the process is gone."""
+        self._line.send_bytes(pickle.dumps(job))
+        succeeded, result = pickle.loads(self._line.recv_bytes())
+        if not succeeded:
+            raise result
+        done: T = result
+        return done
+
+
 class Workers:
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        processes: int,
-        threads: ThreadPoolExecutor | None = None,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, processes: int) -> None:
         self._loop = loop
-        # For what passes batches on; none: the loop's own.
-        self._threads = threads
         self._processes = processes
-        self._pool: ProcessPoolExecutor | None = None
-        self._exchanges: list[MemoryFile] = []
+        # A thread for each worker; made for the first job.
+        self._threads: ThreadPoolExecutor | None = None
+        self._own = threading.local()
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run a job (module-level functions only: it travels by pickle) in a worker process."""
-        # Imported on first use: few brokers ever need it, and it is not cheap.
-        from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+        return await self._in_thread(partial(self._do, job))
 
-        if self._pool is None:
-            import multiprocessing
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        if self._threads is None:
+            from concurrent.futures import ThreadPoolExecutor
 
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["ottla.server.jobs"])
-            self._pool = ProcessPoolExecutor(
-                self._processes, mp_context=context, initializer=_start_worker
-            )
+            self._threads = ThreadPoolExecutor(self._processes, "ottla-workers")
+        return await self._loop.run_in_executor(self._threads, work)
+
+    def _do(self, job: Callable[[], T]) -> T:
+        """In one of our threads: have its worker do a job."""
+        worker = self._worker()
         try:
-            with _no_main_module():
-                running = self._loop.run_in_executor(self._pool, job)
-            return await running
-        except BrokenProcessPool:
-            # A worker was killed (out of memory, by hand). The job is lost, the next one gets a
-            # new pool; the client sends its request again.
-            self._pool = None
+            return worker.do(job)
+        except (EOFError, ConnectionError):
+            # It was killed (out of memory, by hand). The job is lost, the next one gets a new worker;
+            # the client sends its request again.
+            self._own.worker = None
             raise OSError("a worker process died") from None
+
+    def _worker(self) -> _Worker:
+        """The worker of this thread."""
+        worker: _Worker | None = getattr(self._own, "worker", None)
+        if worker is None:
+            worker = self._own.worker = _Worker()
+        return worker
+
+    def _through_memory(self, job: Callable[[bytes], bytes], data: Bytes) -> Batches:
+        """In one of our threads: have a job done on data that goes by a file in memory."""
+        from ottla.server import jobs
+
+        worker = self._worker()
+        exchange = worker.exchange
+        if exchange is None:
+            exchange = worker.exchange = MemoryFile()
+        exchange.put(data)
+        size = self._do(partial(jobs.in_memory_file, job, exchange.path, len(data)))
+        return exchange.take(size, data)
 
     def transform(self, config: LogConfig, codec: int) -> Transform | None:
         """What has to be done to a producer's batch before it is stored, if anything."""
@@ -145,42 +196,33 @@ class Workers:
             ),
         )
 
-    async def downgrade(self, batches: bytes, magic: int, first_offset: int) -> bytes | bytearray:
+    async def downgrade(self, batches: bytes, magic: int, first_offset: int) -> Bytes:
         """Batches as messages of an old format, for a client that knows no other."""
         from ottla.server import jobs
 
         job = partial(jobs.downgrade, magic=magic, first_offset=first_offset)
         return await self._work(job, batches)
 
-    async def _convert(self, job: Callable[..., bytes], data: bytearray) -> bytearray:
+    async def _convert(self, job: Callable[..., bytes], data: Batches) -> Batches:
         converted = await self._work(job, data)
-        return converted if isinstance(converted, bytearray) else bytearray(converted)
+        return bytearray(converted) if isinstance(converted, bytes) else converted
 
-    async def _work(self, job: Callable[..., bytes], data: bytes | bytearray) -> bytes | bytearray:
+    async def _work(self, job: Callable[..., bytes], data: Bytes) -> Bytes:
         if len(data) <= INLINE_BYTES:
             try:
-                return job(data, limit=INLINE_DECOMPRESSED_LIMIT)
+                return job(bytes(data), limit=INLINE_DECOMPRESSED_LIMIT)
             except TooLarge:
                 # Little on the wire, much inside.
                 pass
+        job = partial(job, limit=DECOMPRESSED_LIMIT)
         if not HAS_MEMORY_FILES:
-            return await self.run(partial(job, bytes(data), limit=DECOMPRESSED_LIMIT))
-        from ottla.server import jobs
-
-        exchange = self._exchanges.pop() if self._exchanges else MemoryFile()
-        in_thread = partial(self._loop.run_in_executor, self._threads)
-        try:
-            await in_thread(exchange.put, data)
-            job = partial(job, limit=DECOMPRESSED_LIMIT)
-            size = await self.run(partial(jobs.in_memory_file, job, exchange.path, len(data)))
-            return await in_thread(exchange.take, size)
-        finally:
-            if len(self._exchanges) < SPARE_EXCHANGES:
-                self._exchanges.append(exchange)
+            return await self.run(partial(job, bytes(data)))
+        return await self._in_thread(partial(self._through_memory, job, data))
 
     def stop(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        """No more jobs; those that have begun go on, then their workers end."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def level_of(config: LogConfig, codec: int) -> int | None:
@@ -206,12 +248,38 @@ def _no_main_module() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _start_worker() -> None:
-    """Give way to the broker's loop, and do not outlive the broker."""
+def _serve(line: Connection[bytes, bytes]) -> None:
+    """A worker's whole life: job after job, until nobody is at the other end."""
+    from ottla.server.priority import give_way
+
+    give_way()
+    _follow_the_broker()
+    while True:
+        try:
+            job = line.recv_bytes()
+        except EOFError:
+            return
+        try:
+            outcome = pickle.dumps((True, pickle.loads(job)()))
+        except Exception as error:  # noqa: BLE001 - it is raised again where the job comes from
+            outcome = _told(error)
+        line.send_bytes(outcome)
+
+
+def _told(error: Exception) -> bytes:
+    try:
+        told = pickle.dumps((False, error))
+        pickle.loads(told)
+    except Exception:  # noqa: BLE001 - one that cannot travel
+        told = pickle.dumps((False, RuntimeError(f"a job failed: {error!r}")))
+    return told
+
+
+def _follow_the_broker() -> None:
+    """Do not outlive it, whatever is being done."""
     import multiprocessing
     from multiprocessing.connection import wait
 
-    os.nice(5)
     parent = multiprocessing.parent_process()
     if parent is not None:
 

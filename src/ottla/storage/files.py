@@ -72,6 +72,19 @@ class Files:
         # fdatasync also makes the file's size last, and spares the journal the timestamps.
         fsync = staticmethod(os.fdatasync)
 
+    def tells_what_is_in_memory(self, fd: int) -> bool:
+        """Whether the file system of an open file knows what the page cache holds of it. (One that
+        lives in memory does not say so.)"""
+        if not _WITHOUT_WAITING:
+            return False
+        try:
+            os.preadv(fd, [bytearray(1)], 0, _WITHOUT_WAITING)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            return error.errno not in _CANNOT_TELL
+        return True
+
     def pread_in_memory(self, fd: int, size: int, position: int) -> bytes | None:
         """As `pread`, of what the page cache holds; None if (some of) it would come from the disk.
         Where the system cannot tell, everything counts as held."""
@@ -80,13 +93,15 @@ class Files:
         buffer = bytearray(size)
         try:
             count = os.preadv(fd, [buffer], position, _WITHOUT_WAITING)
+            if count == size:
+                return bytes(buffer)
         except BlockingIOError:
             return None
         except OSError as error:
             if error.errno not in _CANNOT_TELL:
                 raise
             return self.pread(fd, size, position)
-        if count < size and position + count < self.size_of(fd):
+        if position + count < self.size_of(fd):
             return None
         return bytes(buffer[:count])
 

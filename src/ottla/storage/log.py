@@ -12,12 +12,15 @@ offline: what the disk holds behind the end is unknown, and recovery will cut it
 from __future__ import annotations
 
 from random import random
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from ottla.record.batch import (
     CONTROL_BIT,
+    LENGTH_OVERHEAD,
     check_batch,
     check_produced,
+    plainly_produced,
     set_log_append_time,
     stamp,
 )
@@ -44,6 +47,9 @@ CLIENT = Origin.CLIENT
 COORDINATOR = Origin.COORDINATOR
 REPLICATION = Origin.REPLICATION
 
+# What a header begins with: base offset, batch length, leader epoch.
+_place = Struct(">qii").pack_into
+
 
 class Log(ReadableLog):
     """The log of one partition; its invariants are those of ReadableLog."""
@@ -65,6 +71,54 @@ class Log(ReadableLog):
             self.write(append)
             self.commit(append)
         return append
+
+    def append_plainly(self, batch: memoryview, leader_epoch: int, now_ms: int) -> int:
+        """The base offset of a client's batch, appended; or -1, and nothing was changed: something
+        about the batch or the log needs a closer look, and `append` has it.
+
+        The same steps as there without an object between them, for what nearly all batches are: one
+        batch at least a header long, outside of transactions, in sequence, into a segment that has
+        room and has been written to before.
+        """
+        fields = plainly_produced(batch)
+        if fields is None:
+            return -1
+        _, length, _, _, _, _, last_delta, first_timestamp, timestamp, producer_id, _, _, _ = fields
+        size = length + LENGTH_OVERHEAD
+        segment = self.active
+        file = segment.opened
+        position = segment.size
+        base_offset = self.log_end_offset
+        last_offset = base_offset + last_delta
+        if (
+            file is None
+            or position == 0
+            or self.offline is not None
+            or self._writing is not None
+            or self._append_time
+            or size > self._largest_batch
+            or timestamp - now_ms > self._after_max_ms
+            or now_ms - first_timestamp > self._before_max_ms
+            or position + size > self._segment_bytes
+            or timestamp > segment.roll_after
+            or last_offset > segment.offset_limit
+            or segment.index_full
+            or leader_epoch != self.epochs.latest_epoch
+        ):
+            return -1
+        producer = None
+        if producer_id >= 0:
+            producer = self.producers.expecting(fields)
+            if producer is None:
+                return -1
+        _place(batch, 0, base_offset, length, leader_epoch)
+        segment.used = True
+        self._write_at(segment, file, batch, position)
+        segment.add(position, size, last_offset, timestamp, self._index_interval)
+        if producer is not None:
+            self.producers.go_on(producer, fields, base_offset, last_offset, now_ms)
+        self._moved_to(last_offset + 1, size, now_ms)
+        return base_offset
 
     def prepare(
         self,
@@ -247,33 +301,50 @@ class Log(ReadableLog):
                 file = self._open_for_write(segment)
             else:
                 segment.used = True
-            written = self._pwrite(file.fd, append.buffer, append.position)
-            if written != append.size:
-                with memoryview(append.buffer)[written:] as rest:
-                    self.files.write_all(file.fd, rest, append.position + written)
         except OSError as error:
-            raise self._write_failed(append, error) from error
+            raise self._write_failed(segment, append.position, error) from error
         except BaseException as error:
-            # No failure of the disk, but nothing is known of what was written either.
-            self._writing = None
-            self.go_offline(f"write to {segment.path} was broken off: {error!r}")
+            self._broken_off(segment, error)
             raise
+        self._write_at(segment, file, append.buffer, append.position)
+
+    def _write_at(
+        self,
+        segment: Segment,
+        file: SegmentFile,
+        buffer: bytes | bytearray | memoryview,
+        position: int,
+    ) -> None:
+        try:
+            written = self._pwrite(file.fd, buffer, position)
+            if written != len(buffer):
+                with memoryview(buffer)[written:] as rest:
+                    self.files.write_all(file.fd, rest, position + written)
+        except OSError as error:
+            raise self._write_failed(segment, position, error) from error
+        except BaseException as error:
+            self._broken_off(segment, error)
+            raise
+
+    def _broken_off(self, segment: Segment, error: BaseException) -> None:
+        """No failure of the disk, but nothing is known of what was written either."""
+        self._writing = None
+        self.go_offline(f"write to {segment.path} was broken off: {error!r}")
 
     def _open_for_write(self, segment: Segment) -> SegmentFile:
         if segment.on_disk:
             return segment.file()
         return segment.create(self._segment_bytes if self._config.preallocate else 0)
 
-    def _write_failed(self, append: Append, error: OSError) -> Exception:
+    def _write_failed(self, segment: Segment, position: int, error: OSError) -> Exception:
         """Nothing was committed, so nothing is visible; the log goes offline unless nothing can
         have been written."""
         self._writing = None
-        segment = append.segment
         if segment.opened is None and error.errno in TRANSIENT:
             return OutOfResources(self.name, str(error))
         if segment.opened is not None:
             try:
-                self.files.truncate(segment.opened.fd, append.position)
+                self.files.truncate(segment.opened.fd, position)
             except OSError:
                 pass  # recovery cuts it
         return self.go_offline(f"write to {segment.path} failed: {error}")
@@ -307,14 +378,18 @@ class Log(ReadableLog):
             self._first_batch(segment, append.now_ms)
         if append.leader_epoch != self.epochs.latest_epoch and append.leader_epoch >= 0:
             self.epochs.assign(append.leader_epoch, append.base_offset)
-        end = self.log_end_offset = last_offset + 1
-        self.appended_bytes += append.size
+        self._moved_to(last_offset + 1, append.size, append.now_ms)
+        self._writing = None
+
+    def _moved_to(self, end: int, size: int, now_ms: int) -> None:
+        """The log ends here from now on, by so many bytes more."""
+        self.log_end_offset = end
+        self.appended_bytes += size
         if not self.unflushed_since:
-            self.unflushed_since = append.now_ms
+            self.unflushed_since = now_ms
             self.owner.became_dirty(self)
         if end >= self.flush_at_offset:
             self.owner.wants_flush(self)
-        self._writing = None
 
     def _commit_several(self, append: Append, segment: Segment) -> None:
         position = append.position

@@ -27,9 +27,8 @@ from enum import Enum
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from ottla.record.batch import TRANSACTIONAL_BIT
+from ottla.record.checksum import crc32c
 from ottla.storage.errors import (
     CoordinatorFenced,
     CorruptSnapshot,
@@ -320,6 +319,39 @@ class ProducerStates:
             # Whatever is unstable already lies before it.
             if self.first_unstable_offset is None:
                 self.first_unstable_offset = base_offset
+
+    def expecting(self, header: HeaderFields) -> ProducerState | None:
+        """The producer of a batch that goes on where its last one ended, outside of transactions;
+        None if there is more to be said: then `check` says it."""
+        state = self.producers.get(header[9])
+        if (
+            state is None
+            or state.epoch != header[10]
+            or state.next_sequence != header[11]
+            or state.transaction_first_offset >= 0
+        ):
+            return None
+        return state
+
+    def go_on(
+        self,
+        state: ProducerState,
+        header: HeaderFields,
+        base_offset: int,
+        last_offset: int,
+        now: int,
+    ) -> None:
+        """`update`, for a batch of whose producer `expecting` gave the state."""
+        sequence, timestamp = header[11], header[8]
+        last_sequence = sequence + header[6] & MAX_SEQUENCE
+        batches = state.batches
+        if len(batches) == REMEMBERED_BATCHES:
+            del batches[0]
+        batches.append((sequence, last_sequence, base_offset, last_offset, timestamp))
+        state.next_sequence = last_sequence + 1 & MAX_SEQUENCE
+        state.timestamp = timestamp
+        state.seen = now
+        self.map_end_offset = last_offset + 1
 
     # Markers: control batches with a producer id
 

@@ -26,7 +26,7 @@ LOOKS = 32
 class SegmentFile:
     """One open descriptor, closed when the last reference to this object goes."""
 
-    __slots__ = ("_close", "_files", "_pread", "fd")
+    __slots__ = ("_close", "_files", "_pread", "_tells", "fd")
 
     def __init__(self, files: Files, fd: int) -> None:
         self.fd = fd
@@ -34,6 +34,8 @@ class SegmentFile:
         self._pread = files.pread
         # Before the first read: the kernel goes on with what it has begun.
         files.read_ahead_by_hand(fd)
+        # Whether it makes sense to ask what is in memory; if not, everything counts as held.
+        self._tells = files.tells_what_is_in_memory(fd)
         self._close = files.close
 
     def read(self, size: int, position: int) -> bytes:
@@ -53,10 +55,12 @@ class SegmentFile:
 
     def read_in_memory(self, size: int, position: int) -> bytes | None:
         """As `read`, but None if the disk would have to be asked."""
+        if not self._tells:
+            return self._pread(self.fd, size, position)
         return self._files.pread_in_memory(self.fd, size, position)
 
     def seems_in_memory(self, position: int, size: int) -> bool:
-        return self._files.seems_in_memory(self.fd, position, size)
+        return not self._tells or self._files.seems_in_memory(self.fd, position, size)
 
     def bring_into_memory(self, position: int, size: int) -> bool:
         """For threads: read the range into the page cache; whether the disk was asked."""

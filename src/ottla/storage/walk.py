@@ -24,9 +24,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Protocol
 
-from crc32c import crc32c
-
 from ottla.record.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE, MAGIC_AT, HeaderFields
+from ottla.record.checksum import crc32c
 from ottla.record.errors import CorruptBatch, Truncated, UnsupportedMagic
 from ottla.storage.segment_file import SegmentFile
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from ottla.record.batch import CONTROL_BIT, read_header
+from ottla.record.batch import CONTROL_BIT, read_header, stamp
 from ottla.storage.append import read_marker
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError, TopicIdMismatch
@@ -250,15 +250,35 @@ class World:
                 base_sequence=sequence,
                 transactional=transactional,
             )
+        # Either way that batches go; the short one is not for markers and transactions.
+        if len(value) % 2 and self._append_plainly(log, model, buffer):
+            return
         append = log.prepare(buffer, self.ids, self.now, origin)
         stored = Stored(append.base_offset, append.last_offset, bytes(buffer))
         model.in_flight = stored
         log.write(append)
         log.commit(append)
-        log.advance_high_watermark(log.log_end_offset)
         assert append.base_offset == model.end
+        self._appended(log, model, stored)
+
+    def _append_plainly(self, log: Log, model: Model, buffer: bytearray) -> bool:
+        stamped = bytearray(buffer)
+        stamp(stamped, 0, model.end, self.ids)
+        last_offset = model.end + read_header(buffer).last_offset_delta
+        stored = Stored(model.end, last_offset, bytes(stamped))
+        before, model.in_flight = model.in_flight, stored
+        offset = log.append_plainly(memoryview(buffer), self.ids, self.now)
+        model.in_flight = before
+        if offset < 0:
+            return False
+        assert (offset, buffer) == (model.end, stamped)
+        self._appended(log, model, stored)
+        return True
+
+    def _appended(self, log: Log, model: Model, stored: Stored) -> None:
+        log.advance_high_watermark(log.log_end_offset)
         model.batches.append(stored)
-        model.end = append.last_offset + 1
+        model.end = stored.last_offset + 1
         model.in_flight = None
 
     def work(self) -> None:

@@ -295,37 +295,33 @@ def read_all(wire: Wire, topic: Topic, index: int = 0, offset: int = 0) -> list[
     ]
 
 
-def list_offset(
-    wire: Wire,
+def list_offsets_request(
     topic: Topic,
     timestamp: int,
     *,
-    version: int = 6,
     index: int = 0,
     isolation_level: int = 0,
     current_leader_epoch: int = -1,
     max_num_offsets: int = 1,
-) -> ListOffsetsPartitionResponse:
-    response = wire.call(
-        ListOffsetsRequest(
-            isolation_level=isolation_level,
-            topics=[
-                ListOffsetsTopic(
-                    name=topic.name,
-                    partitions=[
-                        ListOffsetsPartition(
-                            partition_index=index,
-                            timestamp=timestamp,
-                            current_leader_epoch=current_leader_epoch,
-                            max_num_offsets=max_num_offsets,
-                        )
-                    ],
-                )
-            ],
-        ),
-        ListOffsetsResponse,
-        version,
+) -> ListOffsetsRequest:
+    wanted = ListOffsetsPartition(
+        partition_index=index,
+        timestamp=timestamp,
+        current_leader_epoch=current_leader_epoch,
+        max_num_offsets=max_num_offsets,
     )
+    return ListOffsetsRequest(
+        isolation_level=isolation_level,
+        topics=[ListOffsetsTopic(name=topic.name, partitions=[wanted])],
+    )
+
+
+def list_offset(
+    wire: Wire, topic: Topic, timestamp: int, *, version: int = 6, **wanted: int
+) -> ListOffsetsPartitionResponse:
+    """As `list_offsets_request` asks it."""
+    request = list_offsets_request(topic, timestamp, **wanted)
+    response = wire.call(request, ListOffsetsResponse, version)
     (answer,) = response.topics[0].partitions
     return answer
 

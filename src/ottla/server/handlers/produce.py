@@ -58,7 +58,7 @@ from ottla.record.codecs import Codec
 from ottla.record.errors import InvalidBatch, InvalidRecord
 from ottla.server import many_batches
 from ottla.server.api import Api, Serve, decode_request, handles_raw
-from ottla.server.connection import Connection, Slot
+from ottla.server.connection import Connection, Kept, Slot
 from ottla.server.failures import error_code, error_message
 from ottla.server.lanes import SLOW_WRITE_SECONDS, Transform
 from ottla.server.verification import Client, Verdict, is_open, verify
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 _FIRST_FLEXIBLE = 9
 _FIRST_TOPIC_IDS = 13
 _FIRST_FORMAT_2 = 3
+_FIRST_ZSTD = 7
 _ZSTD = int(Codec.ZSTD)
 # What the general way has to look at.
 _SPECIAL = TRANSACTIONAL_BIT | CONTROL_BIT
@@ -94,8 +95,15 @@ _NO_TAGS = b"\0\0\0"
 _clock = time.perf_counter
 _time = time.time
 _ACKS = (1, -1)
+# What is told of an append: base offset, append time (-1: the producer's times count), and where the
+# log starts.
+Appended = tuple[int, int, int]
 # The client that Kafka lets write to internal topics: its own administration tools.
 ADMIN_CLIENT_ID = "__admin_client"
+
+
+def _outcome(done: Append) -> Appended:
+    return done.base_offset, done.log_append_time, done.log_start_offset
 
 
 def _old_layout(version: int, length: int) -> struct.Struct:
@@ -143,24 +151,31 @@ def bind(broker: Broker, _: Api) -> Serve:
         for version in range(14)
     ]
 
-    def append(target: Partition, view: memoryview, version: int) -> Append | None:
+    def append(target: Partition, view: memoryview, version: int) -> Appended | None:
         """Append if nothing about the batch or the partition asks for a closer look."""
         if (
             target.lane is not None
             or not target.plain
-            or view[MAGIC_AT] != 2
-            # Less than a whole batch, or more than one.
-            or _read_batch_length(view, BATCH_LENGTH_AT)[0] + LENGTH_OVERHEAD != len(view)
+            or (version < _FIRST_ZSTD and view[ATTRIBUTES_AT + 1] & CODEC_MASK == _ZSTD)
         ):
             return None
-        attributes = view[ATTRIBUTES_AT + 1]
-        if attributes & _SPECIAL or (attributes & CODEC_MASK == _ZSTD and version < 7):
-            return None
         started = _clock()
+        now_ms = int(_time() * 1000)
         try:
             if lanes.slow and lanes.is_slow(target.log.folder):
                 return None
-            done = target.append(view, int(_time() * 1000))
+            base_offset = target.append_plainly(view, now_ms)
+            if base_offset >= 0:
+                done = base_offset, -1, target.log.log_start_offset
+            elif (
+                view[MAGIC_AT] != 2
+                # Less than a whole batch, or more than one.
+                or _read_batch_length(view, BATCH_LENGTH_AT)[0] + LENGTH_OVERHEAD != len(view)
+                or view[ATTRIBUTES_AT + 1] & _SPECIAL
+            ):
+                return None
+            else:
+                done = _outcome(target.append(view, now_ms))
         except (InvalidBatch, StorageError):
             # The general way meets the same refusal and words the answer.
             return None
@@ -199,21 +214,22 @@ def bind(broker: Broker, _: Api) -> Serve:
         done = append(found[index], view[records_at:stop], version)
         if done is None:
             return False
+        base_offset, append_time, start_offset = done
         layout = layouts[version](length)
         if version >= 8:
             reply = layout.pack(
                 layout.size - 4, correlation_id, 1, length, name, 1, index, 0,
-                done.base_offset, done.log_append_time, done.log_start_offset, 0, -1, 0,
+                base_offset, append_time, start_offset, 0, -1, 0,
             )  # fmt: skip
         elif version >= 5:
             reply = layout.pack(
                 layout.size - 4, correlation_id, 1, length, name, 1, index, 0,
-                done.base_offset, done.log_append_time, done.log_start_offset, 0,
+                base_offset, append_time, start_offset, 0,
             )  # fmt: skip
         else:
             reply = layout.pack(
                 layout.size - 4, correlation_id, 1, length, name, 1, index, 0,
-                done.base_offset, done.log_append_time, 0,
+                base_offset, append_time, 0,
             )  # fmt: skip
         connection.answer(reply)
         return True
@@ -265,16 +281,17 @@ def bind(broker: Broker, _: Api) -> Serve:
         done = append(found[index], view[records_at : stop - 3], version)
         if done is None:
             return False
+        base_offset, append_time, start_offset = done
         layout = layouts[version](length)
         if version >= _FIRST_TOPIC_IDS:
             reply = layout.pack(
-                layout.size - 4, correlation_id, 0, 2, name, 2, index, 0, done.base_offset,
-                done.log_append_time, done.log_start_offset, 1, 0, 0, 0, 0, 0,
+                layout.size - 4, correlation_id, 0, 2, name, 2, index, 0, base_offset,
+                append_time, start_offset, 1, 0, 0, 0, 0, 0,
             )  # fmt: skip
         else:
             reply = layout.pack(
                 layout.size - 4, correlation_id, 0, 2, length + 1, name, 2, index, 0,
-                done.base_offset, done.log_append_time, done.log_start_offset, 1, 0, 0, 0, 0, 0,
+                base_offset, append_time, start_offset, 1, 0, 0, 0, 0, 0,
             )  # fmt: skip
         connection.answer(reply)
         return True
@@ -286,16 +303,20 @@ def bind(broker: Broker, _: Api) -> Serve:
         stop: int,
         version: int,
         correlation_id: int,
-    ) -> list[Append] | None:
+    ) -> list[Appended] | None:
         """None if it is answered; otherwise what was appended before a part that needs a closer
         look."""
-        appended: list[Append] = []
+        appended: list[Appended] = []
         request = many_batches.find(view, at, stop, version)
         if request is None or request[0] not in _ACKS:
             return appended
         topics = request[1]
         known = by_id if version >= _FIRST_TOPIC_IDS else by_raw_name
         answer = many_batches.Answer(version, correlation_id, len(topics))
+        part = answer.part
+        plainly = version >= _FIRST_ZSTD and not lanes.slow
+        started = _clock()
+        now_ms = int(_time() * 1000)
         for key, parts in topics:
             found = known.get(key)
             if found is None:
@@ -305,11 +326,27 @@ def bind(broker: Broker, _: Api) -> Serve:
             for index, start, end in parts:
                 if not 0 <= index < count or end - start < HEADER_SIZE:
                     return appended
-                done = append(found[index], view[start:end], version)
-                if done is None:
-                    return appended
+                target = found[index]
+                base_offset = -1
+                if plainly and target.plain and target.lane is None:
+                    try:
+                        base_offset = target.append_plainly(view[start:end], now_ms)
+                    except StorageError:
+                        return appended
+                if base_offset >= 0:
+                    done = base_offset, -1, target.log.log_start_offset
+                else:
+                    closer = append(target, view[start:end], version)
+                    if closer is None:
+                        return appended
+                    done = closer
                 appended.append(done)
-                answer.part(index, done.base_offset, done.log_append_time, done.log_start_offset)
+                part(index, done)
+                took = _clock() - started
+                if took > SLOW_WRITE_SECONDS:
+                    lanes.mark_slow(target.log.folder, took)
+                    plainly = False
+                started += took
         connection.answer(answer.frame())
         return None
 
@@ -321,7 +358,7 @@ def bind(broker: Broker, _: Api) -> Serve:
         version: int,
         correlation_id: int,
     ) -> None:
-        appended: Sequence[Append] | None = ()
+        appended: Sequence[Appended] | None = ()
         # The smallest request that can hold a batch is longer than what either way reads blindly.
         if stop - at > HEADER_SIZE + _OLD_START:
             if version >= _FIRST_FLEXIBLE:
@@ -350,7 +387,7 @@ class _General:
         request: ProduceRequest,
         version: int,
         correlation_id: int,
-        appended: Sequence[Append] = (),
+        appended: Sequence[Appended] = (),
     ) -> None:
         self.broker = broker
         self.connection = connection
@@ -363,7 +400,7 @@ class _General:
         self.slot: Slot | None = None
         # What the coordinator said of the partitions of a transaction, as far as it was asked.
         self.verdict: dict[tuple[str, int], ErrorCode] = {}
-        self.copied = 0
+        self.kept: list[Kept] = []
         # What was appended of the request's first partitions before one was met that needs this way.
         self.appended = iter(appended)
 
@@ -395,7 +432,7 @@ class _General:
         if waiting:
             # The requests behind this one must not overtake it.
             self.slot = self.connection.reserve(exclusive=True)
-            self._copy()
+            self._keep()
 
     def _beginning(self) -> dict[Identity, list[tuple[str, int]]]:
         """The partitions that hold no batch of the transaction yet, by its producer; one, usually."""
@@ -424,14 +461,14 @@ class _General:
                     continue
         return begins
 
-    def _copy(self) -> None:
+    def _keep(self) -> None:
         """Keep the batches: the buffer that they stand in is the next request's."""
         for topic in self.request.topic_data:
             for data in topic.partition_data:
                 if data.records is not None:
-                    data.records = memoryview(bytearray(data.records))
-                    self.copied += len(data.records)
-        self.connection.hold(self.copied)
+                    kept = self.connection.keep(data.records)
+                    data.records = memoryview(kept.data)
+                    self.kept.append(kept)
 
     def _find(self, topic: TopicProduceData) -> list[Partition] | None:
         partitions = self.broker.partitions
@@ -441,8 +478,6 @@ class _General:
 
     def _append(self) -> None:
         by_id = self.version >= _FIRST_TOPIC_IDS
-        if self.copied:
-            self.connection.release(self.copied)
         for topic in self.request.topic_data:
             found = self._find(topic)
             answers = [self._begin(found, data, by_id) for data in topic.partition_data]
@@ -451,6 +486,8 @@ class _General:
                     name=topic.name, topic_id=topic.topic_id, partition_responses=answers
                 )
             )
+        for kept in self.kept:
+            kept.release()
         self.open -= 1
         if not self.open:
             self._answer()
@@ -480,13 +517,11 @@ class _General:
             assert records is not None
             lanes = self.broker.lanes
             if transform is None and target.lane is None and not lanes.is_slow(target.log.folder):
-                self._fill(answer, target.append(records, int(_time() * 1000)))
+                self._fill(answer, _outcome(target.append(records, int(_time() * 1000))))
             else:
                 self.open += 1
-                # Copied, because the buffer that it stands in is the next request's.
-                copy = bytearray(records)
-                self.connection.hold(len(copy))
-                lanes.append(target, copy, partial(self._done, answer, len(copy)), transform)
+                kept = self.connection.keep(records)
+                lanes.append(target, kept.data, partial(self._done, answer, kept), transform)
         except (ProtocolError, InvalidBatch, StorageError) as error:
             self._refuse(answer, error)
         return answer
@@ -528,7 +563,7 @@ class _General:
         if attributes & CONTROL_BIT:
             raise InvalidRecord("producers do not write control batches")
         codec = attributes & CODEC_MASK
-        if codec == _ZSTD and self.version < 7:
+        if codec == _ZSTD and self.version < _FIRST_ZSTD:
             raise ProtocolError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if attributes & TRANSACTIONAL_BIT:
             if not self.request.transactional_id:
@@ -539,22 +574,21 @@ class _General:
         return workers.transform(config, codec)
 
     def _done(
-        self, answer: PartitionProduceResponse, size: int, result: Append | Exception
+        self, answer: PartitionProduceResponse, kept: Kept, result: Append | Exception
     ) -> None:
-        self.connection.release(size)
+        # Where it failed, a thread may have been left behind.
+        kept.release(reusable=not isinstance(result, Exception))
         if isinstance(result, Exception):
             self._refuse(answer, result)
         else:
-            self._fill(answer, result)
+            self._fill(answer, _outcome(result))
         self.open -= 1
         if not self.open:
             self._answer()
 
     @staticmethod
-    def _fill(answer: PartitionProduceResponse, done: Append) -> None:
-        answer.base_offset = done.base_offset
-        answer.log_append_time_ms = done.log_append_time
-        answer.log_start_offset = done.log_start_offset
+    def _fill(answer: PartitionProduceResponse, done: Appended) -> None:
+        answer.base_offset, answer.log_append_time_ms, answer.log_start_offset = done
 
     def _refuse(self, answer: PartitionProduceResponse, error: Exception) -> None:
         code = error_code(error)
