@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from ottla.cli import record_reader, record_writer
 from ottla.cli.app import app
 from ottla.cli.failures import Failure
+from ottla.cli.record_lines import RecordLines
 from ottla.testing import BrokerProcess
 
 TIMEOUT = 60
@@ -66,6 +67,24 @@ def test_a_broker_that_goes_away_while_it_is_written_to(
         writer.flush()
     writer.abandon()
     assert writer.delivered == 1
+
+
+def test_a_broker_that_goes_away_while_columns_are_written(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_writer, "DELIVERY_TIMEOUT", 0.5)
+    assert _ottla(broker, "topic", "create", "t").exit_code == 0
+    writer = record_writer.RecordWriter(broker.bootstrap, "t", acks="all", codec="none")
+    records, _ = RecordLines().columns(1, [b"line"] * 700)
+    assert records is not None
+    writer.write(records)
+    writer.flush()
+    broker.kill()
+    writer.write(records)
+    with pytest.raises(Failure, match=f"nothing answers at {broker.bootstrap}"):
+        writer.flush()
+    writer.abandon()
+    assert (writer.given, writer.delivered) == (1400, 700)
 
 
 def test_two_brokers_on_one_port_or_one_folder(broker: BrokerProcess, tmp_path: Path) -> None:

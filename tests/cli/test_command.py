@@ -172,7 +172,7 @@ def test_an_interrupted_producer_sends_what_it_has_read(bootstrap: str, topic: s
         _wait_for_offset(topic, 2, environment)
         producer.send_signal(signal.SIGINT)
         assert producer.wait(TIMEOUT) == 130
-        assert producer.stderr.read() == b""
+        assert producer.stderr.read().decode() == f"2 records sent to {topic}\n"
         assert len(producer.stdout.read().splitlines()) == 2
 
 

@@ -12,9 +12,22 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+from ottla.cli import input_blocks, produce
+
 Run = Callable[..., Result]
 
 NOW = time.time_ns() // 1_000_000
+
+
+@pytest.fixture(params=["one by one", "as columns"])
+def sent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways in which lines are sent: few, and many at once."""
+    if request.param == "as columns":
+        monkeypatch.setattr(produce, "COLUMNS_FROM", 0)
+        monkeypatch.setattr(produce, "COLUMNS_OF_AT_LEAST", 1)
+
+
+both_ways = pytest.mark.usefixtures("sent")
 
 
 def _consumed(ottla: Run, *words: Any) -> list[dict[str, Any]]:
@@ -25,6 +38,7 @@ def _values(ottla: Run, *words: Any) -> list[str]:
     return [record["value"] for record in _consumed(ottla, *words)]
 
 
+@both_ways
 def test_lines(ottla: Run, topic: str) -> None:
     ottla("topic", "create", topic)
     ottla("produce", topic, stdin=b"one\n\nthree\xc3\xa4\nno newline")
@@ -36,6 +50,7 @@ def test_a_topic_is_created_on_first_use(ottla: Run, topic: str) -> None:
     assert ottla("consume", topic).stdout == "hello\n"
 
 
+@both_ways
 def test_keys_headers_and_partition(ottla: Run, topic: str) -> None:
     ottla("topic", "create", topic, "-p", 2)
     ottla(
@@ -63,6 +78,7 @@ def test_keys_headers_and_partition(ottla: Run, topic: str) -> None:
     assert meta[3:] == ["a=1,a=2,empty=", "v:1\n"]
 
 
+@both_ways
 def test_one_key_for_all(ottla: Run, topic: str) -> None:
     ottla("topic", "create", topic, "-p", 8)
     ottla("produce", topic, "--key", "same", stdin="1\n2\n3\n")
@@ -71,6 +87,7 @@ def test_one_key_for_all(ottla: Run, topic: str) -> None:
     assert len({record["partition"] for record in records}) == 1
 
 
+@both_ways
 def test_keys_choose_partitions_as_in_java(ottla: Run, topic: str) -> None:
     ottla("topic", "create", topic, "-p", 10)
     ottla("produce", topic, "-K", ":", stdin="21:x\nfoobar:x\n")
@@ -93,6 +110,7 @@ def _murmur2(data: bytes) -> int:
     return (h ^ (h >> 15)) & 0x7FFFFFFF
 
 
+@both_ways
 def test_nulls_and_delimiters(ottla: Run, topic: str) -> None:
     ottla("topic", "create", topic)
     ottla("produce", topic, "-K", "=", "--null-marker", "NIL", "-D", ";", stdin="a=NIL;NIL=b;")
@@ -111,6 +129,7 @@ def test_the_whole_input_as_one_record(ottla: Run, topic: str) -> None:
     assert ottla("consume", topic, "--delimiter", "").stdout_bytes == data
 
 
+@both_ways
 def test_json_there_and_back(ottla: Run, topic: str) -> None:
     ottla("topic", "create", topic, "-p", 3)
     lines = [
@@ -241,6 +260,7 @@ def test_an_offset_outside(ottla: Run, topic: str) -> None:
     )
 
 
+@both_ways
 def test_a_record_that_is_too_large(ottla: Run, topic: str) -> None:
     ottla("topic", "create", topic, "-c", "max.message.bytes=1000")
     result = ottla("produce", topic, stdin="small\n" + "x" * 5000 + "\n", fails=1)
@@ -248,6 +268,7 @@ def test_a_record_that_is_too_large(ottla: Run, topic: str) -> None:
     assert result.stderr.count("\n") == 1
 
 
+@both_ways
 def test_a_record_of_several_megabytes(ottla: Run, topic: str) -> None:
     ottla("topic", "create", topic, "-c", "max.message.bytes=10000000")
     line = "y" * 5_000_000 + "\n"
@@ -269,6 +290,7 @@ def test_a_record_of_several_megabytes(ottla: Run, topic: str) -> None:
         (("-K", ":"), "a:1\nb\n", "line 2 has no key separator ':'"),
     ],
 )
+@both_ways
 def test_bad_input(
     ottla: Run, topic: str, words: tuple[str, ...], stdin: str, sentence: str
 ) -> None:
@@ -276,6 +298,38 @@ def test_bad_input(
     result = ottla("produce", topic, *words, stdin=stdin, fails=1)
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("words", "good", "bad", "sentence"),
+    [
+        (("-K", ":"), "k:{}", "no key", "line 901 has no key separator ':'"),
+        (("--json",), '{{"value": "{}"}}', "no json", "line 901 is not JSON"),
+        (("--json",), '{{"value": "{}"}}', '{"partition": 7}', "has no partition 7"),
+    ],
+)
+def test_what_is_before_a_bad_line_is_sent(
+    ottla: Run, topic: str, words: tuple[str, ...], good: str, bad: str, sentence: str
+) -> None:
+    ottla("topic", "create", topic)
+    before = [good.format(number) for number in range(900)]
+    result = ottla("produce", topic, *words, stdin="\n".join([*before, bad, *before]), fails=1)
+    assert sentence in result.stderr
+    assert "(900 records before it were sent)" in result.stderr
+    assert _values(ottla, topic) == [str(number) for number in range(900)]
+
+
+def test_records_keep_their_order_when_there_are_many(
+    ottla: Run, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "COLUMNS_FROM", 3000)
+    monkeypatch.setattr(input_blocks, "READ_SIZE", 10_000)
+    monkeypatch.setattr(input_blocks, "BLOCK_SIZE", 20_000)
+    ottla("topic", "create", topic)
+    lines = "".join(f"line {number}\n" for number in range(20_000)) + "the rest"
+    ottla("produce", topic, stdin=lines)
+    assert ottla("consume", topic).stdout == lines + "\n"
 
 
 @pytest.mark.parametrize(

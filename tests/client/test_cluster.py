@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -61,6 +62,7 @@ from ottla.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from ottla.testing import BrokerProcess, free_port
+from ottla.wire.errors import WireError
 
 TOPIC_ID = b"0123456789abcdef"
 
@@ -415,3 +417,23 @@ async def test_wrong_credentials_are_told_at_once(kafka: Kafka) -> None:
         with pytest.raises(AuthenticationError, match="Invalid username or password"):
             await admin.list_topics(timeout=60)
     await admin.close()
+
+
+async def test_an_attempt_to_connect_that_nobody_waits_for_any_more() -> None:
+    """It may fail when it likes: asyncio must not complain that nobody has heard of it."""
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: complaints.append(context["message"])
+    )
+    cluster = make_cluster(f"127.0.0.1:{free_port()}", **{"reconnect.backoff.ms": 50})
+    with pytest.raises(WireError):
+        await cluster.refresh()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await cluster.refresh()  # waits for the back-off to be over
+    (line,) = cluster._connections._lines.values()
+    assert line.opening is not None
+    await asyncio.wait([line.opening])
+    gc.collect()
+    await cluster.close()
+    assert complaints == []

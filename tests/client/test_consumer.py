@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from ottla.client.errors import (
     CorruptRecords,
     NoStartingOffset,
     OffsetOutOfRange,
+    TimedOut,
     TopicNotFound,
 )
 from ottla.client.positions import TopicPartition
@@ -368,6 +370,65 @@ def test_a_deleted_topic(bootstrap: str, admin: Admin, topic: str) -> None:
         admin.delete_topics([topic])
         with pytest.raises(TopicNotFound, match=topic):
             consumer.next_batch(timeout=PATIENCE)
+
+
+def test_a_topic_that_is_deleted_under_a_group(
+    bootstrap: str, admin: Admin, topic: str, group: str, kind: str
+) -> None:
+    """It is told, then given up; the commit of its offsets does not keep the member from going on."""
+    if kind == "older":
+        pytest.skip("its classic groups hear of it with the metadata, whenever these are refreshed")
+    other = topic + "-other"
+    admin.create_topic(topic)
+    admin.create_topic(other)
+    write_values(bootstrap, topic, 0, "a")
+    options = {"auto.offset.reset": "earliest", "metadata.max.age.ms": 200}
+    with Consumer(bootstrap, group=group, **options) as consumer:
+        consumer.subscribe([topic, other])
+        assert drain(consumer, 1) == ["a"]
+        admin.delete_topics([topic])
+        deadline = time.monotonic() + PATIENCE
+        while (topic, 0) in consumer.assignment:
+            assert time.monotonic() < deadline
+            with suppress(TopicNotFound):
+                consumer.next_batch(timeout=0.1)
+        write_values(bootstrap, other, 0, "b")
+        assert drain(consumer, 1) == ["b"]
+
+
+def test_reading_nothing(bootstrap: str, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    with Consumer(bootstrap) as consumer:
+        for call in (consumer.next_batch, consumer.next_record):
+            with pytest.raises(ConfigurationError, match="subscribe to topics or assign"):
+                call()
+        with pytest.raises(TopicNotFound, match="there is no partition 7; there are 1"):
+            consumer.assign({(topic, 7): 0})
+        consumer.assign({(topic, 0): 0})
+        assert consumer.next_batch(timeout=0.01) is None
+        admin.create_partitions(topic, 8)  # which the client has not heard of yet
+        consumer.assign({(topic, 7): 0})
+        write_values(bootstrap, topic, 7, "a")
+        assert drain(consumer, 1) == ["a"]
+        consumer.unsubscribe()
+        with pytest.raises(ConfigurationError):
+            next(iter(consumer.batches()))
+
+
+def test_a_broker_that_dies_under_a_bounded_read(tmp_path: Path, topic: str) -> None:
+    with BrokerProcess(tmp_path / "data") as process:
+        with Admin(process.bootstrap) as admin:
+            admin.create_topic(topic)
+        many = [build_batch(values("x" * 10_000)) for _ in range(300)]
+        write(process.bootstrap, topic, 0, many)
+        # There is not room for all of it.
+        options = {"queued.max.messages.kbytes": 100, "default.api.timeout.ms": 1000}
+        with Consumer(process.bootstrap, **options) as consumer:
+            batches = consumer.scan(topic)
+            assert next(iter(batches)).num_rows > 0
+            process.kill()
+            with pytest.raises(TimedOut, match="no broker has answered for 1 s"):
+                list(batches)
 
 
 def test_a_topic_that_was_made_anew(bootstrap: str, admin: Admin, topic: str, kind: str) -> None:

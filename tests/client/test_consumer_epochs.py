@@ -141,6 +141,43 @@ async def test_a_new_epoch_without_loss(version: int, leader: int) -> None:
         assert (last.node, last.wanted.current_leader_epoch) == (leader, 2)
 
 
+@pytest.mark.parametrize("tells", [True, False], ids=["answer names it", "metadata name it"])
+async def test_a_bounded_read_goes_on_at_a_new_leader(tells: bool) -> None:
+    """That nothing comes of the old one does not mean that nothing is left."""
+    async with two_replicas(at_once=2, tells_leader=tells) as world:
+        world.append(8)
+
+        def moved(fetched: Fetched) -> ErrorCode | None:
+            if fetched.wanted.fetch_offset == 4 and world.leader == 1:
+                world.elect(2)
+            return None
+
+        world.refuse = moved
+        async with consumer_of(world) as consumer, await consumer.scan(TOPIC, 0, 8) as scan:
+            found = [each async for rows in scan for each in rows.column("offset").to_pylist()]
+            assert found == list(range(8))
+
+
+async def test_a_bounded_read_ends_behind_records_that_are_not_to_be_seen() -> None:
+    """Also after an error that has passed."""
+    async with two_replicas(at_once=2) as world:
+        world.append(4)
+        refused: list[Fetched] = []
+
+        def once(fetched: Fetched) -> ErrorCode | None:
+            if fetched.wanted.fetch_offset == 2 and not refused:
+                refused.append(fetched)
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            return None
+
+        world.refuse = once
+        world.compacted_from = 3
+        async with consumer_of(world) as consumer, await consumer.scan(TOPIC, 0, 4) as scan:
+            found = [each async for rows in scan for each in rows.column("offset").to_pylist()]
+            assert found == [0, 1, 2]
+        assert refused
+
+
 async def test_a_broker_that_does_not_know_the_epoch_yet() -> None:
     async with two_replicas() as world:
         world.append(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import time
@@ -20,6 +21,7 @@ from ottla.client.consumer.classic import ClassicMembership
 from ottla.client.consumer.next_generation import NextGenerationMembership
 from ottla.client.errors import OttlaError, Unsupported
 from ottla.client.positions import TopicPartition
+from ottla.testing import BrokerProcess
 
 PATIENCE = 30  # seconds
 
@@ -50,9 +52,14 @@ def make(request: pytest.FixtureRequest, bootstrap: str, kind: str, group: str) 
         yield one
 
 
-def until(condition: Callable[[], bool], *, polling: tuple[Consumer, ...] = ()) -> None:
+def until(
+    condition: Callable[[], bool],
+    *,
+    polling: tuple[Consumer, ...] = (),
+    within: float = PATIENCE,
+) -> None:
     """Wait for the condition; the consumers go on asking for records meanwhile."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         for consumer in polling:
@@ -214,3 +221,25 @@ def test_an_assignor_that_is_none(bootstrap: str, admin: Admin, topic: str, grou
     with pytest.raises(OttlaError, match="not 'best'"):
         consumer.subscribe(topic)
     consumer.close()
+
+
+def test_a_member_that_comes_right_after_another_does_not_wait_for_its_next_heartbeat(
+    tmp_path: Path, topic: str
+) -> None:
+    """Coordinators assign at intervals; what was held back when it joined is asked for again."""
+    settings = {
+        "group.consumer.assignment.interval.ms": "1000",
+        "group.consumer.heartbeat.interval.ms": "15000",
+    }
+    with BrokerProcess(tmp_path / "data", settings=settings) as process:
+        with Admin(process.bootstrap) as admin:
+            admin.create_topic(topic)
+        write_values(process.bootstrap, topic, 0, *"ab")
+        for _ in range(3):
+            with Consumer(process.bootstrap, group="g", auto_offset_reset="earliest") as consumer:
+                consumer.subscribe(topic)
+                until(functools.partial(_has_some, consumer), within=12)
+
+
+def _has_some(consumer: Consumer) -> bool:
+    return bool(consumer.assignment)

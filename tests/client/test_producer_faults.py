@@ -172,6 +172,22 @@ def test_a_record_that_is_refused_does_not_stop_those_behind_it(
     assert numbers_in(meddler, topic) == [0, 2, 3, 4, 5]
 
 
+def test_a_table_tells_how_much_of_it_was_delivered(meddler: Meddler, topic: str) -> None:
+    meddler.begin(
+        lambda produced: ErrorCode.INVALID_RECORD if produced.number == 2 else Fate.FORWARD
+    )
+    values = pa.array([b"%040d" % number for number in range(150)])
+    producer = Producer(meddler.address, **SMALL)
+    written = producer.write(topic, pa.table({"value": values}))
+    with pytest.raises(InvalidRecords):
+        written.result(50)
+    with pytest.raises(InvalidRecords):
+        producer.close()
+    meddler.begin(lambda _: Fate.FORWARD)
+    assert 0 < written.delivered < 150
+    assert written.delivered == len(numbers_in(meddler, topic))
+
+
 def test_without_retries_the_first_failure_is_told(meddler: Meddler, topic: str) -> None:
     meddler.begin(lambda _: ErrorCode.NOT_ENOUGH_REPLICAS)
     with Producer(meddler.address, retries=0) as producer:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from typing import Any, NoReturn
@@ -33,6 +34,9 @@ from ottla.cli.failures import FAILED, INTERRUPTED, PIPE_CLOSED, Failure
 from ottla.cli.options import Json, help_group
 from ottla.cli.output import note, write_document, write_line
 from ottla.version import __version__
+
+# Set by a shell that wants to know how a command line may go on.
+COMPLETION_VARIABLE = "_OTTLA_COMPLETE"
 
 
 class _Ottla(TyperGroup):
@@ -126,7 +130,24 @@ def version(json: Json = False) -> None:
         write_line(f"ottla {__version__}")
 
 
+def _needed_for(words: list[str]) -> typer.Typer:
+    """The application with the one command that the words begin with: making all takes a while."""
+    if not words or COMPLETION_VARIABLE in os.environ:
+        return app
+    commands = [each for each in app.registered_commands if _name(each) == words[0]]
+    groups = [each for each in app.registered_groups if each.name == words[0]]
+    if not commands and not groups:
+        return app  # help, or a mistake: then the others are suggested
+    lean = copy.copy(app)
+    lean.registered_commands, lean.registered_groups = commands, groups
+    return lean
+
+
+def _name(command: Any) -> str:
+    return str(command.name or typer.main.get_command_name(command.callback.__name__))
+
+
 def run(words: list[str]) -> NoReturn:
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(_needed_for(words))
     command.main(args=words, prog_name="ottla")
     raise AssertionError("a command always exits")

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -21,13 +22,13 @@ from ottla.cli.demo_screen import Shown, alert_sentence, screen
 from ottla.cli.failures import INTERRUPTED, Failure, Misuse
 from ottla.cli.options import DEFAULT_SERVER
 from ottla.cli.output import plural, write_line, write_table
-from ottla.cli.spark import spark_session, telling_spark
+from ottla.cli.spark import starting_session, telling_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ottla.pipeline.weblogs import Weblogs
-    from ottla.pipeline.weblogs_results import Results, ResultsReader
+    from ottla.pipeline.weblogs_results import Results
     from ottla.pipeline.weblogs_site import Site
 
 TOPIC: Final = "weblogs"
@@ -83,12 +84,22 @@ def demo(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise Failure(f"{folder}: {problem.strerror}") from None
-        with _broker(address, data, folder / "broker.log") as broker:
+        missing = _missing()
+        if once and missing:
+            raise Failure(missing)
+        log = folder / "broker.log"
+        with _broker(address, data, log) as broker, ExitStack() as running:
+            spark = None
+            if not missing:  # it takes longest, so nothing is awaited before
+                spark = running.enter_context(starting_session("demo", SPARK_SETTINGS))
+            _await_broker(broker, address, log)
             run = Demo(address, folder, rate, seed, broker)
-            if once:
-                run.once(stop)
+            if spark is None:
+                run.without_spark(stop, missing)
+            elif once:
+                run.once(stop, spark)
             else:
-                run.on(stop)
+                run.on(stop, spark)
     if stop.is_set():
         raise typer.Exit(INTERRUPTED)
 
@@ -111,97 +122,91 @@ class Demo:
         self._broker = broker
         self._notes: list[str] = []
 
-    def on(self, stop: threading.Event) -> None:
+    def on(self, stop: threading.Event, starting: Future[SparkSession]) -> None:
         """Until somebody stops it."""
         from ottla.pipeline.weblogs_results import ResultsReader
 
-        new = not (self._folder / "access.log").exists()
-        missing = _missing()
-        weblogs = None if missing else self._weblogs()
-        reader = ResultsReader(self._address, [] if weblogs is None else weblogs.results)
-        site = self._site(HISTORY if new else 0.0)
+        weblogs = self._weblogs()
+        reader = ResultsReader(self._address, weblogs.results)
+        site = self._site(self._history())
         shown = Shown(self._title(), reader.results, "Spark is starting")
+        with self._shown(site, shown) as update, ExitStack() as running:
+            running.callback(reader.stop)
+            reader.start()
+            self._watch(stop, update, site, until=starting.done)
+            if stop.is_set():
+                return
+            spark = _started(starting)
+            shown.doing = "the pipeline is starting"
+            update()
+            known = reader.results.records
+            running.enter_context(_warming(weblogs, spark))
+            queries = Queries(weblogs, spark)
+            running.callback(queries.stop)
+
+            def look() -> None:
+                queries.look()
+                shown.batch, shown.lag = queries.minutes.batch, queries.minutes.backlog
+                shown.table_rows = queries.table.rows
+                update()
+                if reader.results.records > known:
+                    queries.start_others()
+
+            self._watch(stop, look, site)
+
+    def without_spark(self, stop: threading.Event, missing: str) -> None:
+        """The broker, and the site's logs in a topic."""
+        from ottla.pipeline.weblogs_results import Results
+
+        doing = f"{missing}. Without it the pipeline does not run; the broker does"
+        site = self._site(self._history())
+        with self._shown(site, Shown(self._title(), Results(), doing)) as update:
+            self._watch(stop, update, site)
+
+    def _history(self) -> float:
+        return 0.0 if (self._folder / "access.log").exists() else HISTORY
+
+    @contextmanager
+    def _shown(self, site: Site, shown: Shown) -> Iterator[Callable[[], None]]:
+        """The site runs, and what is shown is on the screen; gives what brings that up to date."""
 
         def show() -> Shown:
             shown.rate, shown.lines, shown.notes = site.rate, site.lines, self._notes
             return shown
 
-        with ExitStack() as running:
-            running.callback(site.stop)
-            site.start()
-            if weblogs is not None:
-                running.callback(reader.stop)
-                reader.start()
-            else:
-                shown.doing = f"{missing}. Without it the pipeline does not run; the broker does"
+        site.start()
+        try:
             with screen(show) as display:
-                if weblogs is None:
-                    self._watch(stop, display.update, site)
-                else:
-                    self._stream(weblogs, stop, shown, display.update, reader, site)
+                display.update()
+                yield display.update
+        finally:
+            site.stop()
 
-    def _stream(
+    def _watch(
         self,
-        weblogs: Weblogs,
         stop: threading.Event,
-        shown: Shown,
-        update: Callable[[], None],
-        reader: ResultsReader,
+        look: Callable[[], None],
         site: Site,
+        until: Callable[[], bool] = lambda: False,
     ) -> None:
-        from ottla.pipeline.progress import Followed, runs
-
-        update()
-        known = reader.results.records
-        with _spark(stop) as spark:
-            if stop.is_set():
-                return
-            shown.doing = "the pipeline is starting"
-            update()
-            minutes, table, alerts = Followed("minutes"), Followed("table"), Followed("alerts")
-            queries = {minutes: weblogs.start_minutes(spark)}
-
-            def look() -> None:
-                for followed, query in queries.items():
-                    runs(followed, query)
-                if table not in queries and reader.results.records > known:
-                    # The first results come sooner if the others begin after them.
-                    queries[alerts] = weblogs.start_alerts(spark)
-                    queries[table] = weblogs.start_table(spark)
-                shown.batch, shown.lag, shown.table_rows = (
-                    minutes.batch,
-                    minutes.backlog,
-                    table.rows,
-                )
-                update()
-
-            try:
-                self._watch(stop, look, site)
-            finally:
-                for query in queries.values():
-                    query.stop()
-
-    def _watch(self, stop: threading.Event, look: Callable[[], None], site: Site) -> None:
-        while not stop.wait(LOOK_EVERY):
+        while not until() and not stop.wait(LOOK_EVERY):
             if self._broker.poll() is not None:
                 raise Failure(f"the broker has ended: {_last_line(self._folder / 'broker.log')}")
             if site.failure is not None:
                 raise Failure(f"the collector has failed: {site.failure}")
             look()
 
-    def once(self, stop: threading.Event) -> None:
+    def once(self, stop: threading.Event, starting: Future[SparkSession]) -> None:
         """A bounded amount of traffic, and all that is found in it."""
         from ottla.pipeline.progress import Followed, runs
         from ottla.pipeline.weblogs_results import ResultsReader
 
-        missing = _missing()
-        if missing:
-            raise Failure(missing)
         weblogs = self._weblogs()
         site = self._site(ONCE)
         site.once(time.time())
         write_line(f"{plural(site.lines, 'line')} of {site.log} sent to {TOPIC}")
-        with _spark(stop) as spark:
+        spark = _started(starting)
+        with _warming(weblogs, spark):
             queries = {
                 Followed(name): query for name, query in weblogs.start(spark, once=True).items()
             }
@@ -238,13 +243,61 @@ class Demo:
         return Site(self._address, TOPIC, self._folder, traffic, self._notes.append)
 
 
-@contextmanager
-def _spark(stop: threading.Event) -> Iterator[SparkSession]:
-    from ottla.pipeline.progress import stop_signals
+class Queries:
+    """The queries of the pipeline. The first results come sooner if the others begin after them."""
 
-    # Again, for a session takes Ctrl-C for itself when it starts.
-    with spark_session("demo", None, preset=SPARK_SETTINGS) as spark, stop_signals(stop):
-        yield spark
+    def __init__(self, weblogs: Weblogs, spark: SparkSession) -> None:
+        from ottla.pipeline.progress import Followed
+
+        self.minutes, self.alerts, self.table = map(Followed, ("minutes", "alerts", "table"))
+        self._weblogs = weblogs
+        self._spark = spark
+        self._running = {self.minutes: weblogs.start_minutes(spark)}
+
+    def start_others(self) -> None:
+        if self.table not in self._running:
+            self._running[self.alerts] = self._weblogs.start_alerts(self._spark)
+            self._running[self.table] = self._weblogs.start_table(self._spark)
+
+    def look(self) -> None:
+        """Take their progress; raises what one has failed with."""
+        from ottla.pipeline.progress import runs
+
+        for followed, query in self._running.items():
+            runs(followed, query)
+
+    def stop(self) -> None:
+        for query in self._running.values():
+            query.stop()
+
+
+def _started(starting: Future[SparkSession]) -> SparkSession:
+    from ottla.pipeline.session import use_in_this_thread
+
+    spark = starting.result()
+    use_in_this_thread(spark)
+    return spark
+
+
+@contextmanager
+def _warming(weblogs: Weblogs, spark: SparkSession) -> Iterator[None]:
+    from ottla.pipeline.session import use_in_this_thread
+    from ottla.pipeline.spark_errors import is_of_spark
+
+    def warm() -> None:
+        try:
+            use_in_this_thread(spark)
+            weblogs.warm(spark)
+        except Exception as error:
+            if not is_of_spark(error):  # the queries will tell of those
+                raise
+
+    thread = threading.Thread(target=warm, name="ottla-demo-warming")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def _missing() -> str:
@@ -310,7 +363,6 @@ def _broker(address: str, data: Path, log: Path) -> Iterator[subprocess.Popen[by
             preexec_fn=_end_with_parent,
         )
     try:
-        _await_broker(process, address, log)
         yield process
     finally:
         process.terminate()

@@ -6,6 +6,7 @@ FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130  # what a shell reports for a process that SIGINT ended
 PIPE_CLOSED = 141  # what a shell reports for a process that SIGPIPE ended
+HEADER_NOT_UTF_8 = "a header's name is not UTF-8, and no name can be anything else"
 
 
 class Failure(Exception):

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import enum
-import os
-import stat
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.failures import INTERRUPTED, Failure, Misuse
+from ottla.cli.failures import HEADER_NOT_UTF_8, INTERRUPTED, Failure, Misuse
+from ottla.cli.input_blocks import input_size, split_input
+from ottla.cli.interrupts import Interrupts
 from ottla.cli.options import DEFAULT_SERVER, Server, Topic, check_new_name
 from ottla.cli.output import note, plural, write_line
 from ottla.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from ottla.cli.record_text import OutgoingRecord
+    from ottla.cli.record_lines import RecordLines
+    from ottla.cli.record_writer import RecordWriter
 
-READ_SIZE = 256 * 1024
+# Records from which on columns pay: importing what makes them takes as long as sending so many. For a
+# file that is as large, they pay from the start.
+COLUMNS_FROM = 60_000
+COLUMNS_FROM_BYTES = 8 * 1024 * 1024
+COLUMNS_OF_AT_LEAST = 200  # records at once
+LARGEST_COLUMNS = 256 * 1024 * 1024  # bytes; lines that make more go one by one
 
 
 class Acks(enum.StrEnum):
@@ -34,39 +39,6 @@ class CodecName(enum.StrEnum):
     SNAPPY = "snappy"
     LZ4 = "lz4"
     ZSTD = "zstd"
-
-
-def split_input(delimiter: bytes) -> Iterator[bytes]:
-    """Pieces of standard input as they come; an empty delimiter makes the whole input one piece.
-
-    What follows the last delimiter counts only when it is not empty, as in text files.
-    """
-    source = sys.stdin.buffer
-    if not delimiter:
-        yield source.read()
-        return
-    # read1 hands over what is there, so that a slow writer's lines are not held back.
-    read = getattr(source, "read1", source.read)
-    pending: list[bytes] = []
-    while chunk := read(READ_SIZE):
-        if len(delimiter) == 1 and delimiter not in chunk:
-            pending.append(chunk)  # joined once the piece ends: a huge one is not copied each time
-            continue
-        pieces = b"".join([*pending, chunk]).split(delimiter)
-        pending = [pieces.pop()]
-        yield from pieces
-    rest = b"".join(pending)
-    if rest:
-        yield rest
-
-
-def _input_size() -> int | None:
-    """How much there is to read, where that is known: a file, not a pipe."""
-    try:
-        status = os.fstat(sys.stdin.fileno())
-    except (OSError, ValueError):
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def produce(
@@ -137,7 +109,8 @@ def produce(
     ottla produce orders --json < orders.jsonl
     ottla consume orders --json | ottla produce copy --json --repartition
     """
-    from ottla.cli.record_text import OutgoingRecord, parse_header, record_from_json, unescape
+    from ottla.cli.record_lines import RecordLines
+    from ottla.cli.record_text import parse_header, unescape
     from ottla.cli.record_writer import RecordWriter
 
     check_new_name(topic)
@@ -148,71 +121,110 @@ def produce(
     if key_separator == "":
         raise Misuse("--key-separator cannot be empty")
     ending = unescape(delimiter, "--delimiter")
-    separator = None if key_separator is None else unescape(key_separator, "--key-separator")
     marker = None if null_marker is None else null_marker.encode("utf-8", "surrogateescape")
-    fixed_key = None if key is None else key.encode("utf-8", "surrogateescape")
-    headers = tuple(parse_header(text) for text in header or ())
-
-    def parse(number: int, piece: bytes) -> OutgoingRecord | None:
-        if json_lines:
-            if not piece.strip():
-                return None
-            record = record_from_json(piece, f"line {number}")
-            return record._replace(
-                headers=record.headers + headers,
-                partition=None if repartition else record.partition,
-            )
-        record_key, value = fixed_key, piece
-        if separator is not None:
-            record_key, found, value = piece.partition(separator)
-            if not found:
-                raise Failure(f"line {number} has no key separator '{key_separator}'")
-        return OutgoingRecord(
-            None if record_key == marker else record_key,
-            None if value == marker else value,
-            headers,
-        )
-
+    lines = RecordLines(
+        json=json_lines,
+        repartition=repartition,
+        key=None if key is None else key.encode("utf-8", "surrogateescape"),
+        separator=None if key_separator is None else unescape(key_separator, "--key-separator"),
+        separator_shown=key_separator or "",
+        null_marker=marker,
+        headers=tuple(parse_header(text) for text in header or ()),
+        partition=partition,
+    )
     interactive = sys.stdin.isatty()
     writer = RecordWriter(server, topic, acks=acks.value, codec=codec.value)
     if report:
         writer.on_delivered = _report
     if interactive:
         note(f"Each line becomes a record of {topic}; Ctrl-D ends.")
-    size = None if interactive else _input_size()
+    size = None if interactive else input_size()
+    interrupts = Interrupts()
     try:
-        with Progress(f"to {topic}", size, wanted=not interactive, in_bytes=True) as progress:
-            for number, piece in enumerate(split_input(ending), start=1):
-                record = parse(number, piece)
-                if record is not None:
-                    writer.send(
-                        record.key,
-                        record.value,
-                        record.headers,
-                        record.partition if partition is None else partition,
-                        record.timestamp,
-                    )
-                    if interactive:
-                        writer.flush()  # so that a refusal is told where it happened
-                        sys.stdout.flush()
-                progress.advance(len(piece) + len(ending))
+        with (
+            interrupts,
+            Progress(f"to {topic}", size, wanted=not interactive, in_bytes=True) as bar,
+        ):
+            first = 1
+            columns_from = None if interactive or report else _columns_from(size)
+            for pieces in split_input(ending, interrupts):
+                _send(writer, lines, first, pieces, columns_from)
+                if interactive:
+                    writer.flush()  # so that a refusal is told where it happened
+                    sys.stdout.flush()
+                first += len(pieces)
+                bar.advance(sum(map(len, pieces)) + len(ending) * len(pieces))
             writer.flush()
     except Failure as failure:
-        _give_up(writer.delivered, failure)
-        writer.abandon()
+        _give_up(writer, failure)
         raise
     except KeyboardInterrupt:
-        # What was read is the user's; it is sent before the command ends.
-        writer.flush()
+        _end_early(writer, topic, patient=not interrupts.impatient)
         raise typer.Exit(INTERRUPTED) from None
     if sys.stderr.isatty():
         note(f"{plural(writer.delivered, 'record')} sent to {topic}")
 
 
-def _give_up(delivered: int, failure: Failure) -> None:
-    if delivered:
-        verb = "was" if delivered == 1 else "were"
-        failure.message += f" ({plural(delivered, 'record')} before it {verb} sent)"
+def _columns_from(size: int | None) -> int:
+    return 0 if size is not None and size >= COLUMNS_FROM_BYTES else COLUMNS_FROM
+
+
+def _send(
+    writer: RecordWriter,
+    lines: RecordLines,
+    first: int,
+    pieces: list[bytes],
+    columns_from: int | None,
+) -> None:
+    """Send the records of lines, of which the first has this number."""
+    many = len(pieces) >= COLUMNS_OF_AT_LEAST
+    if (
+        many
+        and columns_from is not None
+        and first + len(pieces) > columns_from
+        and sum(map(len, pieces)) <= LARGEST_COLUMNS
+    ):
+        try:
+            records, failure = lines.columns(first, pieces)
+        except UnicodeEncodeError:
+            raise Failure(HEADER_NOT_UTF_8) from None
+        if records is not None:
+            writer.write(records)
+        if failure is not None:
+            writer.flush()
+            raise failure
+        return
+    for number, piece in enumerate(pieces, start=first):
+        try:
+            record = lines.record(number, piece)
+        except Failure:
+            writer.flush()
+            raise
+        if record is not None:
+            writer.send(*record)
+
+
+def _give_up(writer: RecordWriter, failure: Failure) -> None:
+    writer.abandon()
+    if writer.delivered:
+        verb = "was" if writer.delivered == 1 else "were"
+        failure.message += f" ({plural(writer.delivered, 'record')} before it {verb} sent)"
+
+
+def _end_early(writer: RecordWriter, topic: str, *, patient: bool) -> None:
+    """Ctrl-C. What was read is the user's; it is sent before the command ends, if he waits for it."""
+    try:
+        if patient:
+            writer.flush()
+    except Failure as failure:
+        _give_up(writer, failure)
+        raise
+    except KeyboardInterrupt:
+        pass  # then not
+    writer.abandon()
+    missing = writer.given - writer.delivered
+    left = f"; {missing} more were read, and the broker has not acknowledged them"
+    note(f"{plural(writer.delivered, 'record')} sent to {topic}{left if missing else ''}")
 
 
 def _report(partition: int, offset: int | None, timestamp: int) -> None:

@@ -1,7 +1,8 @@
 """Where `ottla produce` talks to a broker, by Ottla's own producer.
 
-Records are sent one by one: a command that is over in an instant has no time to import pyarrow. Every
-failure leaves as a `Failure` whose message is one sentence that says what to do.
+Few records are sent one by one: a command that is over in an instant has no time to import pyarrow.
+Many are written as columns. Every failure leaves as a `Failure` whose message is one sentence that says
+what to do.
 """
 
 from __future__ import annotations
@@ -11,15 +12,20 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from ottla.cli.addresses import check_servers
 from ottla.cli.closing import close_at_end
-from ottla.cli.failures import Failure
+from ottla.cli.failures import HEADER_NOT_UTF_8, Failure
 from ottla.cli.record_text import Headers
 from ottla.cli.telling import failure_of
 from ottla.client.errors import ClusterUnreachable, OttlaError, TimedOut
 from ottla.client.producer.batches import Delivery
 from ottla.client.producer.blocking import Producer
+from ottla.client.producer.core import WriteFuture
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 REQUEST_TIMEOUT = 15.0  # seconds for one answer
 TOPIC_PATIENCE = 3.0  # seconds for a topic that is being created
@@ -41,9 +47,11 @@ class RecordWriter:
         self.servers = check_servers(servers)
         self._topic = topic
         self._partitions: frozenset[int] | None = None
-        self._pending: deque[Future[Delivery]] = deque()
+        # What is sent and not yet acknowledged, in order, and of how many records it is.
+        self._pending: deque[tuple[Future[Delivery] | WriteFuture, int]] = deque()
         self._next_look = 0.0  # monotonic
-        self.delivered = 0
+        self.given = 0  # records
+        self.delivered = 0  # acknowledged
         self.on_delivered: Callable[[int, int | None, int], None] | None = None
         self._producer = Producer(
             self.servers,
@@ -66,14 +74,11 @@ class RecordWriter:
         partition: int | None,
         timestamp: int | None,
     ) -> None:
-        if self._partitions is None:
-            self._partitions = self._find_topic()
-        if partition is not None and partition not in self._partitions:
+        known = self._known_partitions()
+        if partition is not None and partition not in known:
             self.flush()
-            raise Failure(
-                f"topic '{self._topic}' has no partition {partition}; "
-                f"`ottla topic describe {self._topic}` shows those it has"
-            )
+            raise self._no_partition(partition)
+        self.given += 1
         try:
             sent = self._producer.send(
                 self._topic,
@@ -86,17 +91,42 @@ class RecordWriter:
         except OttlaError as error:
             raise self._failure(error) from error
         except UnicodeEncodeError:
-            raise Failure(
-                "a header's name is not UTF-8, and no name can be anything else"
-            ) from None
+            raise Failure(HEADER_NOT_UTF_8) from None
         except ValueError as error:
             raise Failure(str(error)) from None
-        self._pending.append(sent)
+        self._pending.append((sent, 1))
         now = time.monotonic()
         if now >= self._next_look or len(self._pending) > MOST_PENDING:
             self._next_look = now + LOOK_EVERY
-            while self._pending and (self._pending[0].done() or len(self._pending) > MOST_PENDING):
-                self._take_first()
+            self._take_done()
+
+    def write(self, records: pa.RecordBatch) -> None:
+        """Send many records, as columns. They come behind those that were sent before."""
+        known = self._known_partitions()
+        wrong = None
+        if "partition" in records.schema.names:
+            named = records.column("partition").to_pylist()
+            wrong = next(
+                (at for at, each in enumerate(named) if each is not None and each not in known),
+                None,
+            )
+            if wrong is not None:
+                records = records.slice(0, wrong)
+        self.given += records.num_rows
+        try:
+            self._pending.append((self._producer.write(self._topic, records), records.num_rows))
+        except OttlaError as error:
+            raise self._failure(error) from error
+        except ValueError as error:
+            raise Failure(str(error)) from None
+        self._take_done()
+        if wrong is not None:
+            self.flush()
+            raise self._no_partition(named[wrong])
+
+    def _take_done(self) -> None:
+        while self._pending and (self._pending[0][0].done() or len(self._pending) > MOST_PENDING):
+            self._take_first()
 
     def flush(self) -> None:
         """Wait until all that was sent is acknowledged."""
@@ -107,6 +137,24 @@ class RecordWriter:
         """Drop what is not yet sent, so that ending does not wait for it."""
         with suppress(OttlaError):
             self._producer.close(0)
+        # What there was behind a failure, or when nobody wanted to wait any longer.
+        for sent, count in self._pending:
+            if sent.done() and sent.exception() is None:
+                self.delivered += count
+            elif isinstance(sent, WriteFuture):
+                self.delivered += sent.delivered
+        self._pending.clear()
+
+    def _known_partitions(self) -> frozenset[int]:
+        if self._partitions is None:
+            self._partitions = self._find_topic()
+        return self._partitions
+
+    def _no_partition(self, partition: int) -> Failure:
+        return Failure(
+            f"topic '{self._topic}' has no partition {partition}; "
+            f"`ottla topic describe {self._topic}` shows those it has"
+        )
 
     def _find_topic(self) -> frozenset[int]:
         deadline = time.monotonic() + REQUEST_TIMEOUT
@@ -134,14 +182,14 @@ class RecordWriter:
 
     def _take_first(self) -> None:
         """Wait for the oldest record that is under way. Records are reported as they were sent."""
-        first = self._pending[0]
+        first, count = self._pending[0]
         try:
             delivery = first.result()
         except OttlaError as error:
             raise self._failure(error) from error
         self._pending.popleft()
-        self.delivered += 1
-        if self.on_delivered is not None:
+        self.delivered += count
+        if self.on_delivered is not None and isinstance(delivery, Delivery):
             # Without acknowledgement nobody knows the offset.
             offset = None if delivery.offset < 0 else delivery.offset
             self.on_delivered(delivery.partition, offset, delivery.timestamp)

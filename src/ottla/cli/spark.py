@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,6 +73,24 @@ def spark_session(
             yield spark
         finally:
             spark.stop()
+
+
+@contextmanager
+def starting_session(command: str, preset: Mapping[str, str]) -> Iterator[Future[SparkSession]]:
+    """As `spark_session`, for a command that has other things to do while Spark starts.
+
+    Raises what the start raises, if nobody has asked for it until the end.
+    """
+    from ottla.pipeline.session import log_file, session
+
+    silence_pyspark()
+    log = log_file(command)
+    with telling_spark(log), ThreadPoolExecutor(1, "ottla-spark") as thread:
+        starting = thread.submit(session, name=f"ottla {command}", settings=preset, log=log)
+        try:
+            yield starting
+        finally:
+            starting.result().stop()
 
 
 @contextmanager

@@ -102,7 +102,8 @@ class Admin:
 
     def close(self) -> None:
         """Close the connections."""
-        self._loop.run(self._admin.close())
+        if not self._loop.forked:
+            self._loop.run(self._admin.close())
 
     def __enter__(self) -> Self:
         return self

@@ -16,7 +16,6 @@ from ottla.client.admin_base import AdminPart, one_or_more
 from ottla.client.cluster import Broker, Coordinator, CoordinatorKind, LeaderOf
 from ottla.client.errors import TransactionNotFound, Unsupported, broker_error, raise_for
 from ottla.client.positions import TopicPartition
-from ottla.client.producer.transactions import newest_end
 from ottla.client.spreading import Coordinators, Leaders, Verdict, by_topic, spread
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_producers import (
@@ -391,6 +390,9 @@ class TransactionsAdmin(AdminPart):
         It may be said twice. Raises Fenced, or another BrokerError, if this transaction is not open
         and was not ended in this way.
         """
+        # Here, because it brings the whole producer with it, and few need this.
+        from ottla.client.producer.transactions import newest_end
+
         answer = await self.cluster.ask(
             EndTxnRequest(
                 transactional_id=transactional_id,

@@ -54,6 +54,7 @@ class Connections:
             return line.connection
         if line.opening is None:
             line.opening = asyncio.create_task(self._open(line))
+            line.opening.add_done_callback(_look_at_outcome)
         # Shielded: whoever gives up must not take the attempt from the others.
         return await asyncio.shield(line.opening)
 
@@ -125,3 +126,9 @@ class Connections:
         if attempts:
             await asyncio.gather(*attempts, return_exceptions=True)
         self._lines.clear()
+
+
+def _look_at_outcome(attempt: asyncio.Task[Connection]) -> None:
+    """All who waited for it may have given up; asyncio would complain that nobody knows it failed."""
+    if not attempt.cancelled():
+        attempt.exception()

@@ -1,7 +1,8 @@
 """The event loop behind the classes that block: one thread for all of them.
 
 It is started by the first call, ends when the interpreter does, and is forgotten by a forked child,
-which gets one of its own on its first call (what the parent had opened stays the parent's).
+which gets one of its own on its first call. What the parent had opened stays the parent's: clients made
+before the fork raise ClientForked in the child, and closing them there does nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from ottla.client.errors import ClientForked
+
 _Result = TypeVar("_Result")
 _STOP_PATIENCE: Final = 5.0  # seconds for what still runs when the interpreter ends
 
 
 class BackgroundLoop:
     """An event loop in a daemon thread."""
+
+    forked = False  # it is the parent's: its thread does not exist in this process
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -37,6 +42,9 @@ class BackgroundLoop:
 
         An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
         """
+        if self.forked:
+            coroutine.close()
+            self.check_own()
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError(
@@ -52,6 +60,9 @@ class BackgroundLoop:
 
     def submit(self, coroutine: Coroutine[Any, Any, _Result]) -> concurrent.futures.Future[_Result]:
         """Start the coroutine in the loop without waiting for it."""
+        if self.forked:
+            coroutine.close()
+            self.check_own()
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         self._submitted.add(future)
         future.add_done_callback(self._submitted.discard)
@@ -59,7 +70,16 @@ class BackgroundLoop:
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call the function in the loop, soon."""
+        self.check_own()
         self._loop.call_soon_threadsafe(function, *arguments)
+
+    def check_own(self) -> None:
+        """ClientForked in a child of the process that it was made in."""
+        if self.forked:
+            raise ClientForked(
+                "this client was made before the process forked, and its connections are the "
+                "parent's: make another one in the child"
+            )
 
     @property
     def is_current(self) -> bool:
@@ -114,6 +134,8 @@ def _stop_at_exit() -> None:
 def _forget_in_child() -> None:
     # The thread does not exist here, and its selector is shared with the parent: touch neither.
     global _current, _lock
+    if _current is not None:
+        _current.forked = True
     _current = None
     _lock = threading.Lock()
 

@@ -24,6 +24,8 @@ from ottla.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from ottla.protocol.messages.find_coordinator import (
@@ -99,7 +101,11 @@ class TwoReplicas:
     epoch: int = 1
     fetch_version: int = NEWEST_FETCH
     at_once: int = 1000  # records that a fetch brings
+    compacted_from: int = (
+        2**62
+    )  # records from this offset on are gone, although the log reaches further
     closest: int | None = None  # the replica that consumers are sent to
+    tells_leader: bool = False  # whether who is not the leader says who is (KIP-951)
     hidden: set[int] = field(default_factory=set)  # brokers that the metadata do not name
     silent: set[int] = field(default_factory=set)  # brokers that hang up when they are fetched from
     # What a fetch is refused with, if anything, before all else.
@@ -224,7 +230,14 @@ class TwoReplicas:
                     await self._changed.wait()
             data = self._found(fetched)
         topic = FetchableTopicResponse(topic=TOPIC, topic_id=TOPIC_ID, partitions=[data])
-        return FetchResponse(responses=[topic])
+        response = FetchResponse(responses=[topic])
+        if self.tells_leader and data.error_code:
+            data.current_leader = LeaderIdAndEpoch(leader_id=self.leader, leader_epoch=self.epoch)
+            port = self.ports[self.leader]
+            response.node_endpoints = [
+                NodeEndpoint(node_id=self.leader, host="127.0.0.1", port=port)
+            ]
+        return response
 
     def _nothing(self, node: int) -> PartitionData:
         end = len(self.logs[node])
@@ -255,7 +268,7 @@ class TwoReplicas:
         if wanted.fetch_offset > len(log):
             data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
             return data
-        stop = min(len(log), wanted.fetch_offset + self.at_once)
+        stop = min(len(log), wanted.fetch_offset + self.at_once, self.compacted_from)
         data.records = b"".join(
             self._batch(offset, log[offset]) for offset in range(wanted.fetch_offset, stop)
         )

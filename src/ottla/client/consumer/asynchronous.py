@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_ROWS: Final = 256 * 1024
-MAX_BYTES: Final = 32 * 1024 * 1024
+# Allocators give pieces of more than 16 MiB back to the system at once, and have others cleared anew.
+MAX_BYTES: Final = 12 * 1024 * 1024
 CLOSE_PATIENCE: Final = 30.0  # seconds
 
 AnyPartition: TypeAlias = TopicPartition | tuple[str, int]
@@ -180,7 +181,7 @@ class AsyncConsumer:
             return
         topics = {each.topic for each in given}
         self._cluster.watch(topics)
-        await self._cluster.topics(topics)
+        await self._check_partitions(given)
         if isinstance(partitions, Mapping):
             wanted = {TopicPartition(*each): position for each, position in partitions.items()}
             offsets = await resolve(self._cluster, self.settings, wanted)
@@ -188,6 +189,27 @@ class AsyncConsumer:
         else:
             self._fetcher.add(await self._begin_at(set(given)))
         self._begin_auto_commits()
+
+    async def _check_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """TopicNotFound if one of them does not exist: nothing would ever come of it."""
+        topics = {each.topic for each in partitions}
+        missing: list[TopicPartition] = []
+        for _ in range(2):
+            known = await self._cluster.topics(topics)
+            missing = [
+                each for each in partitions if each.partition not in known[each.topic].partitions
+            ]
+            if not missing:
+                return
+            # What is known may be from before it was added.
+            self._cluster.request_refresh(*(each.topic for each in missing))
+        topic, index = missing[0]
+        count = len(self._cluster.metadata.topics[topic].partitions)
+        raise broker_error(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"there is no partition {index}; there are {count}",
+            f"topic '{topic}'",
+        )
 
     async def unsubscribe(self) -> None:
         """Read nothing any more, and leave the group."""
@@ -217,7 +239,7 @@ class AsyncConsumer:
         What is wrong with a partition is raised here, in the place of its records, again and again
         until it is sought elsewhere, paused or given up; other partitions go on meanwhile.
         """
-        self._check_open()
+        self._check_reading()
         self._poll()
         rest = self._rest()
         if rest is not None:
@@ -238,7 +260,7 @@ class AsyncConsumer:
 
     async def next_record(self, *, timeout: float | None = None) -> ConsumedRecord | None:
         """The next record; None if none came within `timeout` seconds. Needs all columns."""
-        self._check_open()
+        self._check_reading()
         self._poll()
         if self._current is None or self._current[0].stale:
             self._current = None
@@ -296,6 +318,14 @@ class AsyncConsumer:
                     await queue.news()
             except TimeoutError:
                 return None
+
+    def _check_reading(self) -> None:
+        self._check_open()
+        idle = not self._fetcher.partitions and not self._subscribed and self._pattern is None
+        if idle:
+            raise ConfigurationError(
+                "nothing is read: subscribe to topics or assign partitions first"
+            )
 
     def _check_membership(self) -> None:
         membership = self._membership

@@ -25,6 +25,9 @@ from ottla.protocol.messages.offset_commit import (
 _COMMIT_BY_NAME: Final = 9
 # The member's epoch has changed while the commit was under way: the new one may be known by now.
 _STALE: Final = frozenset((ErrorCode.STALE_MEMBER_EPOCH,))
+_GONE: Final = frozenset(
+    (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+)
 _STALE_TRIES: Final = 5
 _NO_GENERATION: Final = -1
 
@@ -72,7 +75,7 @@ class Commits:
                 self._request(offsets, membership),
                 OffsetCommitResponse,
                 at=Coordinator.of_group(self._group),
-                failing=_first_error,
+                failing=_first_passing_error,
                 at_most=_COMMIT_BY_NAME,
                 timeout=timeout,
             )
@@ -106,6 +109,12 @@ class Commits:
             request.generation_id_or_member_epoch = membership.epoch
             request.group_instance_id = membership.instance_id
         return request
+
+
+def _first_passing_error(answer: OffsetCommitResponse) -> int:
+    """A topic that was deleted does not come back while a member that has to go on waits for it."""
+    codes = (each.error_code for topic in answer.topics for each in topic.partitions)
+    return next((code for code in codes if code not in _GONE), 0)
 
 
 def _first_error(answer: OffsetCommitResponse) -> int:

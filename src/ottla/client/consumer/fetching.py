@@ -75,6 +75,7 @@ _DECODED_IN_PLACE: Final = 16 * 1024
 _FINISHED_IN_PLACE: Final = 2 * 1024 * 1024
 # Rows of this many bytes are made of an answer before they are handed to the loop.
 _MADE_AT_ONCE: Final = 4 * 1024 * 1024
+_TOLD_AFTER: Final = 10  # failures in a row after which a broker is warned of
 _SMALLEST_REQUEST: Final = 256 * 1024
 _LARGEST_FETCH: Final = 1024 * 1024 * 1024
 _UNKNOWN_TOPIC: Final = frozenset(
@@ -112,7 +113,8 @@ class Fetcher:
         self._reset = reset
         self._lane = lane
         self._max_rows = max_rows
-        self._max_bytes = max_bytes
+        # Each partition may have one result more than there is room for, or it would never have any.
+        self._max_bytes = min(max_bytes, max(self.queue.limit // 4, 1))
         # Whether to go on where a log was cut off; else that becomes an exception.
         self._outlives_truncation = outlives_truncation
         self._committed_only = settings.isolation == "read_committed"
@@ -124,6 +126,10 @@ class Fetcher:
         # Not set while an answer is being decoded before it is its turn.
         self._nobody_ahead = asyncio.Event()
         self._nobody_ahead.set()
+        # For those who wait: when a broker has last answered (on the loop's clock), and what is wrong
+        # where none does.
+        self.answered_at = 0.0
+        self.trouble: OttlaError | None = None
         self._closed = False
 
     # What is read
@@ -233,9 +239,9 @@ class Fetcher:
             except WireError as error:
                 failures += 1
                 session.reset()
-                logger.info("fetching from broker %d failed: %s", node, error)
-                self._return_to_leader(ready)
                 problem = told(error)
+                self._note(node, failures, problem)
+                self._return_to_leader(ready)
                 if not isinstance(problem, PASSING):
                     self._fail_all(ready, problem)
                     continue
@@ -244,16 +250,24 @@ class Fetcher:
             except BrokerError as error:
                 failures += 1
                 session.reset()
-                logger.info("fetching from broker %d failed: %s", node, error)
+                self._note(node, failures, error)
                 self._return_to_leader(ready)
                 self._cluster.request_refresh()
                 await asyncio.sleep(self._settings.retries_backoff.after(failures))
             else:
                 if answer:
                     failures = 0
+                    self.answered_at = loop.time()
+                    self.trouble = None
                     continue
                 failures += 1
                 await asyncio.sleep(self._settings.retries_backoff.after(failures))
+
+    def _note(self, node: int, failures: int, problem: OttlaError) -> None:
+        """What passes by itself is not worth a warning; that it does not pass is, once."""
+        self.trouble = problem
+        level = logging.WARNING if failures == _TOLD_AFTER else logging.INFO
+        logger.log(level, "fetching from broker %d failed (%d): %s", node, failures, problem)
 
     async def _change(self, wait: float | None) -> None:
         with contextlib.suppress(TimeoutError):
@@ -537,7 +551,7 @@ class Fetcher:
                     self._nobody_ahead.set()
             while state.turn == turn and state.failed is None:
                 # Compressed batches may need more room than they came with.
-                while state.waiting and self.queue.occupied > 2 * self.queue.limit:
+                while state.waiting and self.queue.occupied > self.queue.limit:
                     await self.queue.space()
                 if in_place:
                     some = _some(results, at_once)
@@ -587,6 +601,7 @@ class Fetcher:
         about = f"partition {state.partition.partition} of topic '{state.partition.topic}'"
         problem = broker_error(data.error_code, about=about)
         logger.info("fetching %s from broker %d: %s", state.partition, node, problem)
+        self.trouble = problem
         topic, index = state.partition
         now = asyncio.get_running_loop().time()
         if state.preferred_replica >= 0:

@@ -37,6 +37,9 @@ _JOIN: Final = 0
 _LEAVE: Final = -1
 _LEAVE_STATIC: Final = -2
 _FIRST_INTERVAL: Final = 1.0  # seconds, until the broker says which
+# A coordinator assigns anew once a second at most (group.consumer.assignment.interval.ms), and answers
+# whoever comes in between with nothing. So who has joined asks earlier than at the next heartbeat.
+_SOON: Final = (0.3, 0.3, 0.5)  # seconds
 # The member has to begin anew.
 _FENCED: Final = frozenset((ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID))
 # The other protocol is to be used.
@@ -54,6 +57,7 @@ class NextGenerationMembership(Membership):
 
     _interval = _FIRST_INTERVAL  # between heartbeats; the broker says which
     _target: Assignment | None = None  # what it has assigned last, until that is done
+    _asked_early = 0  # heartbeats since it has joined, while it has nothing
     # What the coordinator knows already; None: nothing.
     _told_topics: frozenset[str] | None = None
     _told_owned: set[TopicPartition] | None = None
@@ -88,10 +92,18 @@ class NextGenerationMembership(Membership):
             if answer.assignment is not None:
                 self._target = answer.assignment
             if not await self._reconcile():
-                await self.wait(self._interval)
+                await self.wait(self._until_next())
+
+    def _until_next(self) -> float:
+        """Seconds until the next heartbeat."""
+        if self.owned or self._asked_early == len(_SOON):
+            return self._interval
+        self._asked_early += 1
+        return min(_SOON[self._asked_early - 1], self._interval)
 
     def _begin_anew(self) -> None:
         self.epoch = _JOIN
+        self._asked_early = 0
         self._interval = _FIRST_INTERVAL
         self._target = None
         self._told_topics = None

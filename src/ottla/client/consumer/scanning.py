@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,7 +12,7 @@ from ottla.client.configuration import ConsumerSettings
 from ottla.client.consumer.fetching import AnyLayout, Fetcher
 from ottla.client.consumer.partitions import ReadPartition
 from ottla.client.consumer.starting import resolve
-from ottla.client.errors import OffsetOutOfRange
+from ottla.client.errors import OffsetOutOfRange, TimedOut
 from ottla.client.positions import EARLIEST, LATEST, AnyPosition, TopicPartition, position_of
 from ottla.protocol.errors import ErrorCode
 
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 class Scan:
     """Batches of rows between two positions of a topic. Iterate, or `close` it."""
 
-    def __init__(self, fetcher: Fetcher, layout: AnyLayout) -> None:
+    def __init__(self, fetcher: Fetcher, layout: AnyLayout, patience: float) -> None:
         self._fetcher = fetcher
+        self._patience = patience  # seconds without any answer
         self._layout = layout
         self._closed = False
         self._closing: list[Callable[[], object]] = []
@@ -79,7 +82,7 @@ class Scan:
                 ends[partition] = last[partition]
             states.append(ReadPartition(partition, offset, offset, end_offset=ends[partition]))
         fetcher.add(states)
-        return cls(fetcher, layout)
+        return cls(fetcher, layout, settings.api_timeout)
 
     @property
     def schema(self) -> pa.Schema:
@@ -89,15 +92,20 @@ class Scan:
         self._closing.append(call)
 
     async def next_batch(self) -> pa.RecordBatch | None:
-        """The next rows; None at the end. Raises what is wrong with a partition."""
+        """The next rows; None at the end. Raises what is wrong with a partition.
+
+        TimedOut if no broker answers for default.api.timeout.ms: what is read is there, so that there
+        is nothing else to wait for.
+        """
         queue = self._fetcher.queue
+        begun = asyncio.get_running_loop().time()
         while not self._closed:
             result = queue.take()
             if result is None:
                 if self._fetcher.exhausted:
                     await self.close()
                     return None
-                await queue.news()
+                await self._news(begun)
             elif result.error is not None:
                 await self.close()
                 raise result.error
@@ -106,6 +114,23 @@ class Scan:
                 if result.rows is not None and result.rows.num_rows:
                     return result.rows
         return None
+
+    async def _news(self, begun: float) -> None:
+        fetcher = self._fetcher
+        quiet = self._patience
+        while True:
+            last = max(begun, fetcher.answered_at)
+            left = last + quiet - asyncio.get_running_loop().time()
+            if left <= 0:
+                await self.close()
+                why = "" if fetcher.trouble is None else f"; the last problem: {fetcher.trouble}"
+                raise TimedOut(
+                    f"no broker has answered for {quiet:g} s (default.api.timeout.ms){why}"
+                ) from fetcher.trouble
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await fetcher.queue.news()
+                    return
 
     async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
         while (rows := await self.next_batch()) is not None:

@@ -174,6 +174,8 @@ class AsyncProducer:
 class _InLoop:
     """A future of the loop that may be settled in another thread."""
 
+    delivered = 0
+
     def __init__(self, future: asyncio.Future[Written]) -> None:
         self._future = future
         self._loop = future.get_loop()

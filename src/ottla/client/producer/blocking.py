@@ -12,7 +12,7 @@ from ottla.client.configuration import ProducerSettings
 from ottla.client.loop import background_loop
 from ottla.client.producer.asynchronous import AsyncProducer
 from ottla.client.producer.batches import Delivery
-from ottla.client.producer.core import Data, Headers, Written
+from ottla.client.producer.core import Data, Headers, WriteFuture
 from ottla.client.producer.futures import RecordFuture
 from ottla.client.producer.transactions import GroupMember, PreparedTransaction
 
@@ -63,6 +63,8 @@ class Producer:
         headers: Headers = None,
     ) -> concurrent.futures.Future[Delivery]:
         """Add one record; the future tells where it was written."""
+        if self._loop.forked:
+            self._loop.check_own()
         future = RecordFuture()
         record = (topic, value, key, partition, timestamp, headers, future)
         if not self._core.send_now(*record):
@@ -76,9 +78,10 @@ class Producer:
         *,
         format: Format | str | None = None,  # noqa: A002 - the word for it
         key_format: Format | str | None = None,
-    ) -> concurrent.futures.Future[Written]:
+    ) -> WriteFuture:
         """Add all rows of a table: anything Arrow, or a pandas or polars frame."""
-        future: concurrent.futures.Future[Written] = concurrent.futures.Future()
+        self._loop.check_own()
+        future = WriteFuture()
         self._core.write(topic, data, format, key_format, future, self._loop.run)
         return future
 
@@ -89,12 +92,15 @@ class Producer:
         self._loop.run(self._producer.flush(), timeout)
 
     def close(self, timeout: float | None = None) -> None:
+        if self._loop.forked:
+            return  # what is in the buffer, the parent sends
         self._loop.run(self._producer.close(timeout))
 
     def init_transactions(self, *, keep_prepared: bool = False) -> PreparedTransaction | None:
         return self._loop.run(self._producer.init_transactions(keep_prepared=keep_prepared))
 
     def begin_transaction(self) -> None:
+        self._loop.check_own()
         self._producer.begin_transaction()
 
     def commit_transaction(self) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -73,6 +74,12 @@ class Written:
     offsets: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
 
+class WriteFuture(Future[Written]):
+    """Done when all of a table is written, or some of it has failed."""
+
+    delivered = 0  # rows that are acknowledged so far; after a failure, that were
+
+
 class _WriteProgress:
     """The completion of a table's batches: one future for all of them."""
 
@@ -96,7 +103,10 @@ class _WriteProgress:
         del append_time
         if error is not None:
             self._error = self._error or error
-        elif base_offset >= 0:
+            self.finished()
+            return
+        self._future.delivered += batch.count
+        if base_offset >= 0:
             place = (batch.queue.topic, batch.queue.partition)
             end = base_offset + batch.count
             first, last = self._written.offsets.get(place, (base_offset, end))
