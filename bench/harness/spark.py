@@ -15,13 +15,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bench import peer
 from bench.harness.errors import BenchError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+Figure = TypeVar("Figure")
 
 CONNECTOR_VERSION = "4.2.0"
 # Those that work with the Spark that is installed.
@@ -139,11 +141,11 @@ def seconds_to_read(frame: DataFrame) -> float:
 
 
 def turns(
-    contenders: Mapping[str, Callable[[], float]], rounds: int, *, warm_up: int = 1
-) -> dict[str, list[float]]:
+    contenders: Mapping[str, Callable[[], Figure]], rounds: int, *, warm_up: int = 1
+) -> dict[str, list[Figure]]:
     """What each contender says in each round; their order turns. A JVM compiles what it has seen
     often, so the first rounds do not count."""
-    figures: dict[str, list[float]] = {name: [] for name in contenders}
+    figures: dict[str, list[Figure]] = {name: [] for name in contenders}
     for number in range(-warm_up, rounds):
         for name in list(contenders)[:: 1 if number % 2 == 0 else -1]:
             figure = contenders[name]()

@@ -12,7 +12,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_ottla.rows import SparkRows, spark_schema
+from pyspark_ottla.rows import SparkRows
+from pyspark_ottla.schema import spark_schema
 
 
 class Ceiling(DataSource):

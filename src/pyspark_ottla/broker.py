@@ -1,24 +1,19 @@
-"""Reading from brokers: the plan of a query, and what its tasks do.
+"""What brokers have to read: the plan of a query. Its tasks do what `broker_reads` says.
 
 A Python process of Spark's serves many tasks, one after the other. Connections are kept between them
 (`_clusters`), by what the client's options are.
+
+Whoever plans a streaming query starts with it, in a new process, so nothing is imported here that only
+tasks need.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
-
-import pyarrow as pa
+from collections.abc import Iterable, Mapping
 
 from ottla.client.admin_offsets import OffsetsAdmin
 from ottla.client.admin_topics import TopicDescription, TopicsAdmin
 from ottla.client.cluster import Cluster
-from ottla.client.consumer.fetching import Fetcher
-from ottla.client.consumer.partitions import ReadPartition
-from ottla.client.errors import OttlaError, TimedOut, TopicNotFound
 from ottla.client.loop import background_loop
 from ottla.client.offset_lookup import Isolation
 from ottla.client.positions import EARLIEST as FIRST
@@ -28,18 +23,9 @@ from ottla.client.spreading import Outcomes
 from pyspark_ottla.errors import OptionError
 from pyspark_ottla.option_names import ClientKey, client_key
 from pyspark_ottla.options import LATEST, Bound, SourceOptions
-from pyspark_ottla.ranges import Held, Range, divided, for_each, lost, ranges_between
-from pyspark_ottla.rows import MAX_BYTES, MAX_ROWS, SparkRows
-
-logger = logging.getLogger(__name__)
-
-_LANE: Final = "spark"
+from pyspark_ottla.ranges import Held, Range, divided, for_each, ranges_between
 
 _clusters: dict[ClientKey, Cluster] = {}
-
-
-class _NothingLeft(OttlaError):
-    """The rest of a range is gone, and that is no error (failOnDataLoss is false)."""
 
 
 class ClusterAdmin(TopicsAdmin, OffsetsAdmin):
@@ -55,9 +41,6 @@ async def cluster_of(options: SourceOptions) -> Cluster:
     if key not in _clusters:
         _clusters[key] = Cluster(options.settings)
     return _clusters[key]
-
-
-# Planning
 
 
 def plan(options: SourceOptions) -> list[Range]:
@@ -135,93 +118,3 @@ async def listed(
 ) -> dict[TopicPartition, int | None]:
     found = await admin.list_offsets(positions, isolation=isolation)
     return {each: there.offset for each, there in found.items()}
-
-
-# Reading
-
-
-def read(piece: Range, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece, while the next ones are fetched. It ends where the piece does, by
-    position: the last offsets may be those of transactions' marks, which are no rows."""
-    loop = background_loop()
-    try:
-        reading = loop.run(_Reading.begin(piece, options))
-    except TopicNotFound:
-        lost(f"{piece.partition} is gone: its topic was deleted", options)
-        return
-    try:
-        while (rows := loop.run(reading.next_rows())) is not None:
-            yield rows
-    finally:
-        loop.run(reading.close())
-
-
-class _Reading:
-    """One piece under reading, inside of the client's event loop."""
-
-    def __init__(self, cluster: Cluster, piece: Range, options: SourceOptions) -> None:
-        self._cluster = cluster
-        self._piece = piece
-        self._options = options
-        self._fetcher = Fetcher(
-            cluster,
-            options.settings,
-            SparkRows(options.include_headers, options.values),
-            reset=self._go_on,
-            lane=_LANE,
-            max_rows=MAX_ROWS,
-            max_bytes=MAX_BYTES,
-        )
-
-    @classmethod
-    async def begin(cls, piece: Range, options: SourceOptions) -> _Reading:
-        cluster = await cluster_of(options)
-        # What an earlier task learnt may be outdated: the topic may have been made anew since.
-        cluster.metadata.forget(piece.partition.topic)
-        await cluster.topic(piece.partition.topic)
-        reading = cls(cluster, piece, options)
-        state = ReadPartition(piece.partition, piece.start, piece.start, end_offset=piece.end)
-        reading._fetcher.add([state])
-        return reading
-
-    async def next_rows(self) -> pa.RecordBatch | None:
-        queue = self._fetcher.queue
-        while True:
-            result = queue.take()
-            if result is None:
-                if self._fetcher.exhausted:
-                    return None
-                await self._news()
-            elif isinstance(result.error, _NothingLeft):
-                return None
-            elif result.error is not None:
-                raise result.error
-            elif isinstance(result.rows, pa.RecordBatch) and result.rows.num_rows:
-                return result.rows
-
-    async def _news(self) -> None:
-        patience = self._options.poll_timeout
-        try:
-            async with asyncio.timeout(patience):
-                await self._fetcher.queue.news()
-        except TimeoutError:
-            raise TimedOut(
-                f"nothing came of {self._piece.partition} for {patience:g} s, with offset "
-                f"{self._piece.end} still to be reached (kafkaConsumer.pollTimeoutMs)"
-            ) from None
-
-    async def _go_on(self, state: ReadPartition) -> int:
-        """The offset to be read is not in the log: the next that is, if that is no error."""
-        admin = ClusterAdmin(self._cluster)
-        at = dict.fromkeys([state.partition], FIRST)
-        first = (await admin.list_offsets(at))[state.partition].offset or 0
-        lost(
-            f"offset {state.fetch_offset} of {state.partition} is gone (it begins at {first})",
-            self._options,
-        )
-        if not state.fetch_offset < first < self._piece.end:
-            raise _NothingLeft
-        return first
-
-    async def close(self) -> None:
-        await self._fetcher.close()

@@ -14,48 +14,20 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from ottla.client.consumer.rows import RowsLayout
 from ottla.client.positions import TopicPartition
 from ottla.record.columns import Layout
+from pyspark_ottla.schema import spark_schema
 from pyspark_ottla.value_options import ValueOptions
-from pyspark_ottla.values import corrupt_field, decoder, value_field
+from pyspark_ottla.values import decoder
 
 MAX_ROWS: Final = 200_000
 # Spark's JVM keeps memory for buffers of up to 16 MiB; larger ones are mapped and cleared each time.
 MAX_BYTES: Final = 8 * 1024 * 1024
 
-_HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-_COLUMNS: Final = (
-    StructField("key", BinaryType()),
-    StructField("value", BinaryType()),
-    StructField("topic", StringType()),
-    StructField("partition", IntegerType()),
-    StructField("offset", LongType()),
-    StructField("timestamp", TimestampType()),
-    StructField("timestampType", IntegerType()),
-)
 _DECODED: Final = ("key", "value", "offset", "timestamp", "timestamp_type")
 _NO_TIMESTAMP: Final = -1000  # microseconds
-
-
-def spark_schema(include_headers: bool, values: ValueOptions | None = None) -> StructType:
-    """The schema of the DataFrames; with `values` (settled), that of decoded ones."""
-    headers = [StructField("headers", ArrayType(_HEADER))] if include_headers else []
-    if values is None:
-        return StructType([*_COLUMNS, *headers])
-    key, _, *others = _COLUMNS
-    return StructType([key, value_field(values), *others, *headers, corrupt_field()])
 
 
 class SparkRows(RowsLayout):

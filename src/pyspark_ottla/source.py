@@ -1,11 +1,15 @@
-"""The data source as Spark sees it."""
+"""The data source as Spark sees it.
+
+Spark imports this in every process that has to do with a query, and the process that plans a streaming
+query starts with it: what only some of them need is imported where it is needed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -14,17 +18,16 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-from pyspark_ottla import broker, folder
 from pyspark_ottla.errors import OptionError
 from pyspark_ottla.options import Mode, SourceOptions, read_options
-from pyspark_ottla.rows import spark_schema
-from pyspark_ottla.streaming import OttlaStreamReader
-from pyspark_ottla.values import settled
-from pyspark_ottla.workers import keep_modules_out_of_collections
-from pyspark_ottla.writing.options import read_sink_options
-from pyspark_ottla.writing.sink import OttlaStreamWriter, OttlaWriter
+from pyspark_ottla.schema import spark_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_ottla.value_options import ValueOptions
 
 
 class OttlaDataSource(DataSource):
@@ -40,28 +43,36 @@ class OttlaDataSource(DataSource):
 
     def schema(self) -> StructType:
         options = read_options(self.options)
-        values = None if options.values is None else settled(options.values)
+        values = None if options.values is None else _settled(options.values)
         return spark_schema(options.include_headers, values)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return OttlaReader(self._read_options(schema, "batch"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from pyspark_ottla.streaming import OttlaStreamReader
+
         return OttlaStreamReader(self._read_options(schema, "streaming"))
 
     def _read_options(self, schema: StructType, mode: Mode) -> SourceOptions:
         options = read_options(self.options, mode)
         if options.values is not None and "value" in schema.names:
             # What load() has found holds for the whole query.
-            options = replace(options, values=settled(options.values, schema["value"]))
+            options = replace(options, values=_settled(options.values, schema["value"]))
         if schema != spark_schema(options.include_headers, options.values):
             raise OptionError("the source ottla has a schema of its own: leave out schema(…)")
         return options
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_ottla.writing.options import read_sink_options
+        from pyspark_ottla.writing.sink import OttlaWriter
+
         return OttlaWriter(schema, read_sink_options(self.options, "batch"), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        from pyspark_ottla.writing.options import read_sink_options
+        from pyspark_ottla.writing.sink import OttlaStreamWriter
+
         return OttlaStreamWriter(schema, read_sink_options(self.options, "streaming"))
 
 
@@ -73,15 +84,28 @@ class OttlaReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         if self._options.path is not None:
+            from pyspark_ottla import folder
+
             return [InputPartition(piece) for piece in folder.plan(self._options)]
+        from pyspark_ottla import broker
+
         return [InputPartition(piece) for piece in broker.plan(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark_ottla import broker_reads, folder
+        from pyspark_ottla.workers import keep_modules_out_of_collections
+
         piece = partition.value
         if piece is None:  # what Spark makes of a plan without partitions
             return
         if self._options.path is not None:
             yield from folder.read(piece, self._options)
         else:
-            yield from broker.read(piece, self._options)
+            yield from broker_reads.read(piece, self._options)
         keep_modules_out_of_collections()
+
+
+def _settled(options: ValueOptions, field: StructField | None = None) -> ValueOptions:
+    from pyspark_ottla.values import settled
+
+    return settled(options, field)

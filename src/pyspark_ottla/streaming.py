@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -16,11 +15,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ottla.client.loop import background_loop
-from pyspark_ottla import broker
 from pyspark_ottla.options import SourceOptions
 from pyspark_ottla.stream_offsets import as_json, offsets_in
 from pyspark_ottla.stream_planner import StreamPlanner
-from pyspark_ottla.workers import keep_modules_out_of_collections
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -58,5 +58,9 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(piece) for piece in background_loop().run(planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield from broker.read(partition.value, self._options)
+        # In the tasks alone: the planner's process starts sooner without.
+        from pyspark_ottla import broker_reads
+        from pyspark_ottla.workers import keep_modules_out_of_collections
+
+        yield from broker_reads.read(partition.value, self._options)
         keep_modules_out_of_collections()

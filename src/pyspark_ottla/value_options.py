@@ -8,7 +8,16 @@ from typing import Final
 
 from pyspark_ottla.errors import OptionError
 
-FORMATS: Final = ("json", "avro", "confluent-avro", "protobuf", "arrow")
+FORMATS: Final = (
+    "json",
+    "avro",
+    "protobuf",
+    "arrow",
+    "confluent-avro",
+    "confluent-json",
+    "confluent-protobuf",
+)
+FRAMED: Final = "confluent-"  # behind the id of a schema in a registry
 
 # The names of Confluent's Python client, and what the registry's client here calls them.
 REGISTRY_OPTIONS: Final[Mapping[str, str]] = {
@@ -59,28 +68,31 @@ def read_value_options(
         raise OptionError(
             f"valueFormat is one of {', '.join(FORMATS)}, not {named['valueFormat']!r}"
         )
-    framed = name == "confluent-avro"
+    by_registry = name == "confluent-avro"  # the others have their schemas from valueSchema alone
+    bare = name.removeprefix(FRAMED)
     registry = {
         argument: named[option] for option, argument in REGISTRY_OPTIONS.items() if option in named
     }
-    if framed and "url" not in registry:
+    if by_registry and "url" not in registry:
         raise OptionError(f"valueFormat={name} needs schema.registry.url")
-    if registry and not framed:
+    if registry and not name.startswith(FRAMED):
         option = next(each for each in REGISTRY_OPTIONS if each in named)
-        raise OptionError(f"{option} is for valueFormat=confluent-avro, not for {name}")
-    if "valueMessage" in named and name != "protobuf":
-        raise OptionError(f"valueMessage is for valueFormat=protobuf, not for {name}")
-    if name == "protobuf" and "valueMessage" not in named:
         raise OptionError(
-            "valueFormat=protobuf needs valueMessage, the full name of the message's type"
+            f"{option} is for valueFormat=confluent-avro and its like, not for {name}"
         )
-    if "valueSubject" in named and not framed:
+    if "valueMessage" in named and bare != "protobuf":
+        raise OptionError(f"valueMessage is for valueFormat=protobuf, not for {name}")
+    if bare == "protobuf" and "valueMessage" not in named:
+        raise OptionError(
+            f"valueFormat={name} needs valueMessage, the full name of the message's type"
+        )
+    if "valueSubject" in named and not by_registry:
         raise OptionError(f"valueSubject is for valueFormat=confluent-avro, not for {name}")
     schema = named.get("valueSchema")
-    if schema is None and not framed:
-        raise OptionError(f"valueFormat={name} needs valueSchema: {_WANTED[name]}")
+    if schema is None and not by_registry:
+        raise OptionError(f"valueFormat={name} needs valueSchema: {_WANTED[bare]}")
     subject = named.get("valueSubject")
-    if framed and schema is None and subject is None:
+    if by_registry and schema is None and subject is None:
         if len(topics) != 1:
             raise OptionError(
                 "valueFormat=confluent-avro needs valueSchema or valueSubject, unless subscribe "

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ottla.client.formats.registry import SchemaRegistry
 
 CORRUPT: Final = "_corrupt"
+_NOT_ASKED: Final = "http://registry.invalid"  # by formats whose schema valueSchema has
 _FOUND: Final = "ottla.valueSchema"  # in the metadata of the column `value`
 
 
@@ -52,7 +53,7 @@ def settled(options: ValueOptions, field: StructField | None = None) -> ValueOpt
             if latest.kind != "AVRO":
                 raise OptionError(f"valueSubject {options.subject} is {latest.kind}, not AVRO")
             return replace(options, found=latest.text)
-        if options.format == "protobuf":
+        if options.format.endswith("protobuf"):
             data = Path(options.schema or "").expanduser().read_bytes()
             return replace(options, found=base64.b64encode(data).decode())
     except RegistryError as error:
@@ -110,11 +111,11 @@ def decoder(options: ValueOptions) -> ValueDecoder:
 def _decoder(options: ValueOptions) -> ValueDecoder:
     try:
         match options.format:
-            case "json":
+            case "json" | "confluent-json":
                 return _json(options)
             case "arrow":
                 return _arrow(options)
-            case "protobuf":
+            case "protobuf" | "confluent-protobuf":
                 return _protobuf(options)
             case _:
                 return _avro(options)
@@ -142,7 +143,7 @@ def _given(options: ValueOptions) -> StructType:
 
 
 def _json(options: ValueOptions) -> ValueDecoder:
-    from ottla.client.formats import JsonFormat
+    from ottla.client.formats import ConfluentJsonFormat, JsonFormat
 
     given = _given(options)
     refused = _first(given, "value", (BinaryType, MapType))
@@ -152,7 +153,10 @@ def _json(options: ValueOptions) -> ValueDecoder:
         raise OptionError(
             f"valueSchema: {path} cannot be {kind.simpleString()} in JSON; take {instead}"
         )
-    return ValueDecoder(JsonFormat(_arrow_schema(given)), given)
+    schema = _arrow_schema(given)
+    if options.format == "json":
+        return ValueDecoder(JsonFormat(schema), given)
+    return ValueDecoder(ConfluentJsonFormat(_NOT_ASKED, schema=schema), given)
 
 
 def _arrow(options: ValueOptions) -> ValueDecoder:
@@ -175,13 +179,18 @@ def _avro(options: ValueOptions) -> ValueDecoder:
 
 
 def _protobuf(options: ValueOptions) -> ValueDecoder:
-    from ottla.client.formats import ProtobufFormat
+    from ottla.client.formats import ConfluentProtobufFormat, ProtobufFormat
 
     assert options.found is not None
-    described = ProtobufFormat(
-        descriptor_set=base64.b64decode(options.found), message_name=options.message
+    described = base64.b64decode(options.found)
+    bare = ProtobufFormat(descriptor_set=described, message_name=options.message)
+    kind = _spark_type(pa.struct(list(bare.schema)), options)
+    if options.format == "protobuf":
+        return ValueDecoder(bare, kind)
+    framed = ConfluentProtobufFormat(
+        _NOT_ASKED, descriptor_set=described, message_name=options.message
     )
-    return ValueDecoder(described, _spark_type(pa.struct(list(described.schema)), options))
+    return ValueDecoder(framed, kind)
 
 
 def _arrow_schema(given: StructType) -> pa.Schema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.pipeline.collect.lines import END_HEADER, PART_HEADER, cut, table, unfinished
@@ -23,6 +23,7 @@ def pieces(data: bytes, limit: int, steps: list[int]) -> list[tuple[bytes, int]]
     return sent
 
 
+@settings(deadline=None)
 @given(TEXT, st.integers(1, 12), st.lists(st.integers(0, 9), max_size=12))
 def test_every_line_once_whenever_its_bytes_come(
     text: list[bytes], limit: int, steps: list[int]

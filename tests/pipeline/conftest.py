@@ -39,7 +39,14 @@ CONNECTOR = (
 )
 
 
-STARTING_SPARK = ("test_cluster.py", "test_demo.py", "test_java.py", "test_pipeline_command.py")
+STARTING_SPARK = (
+    "test_cluster.py",
+    "test_demo.py",
+    "test_java.py",
+    "test_pipeline_command.py",
+    "test_programs.py",
+    "test_speculation.py",
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups

@@ -151,6 +151,19 @@ def test_a_torn_tail(tmp_path: Path, missing: int) -> None:
     assert values(path=tmp_path) == numbers(range(5))
 
 
+def test_batches_of_all_sizes(tmp_path: Path) -> None:
+    # The plan reads many small batches' headers at once, those of large ones one by one.
+    counts = [*[1] * 900, 1000, *[3] * 500, 2000, 1500, *[1, 400] * 20]
+    starts = [sum(counts[:number]) for number in range(len(counts))]
+    end = sum(counts)
+    batches = [batch(start, count) for start, count in zip(starts, counts, strict=True)]
+    open_ = batch(end, 2, producer=7)
+    write_log(tmp_path, {0: batches[:1200], starts[1200]: [*batches[1200:], open_]})
+    assert values(path=tmp_path) == numbers(range(end))
+    part = {"startingOffsets": '{"orders": {"0": 905}}', "endingOffsets": '{"orders": {"0": 4321}}'}
+    assert values(path=tmp_path, minPartitions=5, **part) == numbers(range(905, 4321))
+
+
 def test_space_that_was_set_aside(tmp_path: Path) -> None:
     write_log(tmp_path, {0: [batch(0, 5), bytes(5000)]})
     assert values(path=tmp_path) == numbers(range(5))

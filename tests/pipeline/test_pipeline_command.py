@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -24,15 +23,11 @@ from ottla.testing import BrokerProcess
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from pipeline_kit.commands import run_command
+from pipeline_kit.programs import QUICK, Start, finish, start
 
-Start = Callable[..., subprocess.Popen[str]]
+__all__ = ["start"]
+
 NOWHERE = "127.0.0.1:1"
-# What starts sooner, for commands that live for seconds.
-QUICK = (
-    *("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=1"),
-    *("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
-)
-
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -57,35 +52,6 @@ def double(batch, number):
 rows.writeStream.queryName("doubling").foreachBatch(double).start()
 print("started")
 """
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts commands, whose logs and places are kept in a folder of the test's."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*words: object) -> subprocess.Popen[str]:
-        command = subprocess.Popen(
-            [sys.executable, "-m", "ottla.cli.main", *map(str, words)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
-        )
-        started.append(command)
-        return command
-
-    yield start
-    for command in started:
-        if command.poll() is None:
-            command.kill()
-            command.communicate()
-
-
-def finish(command: subprocess.Popen[str]) -> tuple[str, str]:
-    output, told = command.communicate()
-    assert command.returncode == 0, (output, told)
-    return output, told
 
 
 @pytest.mark.timeout(400, func_only=True)

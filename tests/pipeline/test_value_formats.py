@@ -27,6 +27,8 @@ from ottla.client.formats import (
     ArrowFormat,
     AvroFormat,
     ConfluentAvroFormat,
+    ConfluentJsonFormat,
+    ConfluentProtobufFormat,
     ProtobufFormat,
     SchemaRegistry,
 )
@@ -226,7 +228,15 @@ def test_values_of_a_registry_are_read_by_the_schema_that_load_has_found(
     assert values_of(own) == [{"note": "-"}, {"note": "x"}, None, None]
 
 
-def test_protobuf(spark: SparkSession, broker: BrokerProcess, admin: Admin, tmp_path: Path) -> None:
+@pytest.mark.parametrize("framed", [False, True])
+def test_protobuf(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    admin: Admin,
+    registry: Registry,
+    tmp_path: Path,
+    framed: bool,
+) -> None:
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="s.proto", package="shop", syntax="proto3")
     order = file.message_type.add(name="Order")
@@ -234,14 +244,38 @@ def test_protobuf(spark: SparkSession, broker: BrokerProcess, admin: Admin, tmp_
     order.field.add(name="tags", number=2, type=field.TYPE_STRING, label=field.LABEL_REPEATED)
     described = tmp_path / "shop.desc"
     described.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
-    protobuf = ProtobufFormat(descriptor_set=described.read_bytes(), message_name="shop.Order")
+    name = "confluent-protobuf" if framed else "protobuf"
+    topic = f"values-{name}"
+    meant = {"descriptor_set": described.read_bytes(), "message_name": "shop.Order"}
+    protobuf = (
+        ConfluentProtobufFormat(registry.url, subject=f"{topic}-value", **meant)
+        if framed
+        else ProtobufFormat(**meant)
+    )
     encoded = protobuf.encode(pa.table({"id": [4_000_000_000], "tags": [["a"]]})).to_pylist()
-    write(broker.bootstrap, admin, "values-protobuf", [*encoded, b"\xff"])
-    options = {"valueFormat": "protobuf", "valueSchema": str(described)}
-    frame = load(spark, broker.bootstrap, "values-protobuf", valueMessage="shop.Order", **options)
+    write(broker.bootstrap, admin, topic, [*encoded, b"\xff"])
+    options = {"valueFormat": name, "valueSchema": str(described)}
+    frame = load(spark, broker.bootstrap, topic, valueMessage="shop.Order", **options)
     described.unlink()  # it is read once, at load()
     assert values_of(frame) == [{"id": 4_000_000_000, "tags": ["a"]}, None]
     assert values_of(frame, "_corrupt") == [None, bytearray(b"\xff")]
+
+
+def test_json_behind_the_id_of_a_schema(
+    spark: SparkSession, broker: BrokerProcess, admin: Admin, registry: Registry
+) -> None:
+    """The columns are those of valueSchema; nobody asks the registry."""
+    topic = "values-confluent-json"
+    framed = ConfluentJsonFormat(
+        registry.url, json_schema='{"type": "object"}', subject=f"{topic}-value"
+    )
+    encoded = framed.encode(pa.table({"id": [1, 2], "name": ["a", None]})).to_pylist()
+    write(broker.bootstrap, admin, topic, [*encoded, b'{"id": 3}', encoded[0][:5] + b"{"])
+    options = {"valueFormat": "confluent-json", "valueSchema": "id BIGINT, name STRING"}
+    frame = load(spark, broker.bootstrap, topic, **options)
+    expected: list[Any] = [{"id": 1, "name": "a"}, {"id": 2, "name": None}, None, None]
+    assert values_of(frame) == expected
+    assert [value is not None for value in values_of(frame, "_corrupt")] == [False] * 2 + [True] * 2
 
 
 def test_arrow_streams_hold_many_rows(

@@ -95,6 +95,8 @@ def _field(**options: str) -> StructField:
         ({"valueFormat": "protobuf"}, "valueFormat=protobuf needs valueMessage"),
         ({"valueFormat": "protobuf", "valueMessage": "x"}, "protobuf needs valueSchema"),
         ({"valueFormat": "confluent-avro"}, "needs schema.registry.url"),
+        ({"valueFormat": "confluent-json"}, "confluent-json needs valueSchema: its fields"),
+        ({"valueFormat": "confluent-protobuf"}, "confluent-protobuf needs valueMessage"),
         (
             {"valueFormat": "json", "schema.registry.url": "http://x"},
             "schema.registry.url is for valueFormat=confluent-avro",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOOK_EVERY: Final = 0.1  # seconds between two looks at a query
 WATCH_EVERY: Final = 0.25  # the same, where nobody waits for their end
-LAST_WORDS: Final = 2.0  # seconds; what a query said last arrives a little after its end
+LAST_WORDS: Final = 10.0  # seconds at most; what a query said last arrives a little after its end
 BACKLOG_EVERY: Final = 2.0  # seconds; the brokers are asked for it
 PLAIN_EVERY: Final = 10.0  # seconds between two lines where there is no terminal
 
@@ -159,15 +159,19 @@ def watching(sessions: Callable[[], list[SparkSession]]) -> Iterator[Display]:
     done = threading.Event()
     with Display(followed) as display:
 
+        def listen() -> None:
+            for spark in sessions():
+                if spark not in heard:
+                    heard.append(spark)
+                    with _stopped_meanwhile():
+                        spark.streams.addListener(listener)
+
         def watch() -> None:
             while not done.wait(WATCH_EVERY):
-                for spark in sessions():
-                    if spark not in heard:
-                        heard.append(spark)
-                        with _stopped_meanwhile():
-                            spark.streams.addListener(listener)
+                listen()
                 display.update()
 
+        listen()  # now: a query that begins at once may be over before the first look
         watcher = threading.Thread(target=watch, name="ottla-progress")
         watcher.start()
         try:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.pipeline.java import java_home
+from ottla.pipeline.spark_home import light_home
 from ottla.pipeline.task_python import settings_for_sent_python
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ LOCAL = "local[*]"
 
 
 CONNECT = "sc://"
+_OF_THE_JVM = ("spark.ui.enabled", "spark.ui.showConsoleProgress")
 _KEPT_LOGS = 10
 # Spark's first choice for checkpoints runs `readlink` and `chmod` for every file on a local disk, half
 # of the time of a small micro-batch. This one renames into place just so, and runs nothing.
@@ -89,6 +91,8 @@ def session(
     if address.startswith("local"):
         chosen.setdefault(_CHECKPOINT_FILES, _RENAMED_IN_PROCESS)
     if address.startswith(CONNECT):
+        for each in _OF_THE_JVM:  # the server has its own, and would warn of these
+            chosen.pop(each, None)
         builder = SparkSession.builder.remote(address).appName(name)
     else:
         if running is None:
@@ -100,9 +104,20 @@ def session(
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.dataSource.register(OttlaDataSource)
+    use_in_this_thread(spark)
     if spark not in defaults.made:
         defaults.made.append(spark)
     return spark
+
+
+def use_in_this_thread(spark: SparkSession) -> None:
+    """Let a thread write with a session that another one has made.
+
+    Spark looks for Python sinks in the session of the thread alone: elsewhere than in the one where
+    the session was made, it says that there is no source `ottla`.
+    """
+    if getattr(spark, "_jvm", None) is not None:  # over Connect there is one thing less to do
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
 
 
 def open_sessions() -> list[SparkSession]:
@@ -154,12 +169,13 @@ def start_jvm(settings: Mapping[str, str], log: Path | None) -> None:
     # In a session of its own (a terminal's Ctrl-C is for the program: it stops its queries, while
     # workers would die of it at once). The JVM ends with the program, when its standard input does.
     options: dict[str, Any] = {"start_new_session": True}
-    if log is None:
-        gateway = launch_gateway(configuration, options)  # type: ignore[no-untyped-call]
-    else:
-        with log.open("ab") as output:
-            options |= {"stdout": output, "stderr": output}
+    with light_home(settings.get("spark.master", LOCAL)):
+        if log is None:
             gateway = launch_gateway(configuration, options)  # type: ignore[no-untyped-call]
+        else:
+            with log.open("ab") as output:
+                options |= {"stdout": output, "stderr": output}
+                gateway = launch_gateway(configuration, options)  # type: ignore[no-untyped-call]
     SparkContext._ensure_initialized(gateway=gateway)
 
 

@@ -66,7 +66,7 @@ def write_to_folder(rows: DataFrame, folder: str) -> None:
     from pyspark.sql.utils import is_remote
 
     if "://" in folder or is_remote():
-        rows.write.mode("errorifexists").parquet(folder)
+        rows.write.mode("error").parquet(folder)  # Connect knows no "errorifexists"
         return
     target = Path(folder)
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):

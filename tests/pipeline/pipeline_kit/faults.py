@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,10 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 # In place of a point: a task writes its rows twice, once as an attempt that lost a race and was left.
 LOSER = "loser"
+# In place of a point: a task does not end before Spark has begun a second attempt of it; in every other
+# batch, not before that one has written its rows as well.
+SLOW = "slow"
+SLOW_PATIENCE = 60.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,21 @@ class Faults:
     def struck(self) -> int:
         """In how many batches it has happened."""
         return len(list(self.folder.glob("struck-*")))
+
+    @property
+    def second_attempts(self) -> int:
+        """In how many batches a task was tried a second time."""
+        return len(list(self.folder.glob("second-*")))
+
+    def mark(self, name: str) -> None:
+        (self.folder / name).touch()
+
+    def wait_for(self, name: str) -> None:
+        deadline = time.monotonic() + SLOW_PATIENCE
+        while not (self.folder / name).exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"there was no {name}")
+            time.sleep(0.01)
 
     def take(self, point: str, batch: int) -> bool:
         """Whether it is to happen now; it does so once in a batch."""
@@ -121,7 +141,14 @@ class FaultyWriter(DataSourceStreamArrowWriter):
         rows = list(iterator)
         if rows and self._faults.take(LOSER, batch):
             self._write_as_loser(rows)
+        if context.attemptNumber() > 0:
+            self._faults.mark(f"second-{batch}")
+        slow = context.partitionId() == 0 and self._faults.take(SLOW, batch)
         written: WriterCommitMessage = self._writer.write(iter(rows))
+        if context.attemptNumber() > 0:
+            self._faults.mark(f"written-{batch}")
+        if slow:
+            self._faults.wait_for(f"{'written' if batch % 2 else 'second'}-{batch}")
         return written
 
     def _write_as_loser(self, rows: list[pa.RecordBatch]) -> None:

@@ -1,11 +1,13 @@
 """A Spark driver of its own, to be killed: writes numbers to a topic until a batch is done.
 
 Arguments: bootstrap servers, topic, folder of the checkpoint, batch, the option `fault`.
-Tasks may fail twice.
+Tasks may fail twice. SETTINGS in the environment are Spark's, as JSON.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from pathlib import Path
 
@@ -18,10 +20,11 @@ from pipeline_kit.streams import Numbers, wait_for
 
 def main(bootstrap: str, topic: str, checkpoint: str, batch: str, *faults: str) -> None:
     spark = session(
-        "local[2,3]",
         settings={
+            "spark.master": "local[2,3]",
             "spark.ui.enabled": "false",
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            **json.loads(os.environ.get("SETTINGS", "{}")),
         },
     )
     spark.sparkContext.setLogLevel("OFF")

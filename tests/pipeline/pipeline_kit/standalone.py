@@ -76,13 +76,19 @@ class Daemon:
 
 @contextmanager
 def running_cluster(
-    folder: Path, workers: int, worker_environment: Mapping[str, str]
+    folder: Path, workers: int, worker_environment: Mapping[str, str], *, hosts: int = 1
 ) -> Iterator[str]:
-    """The address of the master of a new cluster, once its workers of one core each are with it."""
+    """The address of the master of a new cluster, once its workers of one core each are with it.
+
+    They are on this machine, but Spark takes them for workers on so many `hosts` (on Linux, which has
+    more than one address for itself).
+    """
     with ExitStack() as stack:
 
-        def start(name: str, kind: str, *arguments: str, **environment: str) -> Daemon:
-            listen = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        def start(
+            name: str, kind: str, *arguments: str, host: str = "127.0.0.1", **environment: str
+        ) -> Daemon:
+            listen = ["--host", host, "--port", "0", "--webui-port", "0"]
             command = [f"org.apache.spark.deploy.{kind}", *listen, *arguments]
             daemon = Daemon(command, folder / f"{name}.log", environment)
             stack.callback(daemon.stop)
@@ -96,6 +102,7 @@ def running_cluster(
                 "worker.Worker",
                 *("--cores", "1", "--memory", "1g"),
                 *("--work-dir", str(folder / f"work-{number}"), address),
+                host=f"127.0.0.{1 + number % hosts}",
                 **worker_environment,
             )
             for number in range(workers)

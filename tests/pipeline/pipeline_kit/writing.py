@@ -120,9 +120,9 @@ def crashing(point: points.Point) -> Iterator[None]:
         points.reached, committing.ENDS_AT_ONCE = before, at_once
 
 
-def until(holds: Callable[[], bool]) -> None:
+def until(holds: Callable[[], bool], patience: float = 60) -> None:
     """Wait for something that a broker does by itself after a while."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience
     while not holds():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)

@@ -48,8 +48,10 @@ from ottla.pipeline.collect.lines import Lines, cut, table, unfinished
 from ottla.pipeline.collect.patterns import Patterns
 from ottla.pipeline.collect.positions import Positions
 
-ROUND: Final = 8 * 1024 * 1024  # bytes of files in a transaction
-PIECE: Final = 4 * 1024 * 1024  # bytes of one file in a round
+# Lines take many times their bytes of memory until they are sent; these two bound it. Rounds four
+# times as large need an eighth less processor time, and 120 MB more.
+ROUND: Final = 2 * 1024 * 1024  # bytes of files in a transaction
+PIECE: Final = 1024 * 1024  # bytes of one file in a round
 FEW_ROWS: Final = 10_000  # a table of fewer is made one piece before it is sent
 LOOK_EVERY: Final = (
     0.05,
