@@ -5,18 +5,25 @@ A topic of one partition, batches of about 16 kB without compression, read from 
 fastest here. And both into a polars frame: ours by the Arrow stream, theirs from lists of values.
 Checksums are checked by both. Clock: from the first call until the last record is there.
 
+In the rows with a codec the records are JSON documents of about 1 kB, in batches of 64 kB before they
+were compressed. The last two rows are ceilings: see `client_ceiling`.
+
 The column "Kafka" holds the other client's figures here; the broker is named after the row.
 """
 
 from __future__ import annotations
 
+import json
+import random
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 import confluent_kafka
 import polars
+import pyarrow as pa
 
+from bench.client_ceiling import receive, receive_and_check
 from bench.harness.batch import Shape
 from bench.harness.bench import Bench
 from bench.harness.broker import Broker
@@ -24,10 +31,11 @@ from bench.harness.duel import duel, rows
 from bench.harness.errors import BenchError
 from bench.harness.produce_load import DEFAULTS
 from bench.harness.results import KAFKA, OTTLA, Measurement, Target
-from ottla import Consumer
+from ottla import Consumer, Producer
 
 _PATIENCE = 60.0
 _PIECE = 100_000  # records that `consume` is asked for
+_DOCUMENTS = 20_000  # different ones
 
 
 class Case(NamedTuple):
@@ -38,7 +46,45 @@ class Case(NamedTuple):
     others: float  # which part of them the other client reads in a round
     ours: Callable[[str, str, int], float]
     theirs: Callable[[str, str, int], float]
-    target: Target
+    target: Target | None
+    codec: str = ""  # of JSON documents; empty: records of one letter, as they are
+
+
+def _documents() -> list[bytes]:
+    """Orders as a shop would send them, of about 1 kB; a third to a half of that when compressed."""
+    dice = random.Random(1)
+    words = ["".join(dice.choices("abcdefghijklmnopqrstuvwxyz", k=7)) for _ in range(2000)]
+
+    def line() -> dict[str, object]:
+        return {
+            "article": f"{dice.getrandbits(40):010x}",
+            "title": " ".join(dice.choices(words, k=4)),
+            "quantity": dice.randrange(1, 10),
+            "price": dice.randrange(100, 100_000) / 100,
+        }
+
+    return [
+        json.dumps(
+            {
+                "order": number,
+                "customer": f"{dice.getrandbits(64):016x}",
+                "placed": f"2026-11-{dice.randrange(1, 31):02}T{dice.randrange(24):02}:00:00Z",
+                "address": " ".join(dice.choices(words, k=8)),
+                "lines": [line() for _ in range(7)],
+            }
+        ).encode()
+        for number in range(_DOCUMENTS)
+    ]
+
+
+def _fill_with_documents(bootstrap: str, topic: str, codec: str, size: int) -> int:
+    """Put so many bytes of documents, before compression, into a topic; the number of records."""
+    documents = pa.table({"value": pa.array(_documents(), pa.binary())})
+    times = max(1, size // documents.nbytes)
+    with Producer(bootstrap, compression_type=codec, batch_size=64_000) as producer:
+        for _ in range(times):
+            producer.write(topic, documents).result(_PATIENCE)
+    return times * _DOCUMENTS
 
 
 def _scan(bootstrap: str, topic: str, records: int) -> float:
@@ -130,6 +176,27 @@ CASES = (
         *(Shape(16, 1000), 512 << 20, 0.5),
         *(_scan, _consume, Target(5.0, 15.0)),
     ),
+    *(
+        Case(
+            f"client-consume-json-{codec}",
+            f"JSON of 1 kB, {codec}, to Arrow, against confluent-kafka's consume",
+            *(Shape(64, 1000), 512 << 20, 0.5),
+            *(_scan, _consume, Target(5.0, 15.0), codec),
+        )
+        for codec in ("lz4", "zstd")
+    ),
+    Case(
+        "client-consume-1kB-receive",
+        "1 kB records to Arrow, against receiving and looking at nothing",
+        *(Shape(16, 1000), 512 << 20, 1.0),
+        *(_scan, receive, None),
+    ),
+    Case(
+        "client-consume-1kB-check",
+        "1 kB records to Arrow, against receiving and checking the CRC32C",
+        *(Shape(16, 1000), 512 << 20, 1.0),
+        *(_scan, receive_and_check, None),
+    ),
     Case(
         "client-frame-100B",
         "100 B records to a polars frame, against confluent-kafka's consume",
@@ -140,20 +207,24 @@ CASES = (
 
 
 def _one_broker(bench: Bench, case: Case, broker: Broker) -> Measurement:
-    filled = bench.filled_topic(
-        broker, case.shape, DEFAULTS, case.size // (4 if bench.quick else 1)
-    )
+    size = case.size // (4 if bench.quick else 1)
     host, port = broker.address
     bootstrap = f"{host}:{port}"
-    records = {OTTLA: filled.end, KAFKA: int(filled.end * case.others)}
+    if case.codec:
+        topic = bench.new_topic(broker)
+        end = _fill_with_documents(bootstrap, topic, case.codec, size)
+    else:
+        filled = bench.filled_topic(broker, case.shape, DEFAULTS, size)
+        topic, end = filled.topic, filled.end
+    records = {OTTLA: end, KAFKA: int(end * case.others)}
 
     def round_of(client: str) -> float:
         run = case.ours if client == OTTLA else case.theirs
         with broker.blamed():
-            return records[client] / run(bootstrap, filled.topic, records[client])
+            return records[client] / run(bootstrap, topic, records[client])
 
     measured = duel(bench, case, broker, round_of)
-    broker.forget(filled.topic, wait=False)
+    broker.forget(topic, wait=False)
     return measured
 
 

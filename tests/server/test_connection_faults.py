@@ -327,10 +327,10 @@ def test_a_bug_in_a_waiting_fetch_costs_one_connection(
     inside.until(lambda broker: any(len(each.watched) == 1 for each in broker.waiting_fetches))
     real = fetch_module.Fetch._look
 
-    def look(fetch: fetch_module.Fetch) -> Any:
+    def look(fetch: fetch_module.Fetch, at: list[Any]) -> Any:
         if len(fetch.watched) == 2:
             raise KeyError("a bug")
-        return real(fetch)
+        return real(fetch, at)
 
     monkeypatch.setattr(fetch_module.Fetch, "_look", look)
     if how == "appended":

@@ -326,14 +326,14 @@ def test_wakes_on_append(
 
 def test_nothing_polls(inside: BrokerThread, connect: Callable[[], Wire], topic: Topic) -> None:
     """A waiting fetch is looked at when it comes and when there is news, and at no other time."""
-    from ottla.server.handlers.fetch import Fetch
+    from ottla.server.handlers.fetch import Fetch, WatchedPartition
 
     looks = []
     real = Fetch._look
 
-    def look(self: Fetch) -> object:
+    def look(self: Fetch, at: list[WatchedPartition]) -> object:
         looks.append(self)
-        return real(self)
+        return real(self, at)
 
     Fetch._look = look  # type: ignore[method-assign, assignment]
     try:

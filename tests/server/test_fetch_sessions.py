@@ -224,6 +224,39 @@ def test_a_session_waits_for_all_its_partitions(
     assert told(waiting.receive(FetchResponse, version)) == {2: [b"woken"]}
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_session_that_waits_for_more_than_the_first_news(
+    inside: BrokerThread, wire: Wire, connect: Callable[[], Wire], version: int
+) -> None:
+    topic = create_topic(wire, partitions=4)
+    waiting = connect()
+    session = open_session(waiting, topic, version, 4)
+    batch = batch_of(b"x" * 100)
+    request = fetch_request(
+        topic, session=(session, 1), max_wait_ms=600_000, min_bytes=3 * len(batch)
+    )
+    waiting.send(request, version)
+    inside.until(lambda broker: len(broker.waiting_fetches) == 1)
+    # Three of them are not enough.
+    fill(wire, topic, batch, index=2)
+    fill(wire, topic, batch_of(b"y" * 90), index=0)
+    fill(wire, topic, batch_of(b"z" * 50), index=2)
+    assert inside.run(lambda broker: len(broker.waiting_fetches)) == 1
+    fill(wire, topic, batch_of(b"z" * 90), index=3)
+    assert told(waiting.receive(FetchResponse, version)) == {
+        0: [b"y" * 90],
+        2: [b"x" * 100, b"z" * 50],
+        3: [b"z" * 90],
+    }
+    # And it goes on with all of them.
+    moved = [(0, 1), (2, 2), (3, 1)]
+    request = fetch_request(topic, *moved, session=(session, 2), max_wait_ms=600_000)
+    waiting.send(request, version)
+    inside.until(lambda broker: len(broker.waiting_fetches) == 1)
+    fill(wire, topic, batch_of(b"woken"), index=1)
+    assert told(waiting.receive(FetchResponse, version)) == {1: [b"woken"]}
+
+
 def test_a_topic_that_is_deleted_and_made_again(
     inside: BrokerThread, wire: Wire, topic: Topic
 ) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import select
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from server_kit.broker_thread import BrokerThread
@@ -206,7 +208,7 @@ def test_recompressed_batch_may_be_too_large(wire: Wire) -> None:
 
 
 def test_a_worker_that_dies_is_replaced(inside: BrokerThread, wire: Wire) -> None:
-    """The job in it is lost, and its client told so; the next one has a new worker."""
+    """Those that have nothing to do are not missed."""
     topic = create_topic(wire, compression_type="gzip")
     large = build_batch(some_records(3000))
     fill(wire, topic, large)
@@ -216,13 +218,35 @@ def test_a_worker_that_dies_is_replaced(inside: BrokerThread, wire: Wire) -> Non
         # All at once, so that no worker gets by without.
         return set(await asyncio.gather(*(run(os.getpid) for _ in range(20))))
 
-    for pid in inside.run_async(workers()):
+    killed = inside.run_async(workers())
+    for pid in killed:
+        end = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
-    answer = produce(wire, topic, large)
-    if answer.error_code:
-        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        answer = produce(wire, topic, large)
-    assert answer.error_code == 0
+        assert select.select([end], [], [], 30)[0]
+        os.close(end)
+    for _ in range(4):
+        assert produce(wire, topic, large).error_code == 0
+    assert not killed & inside.run_async(workers())
+
+
+def test_a_worker_that_dies_over_its_job(inside: BrokerThread, wire: Wire) -> None:
+    """The job is lost, and its client told so; the next one has a new worker."""
+    topic = create_topic(wire, compression_type="gzip")
+    run = inside.broker.workers.run
+    for _ in range(3):
+        with pytest.raises(OSError, match="a worker process died"):
+            inside.run_async(run(partial(os._exit, 1)))
+        assert produce(wire, topic, build_batch(some_records(3000))).error_code == 0
+
+
+def test_what_a_job_raises_is_told(inside: BrokerThread) -> None:
+    run = inside.broker.workers.run
+    with pytest.raises(ZeroDivisionError):
+        inside.run_async(run(partial(divmod, 1, 0)))
+    # Neither a result nor an error that cannot travel stops a worker.
+    with pytest.raises((TypeError, AttributeError, RuntimeError)):
+        inside.run_async(run(threading.Lock))
+    assert inside.run_async(run(partial(divmod, 7, 2))) == (3, 1)
 
 
 def test_topic_deleted_while_a_batch_is_recompressed(

@@ -25,7 +25,7 @@ READ_COMMITTED = 1
 class Waiter(Protocol):
     """Somebody who waits for more to read."""
 
-    def progressed(self, appended_bytes: int) -> None: ...
+    def progressed(self, partition: Partition, appended_bytes: int) -> None: ...
 
 
 class Partition:

@@ -22,6 +22,7 @@ import os
 import socket
 import struct
 from collections import deque
+from mmap import mmap
 from typing import TYPE_CHECKING
 
 from ottla.protocol.message import MalformedMessage
@@ -65,6 +66,8 @@ SPARE_BYTES = 1 << 20
 _RESET = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EBADF})
 
 Part = bytes | bytearray | memoryview | FileRange
+# Memory for what has arrived of a request.
+Buffer = bytearray | mmap
 
 
 class MalformedRequest(ValueError):
@@ -96,7 +99,7 @@ class Kept:
         connection: Connection,
         data: bytearray | memoryview,
         size: int,
-        buffer: bytearray | None,
+        buffer: Buffer | None,
     ) -> None:
         self.data = data
         self._connection = connection
@@ -180,7 +183,7 @@ class Connection:
         self._loop = reactor.loop
         self._apis = reactor.apis
         self._max_request = reactor.max_request_bytes
-        self._partial: bytearray | None = None
+        self._partial: Buffer | None = None
         self._partial_view: memoryview | None = None
         self._partial_filled = 0
         # The last frame was a large one.

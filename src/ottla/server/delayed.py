@@ -32,4 +32,4 @@ class Wakeups:
         moved, self._moved = self._moved, {}
         for partition, appended_bytes in moved.items():
             for waiter in tuple(partition.waiters):
-                waiter.progressed(appended_bytes)
+                waiter.progressed(partition, appended_bytes)

@@ -1,6 +1,9 @@
-"""How processes that work beside the broker's loop give way to it.
+"""How threads and processes that work beside the broker's loop give way to it.
 
-Imported by those processes themselves, so it stays clear of the server's other modules.
+Niceness is about shares of a busy processor. Whoever is woken while somebody else is running may still
+have to wait for the end of a time slice, a millisecond or more, unless its own slices are shorter
+(Linux 6.12 and later). So those who do the heavy work ask for the longest: the loop then has the
+processor back the moment it wants it. Where there is nothing like it, niceness has to do.
 """
 
 from __future__ import annotations
@@ -9,8 +12,8 @@ import os
 import struct
 import sys
 
-# What such a process gets of a processor that others want too: about a third of an equal share. Less
-# would let producers to topics that are recompressed starve on a busy machine.
+# What a worker gets of a processor that others want too: about a third of an equal share. With less,
+# producers to topics that are recompressed would starve on a busy machine.
 NICENESS = 5
 # Nanoseconds; the longest time slice that Linux has.
 _LONGEST_SLICE = 100_000_000
@@ -20,13 +23,13 @@ _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 
 
 def give_way() -> None:
-    """Take a small share of the processor, and leave it the moment that the loop wants it.
-
-    Niceness is about shares. Who is woken while somebody else is running may still have to wait for
-    the end of a time slice, a millisecond or more, unless its own slices are shorter (Linux 6.12 and
-    later): so ours are the longest. Where there is nothing like it, niceness has to do.
-    """
+    """For worker processes: a small share, and at once to whoever else wants the processor."""
     os.nice(NICENESS)
+    take_long_slices()
+
+
+def take_long_slices() -> None:
+    """For threads that copy much: their usual share, but at once to the loop if it wants it."""
     number = _SCHED_SETATTR.get(os.uname().machine)
     if sys.platform != "linux" or number is None:
         return
@@ -42,5 +45,6 @@ def give_way() -> None:
         0,
         0,
     )
-    # A kernel that does not know it, or does not allow it, says so and changes nothing.
+    # Of the calling thread. A kernel that does not know it, or does not allow it, says so and changes
+    # nothing.
     ctypes.CDLL(None).syscall(number, 0, wish, 0)

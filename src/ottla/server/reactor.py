@@ -12,9 +12,10 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from mmap import mmap
 
 from ottla.server.api import Api
-from ottla.server.connection import EAGER_BYTES, SPARE_BYTES, Connection
+from ottla.server.connection import EAGER_BYTES, SPARE_BYTES, Buffer, Connection
 
 log = logging.getLogger("ottla.reactor")
 
@@ -69,7 +70,7 @@ class Reactor:
         # Every read goes here first: what has arrived whole is handled in place.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.max_request_bytes = limits.max_request_bytes
-        self._spares: list[bytearray] = []
+        self._spares: list[Buffer] = []
         self.partial_bytes = 0
         self.partial_bytes_limit = limits.partial_bytes
         # For metrics.
@@ -188,16 +189,21 @@ class Reactor:
         """There is enough to be generous with it."""
         return 2 * self.partial_bytes < self.partial_bytes_limit
 
-    def take_buffer(self, size: int) -> bytearray:
+    def take_buffer(self, size: int) -> Buffer:
         """Memory for a request that has arrived in part; it may be larger than asked for."""
-        if EAGER_BYTES < size <= SPARE_BYTES and self.has_memory:
-            buffer = self._spares.pop() if self._spares else bytearray(SPARE_BYTES)
-        else:
+        buffer: Buffer
+        if size <= EAGER_BYTES:
             buffer = bytearray(size)
+        elif size > SPARE_BYTES or not self.has_memory:
+            buffer = mmap(-1, size)
+        else:
+            # Mapped, since a megabyte is otherwise cleared here and now, a millisecond for which the
+            # loop would serve nobody; so the system does it page by page as the bytes come.
+            buffer = self._spares.pop() if self._spares else mmap(-1, SPARE_BYTES)
         self.partial_bytes += len(buffer)
         return buffer
 
-    def give_buffer_back(self, buffer: bytearray) -> None:
+    def give_buffer_back(self, buffer: Buffer) -> None:
         self.partial_bytes -= len(buffer)
         if len(buffer) == SPARE_BYTES and len(self._spares) < SPARES:
             self._spares.append(buffer)

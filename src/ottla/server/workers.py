@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ottla.record.codecs import Codec
 from ottla.record.errors import TooLarge
 from ottla.server.platform import HAS_MEMORY_FILES
+from ottla.server.priority import give_way, take_long_slices
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -99,10 +100,13 @@ class _Worker:
             process = context.Process(target=_serve, args=(theirs,), daemon=True)
             process.start()
         theirs.close()
-        # Kept: who forgets a process cannot end it either.
         self._process = process
         # By which batches go back and forth; made for the first.
         self.exchange: MemoryFile | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
 
     def do(self, job: Callable[[], T]) -> T:
         """Raises what the job raises; EOFError or OSError if the process is gone."""
@@ -130,7 +134,7 @@ class Workers:
         if self._threads is None:
             from concurrent.futures import ThreadPoolExecutor
 
-            self._threads = ThreadPoolExecutor(self._processes, "ottla-workers")
+            self._threads = ThreadPoolExecutor(self._processes, "ottla-workers", take_long_slices)
         return await self._loop.run_in_executor(self._threads, work)
 
     def _do(self, job: Callable[[], T]) -> T:
@@ -145,9 +149,9 @@ class Workers:
             raise OSError("a worker process died") from None
 
     def _worker(self) -> _Worker:
-        """The worker of this thread."""
+        """The worker of this thread; a new one if it was killed while nothing was to be done."""
         worker: _Worker | None = getattr(self._own, "worker", None)
-        if worker is None:
+        if worker is None or not worker.is_alive:
             worker = self._own.worker = _Worker()
         return worker
 
@@ -250,8 +254,10 @@ def _no_main_module() -> Iterator[None]:
 
 def _serve(line: Connection[bytes, bytes]) -> None:
     """A worker's whole life: job after job, until nobody is at the other end."""
-    from ottla.server.priority import give_way
+    import signal
 
+    # Ctrl-C in a terminal reaches all of its processes; it is the broker that decides what follows.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     give_way()
     _follow_the_broker()
     while True:

@@ -72,10 +72,10 @@ class ColumnBuffers:
         if self._has_value:
             bytes_ = int(state[self._kernels.VALUE_BYTES])
             most = int(state[self._kernels.MAX_BYTES])
-            if bytes_ + min(size, most) > len(self._value_data):
-                room = bytes_ + min(size + size_behind, most)
-                room = max(room, _somewhat_more(len(self._value_data)))
-                self._value_data = resized(self._value_data, room, bytes_)
+            # A record that is larger than all that is wanted makes room for itself.
+            if min(bytes_ + size, most) > len(self._value_data):
+                room = max(bytes_ + size + size_behind, _somewhat_more(len(self._value_data)))
+                self._value_data = resized(self._value_data, min(room, most), bytes_)
 
     def grow(self, status: int, state: Array) -> None:
         """Give the buffer that the kernel found too small room for what it needs, and to spare."""

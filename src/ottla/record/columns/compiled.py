@@ -113,6 +113,8 @@ class CompiledReader:
     def _read(self, special: _SpecialGroups) -> int:
         """Fill the columns; DONE at the end, else why they are not filled any further."""
         kernels, state = self.kernels, self._state
+        if self._group is not None:
+            self._reserve_for_group(self._group)
         while True:
             if self._group is None:
                 status = self._read_plain(self._whole)
@@ -186,10 +188,12 @@ class CompiledReader:
         self._reserve(min(rows + rows // _TO_SPARE + 1, left // SMALLEST_RECORD + 1), left)
 
     def _reserve_for_group(self, group: _Group) -> None:
-        """Make room for a group, and for what follows as if it unfolded as this one did."""
+        """Make room for what is left of a group, and for what follows as if it unfolded likewise."""
         came_in = max(self._cursor.taken_to - int(group.plan[0, 0]), 1)  # bytes
-        left = len(self._whole) - self._cursor.taken_to
-        self._reserve(group.rows, group.size, (left + left // _TO_SPARE) / came_in)
+        behind = len(self._whole) - self._cursor.taken_to
+        part = 1 - int(self._state[self.kernels.BATCH]) / len(group.plan)
+        again = (behind + behind // _TO_SPARE) / (came_in * part)
+        self._reserve(int(group.rows * part) + 1, int(group.size * part) + 1, again)
 
     def _reserve(self, rows: int, size: int, again: float = 0.0) -> None:
         """Room for so many more rows and bytes, and `again` so many times as many if room is made."""

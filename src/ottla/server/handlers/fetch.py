@@ -103,6 +103,8 @@ class Fetch:
 
     __slots__ = (
         "_missing",
+        "_moved",
+        "_others",
         "_quiet",
         "_slot",
         "_timer",
@@ -134,8 +136,11 @@ class Fetch:
         self._slot: Slot | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waits_on: list[Partition] = []
-        # Partitions of the session about which there is nothing to say, as of the last look.
-        self._quiet: list[Partition] = []
+        # Partitions of the session about which there is nothing to say, as of the last look; and what
+        # else was looked at. Quiet ones stay so until they move.
+        self._quiet: dict[Partition, WatchedPartition] = {}
+        self._others: list[WatchedPartition] = []
+        self._moved: set[Partition] = set()
         self._missing = 0
 
     def start(self) -> None:
@@ -149,7 +154,7 @@ class Fetch:
             # Only replicas may read beyond the high watermark, and there are none yet.
             self._send(FetchResponse(error_code=ErrorCode.INVALID_REQUEST, responses=[]))
             return
-        found, size, urgent = self._look()
+        found, size, urgent = self._look(self.watched)
         wait = self.request.max_wait_ms
         if urgent or size >= self.request.min_bytes or wait <= 0 or not self.watched:
             self._finish(found)
@@ -225,21 +230,22 @@ class Fetch:
 
     # What is there ------------------------------------------------------------------------------
 
-    def _look(self) -> tuple[list[Found], int, bool]:
+    def _look(self, at: list[WatchedPartition]) -> tuple[list[Found], int, bool]:
         """What each partition has, the bytes of it, and whether something should be told at once."""
         left = min(self.request.max_bytes, self.broker.config.fetch_max_bytes)
         total = 0
         urgent = False
         everything = []
-        self._quiet = []
+        self._others = []
         incremental = self._is_incremental
-        for watched in self.watched:
+        for watched in at:
             if incremental:
                 # Behind data that fills the response, there is nothing to be searched for.
                 quiet = self._quiet_one(watched, full=left <= 0 < total)
                 if quiet is not None:
-                    self._quiet.append(quiet)
+                    self._quiet[quiet] = watched
                     continue
+            self._others.append(watched)
             found = self._look_at(watched, left, at_least_one=total == 0)
             everything.append(found)
             if found.answer.error_code or found.answer.diverging_epoch is not None:
@@ -355,15 +361,18 @@ class Fetch:
 
     # Waiting ------------------------------------------------------------------------------------
 
-    def progressed(self, appended_bytes: int) -> None:
+    def progressed(self, partition: Partition, appended_bytes: int) -> None:
         self._missing -= appended_bytes
+        self._moved.add(partition)
         if self._missing > 0 or self._slot is None or not self._waits_on:
             return
         if self.connection.closed:
             self._stop_waiting()
             return
         try:
-            found, size, urgent = self._look()
+            moved = [self._quiet.pop(each) for each in self._moved if each in self._quiet]
+            self._moved.clear()
+            found, size, urgent = self._look(self._others + moved)
             if urgent or size >= self.request.min_bytes:
                 self._stop_waiting()
                 self._finish(found)
@@ -379,7 +388,7 @@ class Fetch:
         if self.connection.closed:
             return
         try:
-            self._finish(self._look()[0])
+            self._finish(self._look(self.watched)[0])
         except Exception:  # noqa: BLE001 - see failed
             failed(self.connection, "FETCH", self.version)
 
