@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 120.0  # seconds
 SEEN_ONE_BY_ONE = 20  # records in a round
+WARM_UP = 3  # rounds of streaming reads, whose sources share no code that a JVM could have compiled
 
 
 class Case(NamedTuple):
@@ -92,6 +93,7 @@ def _throughput(case: Case, bench: Bench) -> list[Measurement]:
         figures = turns(
             {each.name: functools.partial(read, spark, each) for each in (OURS, OFFICIAL, TUNED)},
             bench.rounds,
+            warm_up=WARM_UP,
         )
     broker.forget(filled.topic)
     batches = {name: [each.batch for each in rounds] for name, rounds in figures.items()}

@@ -431,6 +431,22 @@ def test_a_broker_that_dies_under_a_bounded_read(tmp_path: Path, topic: str) -> 
                 list(batches)
 
 
+def test_a_quota(bootstrap: str, admin: Admin, topic: str, kind: str) -> None:
+    """Kafka answers who is over it with nothing: that is not the end of what there is to read."""
+    if kind != "kafka":
+        pytest.skip("Ottla keeps no quotas")
+    admin.create_topic(topic)
+    write(bootstrap, topic, 0, [build_batch(values("x" * 20_000)) for _ in range(40)])
+    entity: dict[str, str | None] = {"client-id": topic}
+    # Rates are of ten seconds: some 500 kB are free, of the 800.
+    admin.alter_quotas(entity, assign={"consumer_byte_rate": 50_000.0})
+    deadline = time.monotonic() + PATIENCE
+    while not admin.describe_quotas(entity):
+        assert time.monotonic() < deadline
+    with Consumer(bootstrap, client_id=topic, fetch_max_bytes=100_000) as consumer:
+        assert consumer.read(topic).num_rows == 40
+
+
 def test_a_topic_that_was_made_anew(bootstrap: str, admin: Admin, topic: str, kind: str) -> None:
     """Its offsets are not those of the old one: that is told, where the broker knows topics by ids."""
     if kind == "older":

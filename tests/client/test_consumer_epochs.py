@@ -178,6 +178,22 @@ async def test_a_bounded_read_ends_behind_records_that_are_not_to_be_seen() -> N
         assert refused
 
 
+async def test_a_bounded_read_of_a_broker_that_throttles() -> None:
+    """It answers with nothing, at once, to whoever is over his quota."""
+    async with two_replicas(at_once=2) as world:
+        world.append(6)
+        throttled: list[Fetched] = []
+
+        def throttle(fetched: Fetched) -> bool:
+            throttled.append(fetched)
+            return len(throttled) % 2 == 0
+
+        world.throttle = throttle
+        async with consumer_of(world) as consumer, await consumer.scan(TOPIC, 0, 6) as scan:
+            found = [each async for rows in scan for each in rows.column("offset").to_pylist()]
+            assert found == list(range(6))
+
+
 async def test_a_broker_that_does_not_know_the_epoch_yet() -> None:
     async with two_replicas() as world:
         world.append(1)

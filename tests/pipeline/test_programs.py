@@ -177,6 +177,7 @@ def test_sql_into_a_topic(
     with Consumer(broker.bootstrap) as consumer:
         last = consumer.read(results, columns=["key", "value"]).to_pylist()[-1]
     assert (last["key"], last["value"]) == (b"/", b'{"hits":3}')
+    assert not (tmp_path / "spark-warehouse").exists()  # nothing is left where it was started
 
 
 def test_the_sample_pipeline(

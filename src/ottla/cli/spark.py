@@ -68,11 +68,19 @@ def spark_session(
     log = log_file(command)
     with telling_spark(log):
         with waiting("Spark starts"):
+            chosen = {**_elsewhere(), **chosen}
             spark = session(master, name=f"ottla {command}", settings=chosen, log=log)
         try:
             yield spark
         finally:
             spark.stop()
+
+
+def _elsewhere() -> dict[str, str]:
+    """Spark makes a folder for tables wherever a program is started; commands have no use for it."""
+    from ottla.pipeline.session import state_folder
+
+    return {"spark.sql.warehouse.dir": (state_folder() / "warehouse").absolute().as_uri()}
 
 
 @contextmanager
@@ -86,7 +94,8 @@ def starting_session(command: str, preset: Mapping[str, str]) -> Iterator[Future
     silence_pyspark()
     log = log_file(command)
     with telling_spark(log), ThreadPoolExecutor(1, "ottla-spark") as thread:
-        starting = thread.submit(session, name=f"ottla {command}", settings=preset, log=log)
+        chosen = {**_elsewhere(), **preset}
+        starting = thread.submit(session, name=f"ottla {command}", settings=chosen, log=log)
         try:
             yield starting
         finally:

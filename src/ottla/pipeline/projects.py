@@ -23,6 +23,7 @@ from ottla.pipeline.session import (
     CONNECT,
     LOCAL,
     SparkMissing,
+    end_jvm,
     prepare_environment,
     running_session,
     session,
@@ -190,6 +191,7 @@ def _connected(folder: Path, configuration: Mapping[str, str], run: Run) -> Iter
             spark.stop()
     finally:
         local.stop()
+        end_jvm()
 
 
 def _remembering(folder: Path) -> dict[str, str]:

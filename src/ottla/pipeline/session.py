@@ -17,9 +17,11 @@ What Spark prints goes to standard error, unless the session is given a file for
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +37,9 @@ LOCAL = "local[*]"
 
 
 CONNECT = "sc://"
-_OF_THE_JVM = ("spark.ui.enabled", "spark.ui.showConsoleProgress")
+_OF_THE_JVM = ("spark.sql.warehouse.dir", "spark.ui.enabled", "spark.ui.showConsoleProgress")
 _KEPT_LOGS = 10
+_JVM_PATIENCE = 30.0  # seconds for its end
 # Spark's first choice for checkpoints runs `readlink` and `chmod` for every file on a local disk, half
 # of the time of a small micro-batch. This one renames into place just so, and runs nothing.
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
@@ -177,6 +180,25 @@ def start_jvm(settings: Mapping[str, str], log: Path | None) -> None:
                 options |= {"stdout": output, "stderr": output}
                 gateway = launch_gateway(configuration, options)  # type: ignore[no-untyped-call]
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def end_jvm() -> None:
+    """End Spark's JVM and wait until it has gone, once its sessions are stopped.
+
+    By itself it ends a little after the program that started it, and holds until then what it holds: a
+    metastore of Derby's, which one process at a time can open.
+    """
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:  # it is somebody else's
+        return
+    gateway.shutdown()
+    process.stdin.close()  # which it waits for
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_JVM_PATIENCE)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def log_file(command: str) -> Path:

@@ -45,7 +45,6 @@ from ottla.server.lanes import Lanes
 from ottla.server.markers import Markers
 from ottla.server.metadata_view import ImageView
 from ottla.server.partitions import Partitions
-from ottla.server.priority import take_long_slices
 from ottla.server.producer_ids import ProducerIds
 from ottla.server.reactor import Limits, Reactor
 from ottla.server.reads import Reads
@@ -106,8 +105,8 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-blocking")
         # Of their own, so that neither waits behind the other or behind a round of flushes.
-        self.write_threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-write", take_long_slices)
-        self.read_threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-read", take_long_slices)
+        self.write_threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-write")
+        self.read_threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-read")
         self.wakeups = Wakeups(self.loop)
         self.lanes = Lanes(self.loop, self.write_threads)
         self.reads = Reads(self.loop, self.read_threads)

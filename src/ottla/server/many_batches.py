@@ -30,6 +30,8 @@ _read_old_part = struct.Struct(">ii").unpack_from
 _OLD_PART = 8
 # no transactional id, acks, timeout
 _read_new_start = struct.Struct(">Bhi").unpack_from
+# index, the first two bytes of the size of the records
+_read_new_part = struct.Struct(">iBB").unpack_from
 _NEW_START = 7
 
 _pack_head = struct.Struct(">ii").pack
@@ -110,8 +112,12 @@ def _find_new(
         partitions, at = unsigned_varint_at(view, at + length)
         parts = []
         for _ in range(partitions - 1):
-            index = _read_int(view, at)[0]
-            size, start = unsigned_varint_at(view, at + 4)
+            index, low, high = _read_new_part(view, at)
+            if low >= 0x80 > high:
+                # A size of two bytes, as most are.
+                size, start = low - 0x80 + (high << 7), at + 6
+            else:
+                size, start = unsigned_varint_at(view, at + 4)
             end = start + size - 1
             # Behind the records no tagged fields.
             if not size or end >= stop or view[end]:

@@ -1,9 +1,12 @@
-"""How threads and processes that work beside the broker's loop give way to it.
+"""How processes that work beside the broker's loop give way to it.
 
 Niceness is about shares of a busy processor. Whoever is woken while somebody else is running may still
 have to wait for the end of a time slice, a millisecond or more, unless its own slices are shorter
 (Linux 6.12 and later). So those who do the heavy work ask for the longest: the loop then has the
 processor back the moment it wants it. Where there is nothing like it, niceness has to do.
+
+Not for threads of the broker itself: one that is made to wait while it holds the interpreter's lock
+makes the loop wait too.
 """
 
 from __future__ import annotations
@@ -23,13 +26,8 @@ _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 
 
 def give_way() -> None:
-    """For worker processes: a small share, and at once to whoever else wants the processor."""
+    """A small share of the processor, and at once to whoever else wants it."""
     os.nice(NICENESS)
-    take_long_slices()
-
-
-def take_long_slices() -> None:
-    """For threads that copy much: their usual share, but at once to the loop if it wants it."""
     number = _SCHED_SETATTR.get(os.uname().machine)
     if sys.platform != "linux" or number is None:
         return
@@ -45,6 +43,5 @@ def take_long_slices() -> None:
         0,
         0,
     )
-    # Of the calling thread. A kernel that does not know it, or does not allow it, says so and changes
-    # nothing.
+    # A kernel that does not know it, or does not allow it, says so and changes nothing.
     ctypes.CDLL(None).syscall(number, 0, wish, 0)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ottla.record.codecs import Codec
 from ottla.record.errors import TooLarge
 from ottla.server.platform import HAS_MEMORY_FILES
-from ottla.server.priority import give_way, take_long_slices
+from ottla.server.priority import give_way
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -97,16 +97,15 @@ class _Worker:
         with self._starting, _no_main_module():
             context.set_forkserver_preload(["ottla.server.jobs"])
             self._line, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs,), daemon=True)
-            process.start()
+            context.Process(target=_serve, args=(theirs,), daemon=True).start()
         theirs.close()
-        self._process = process
         # By which batches go back and forth; made for the first.
         self.exchange: MemoryFile | None = None
 
     @property
     def is_alive(self) -> bool:
-        return self._process.is_alive()
+        """Asked between jobs: then it has nothing to say, and only its end can be heard."""
+        return not self._line.poll()
 
     def do(self, job: Callable[[], T]) -> T:
         """Raises what the job raises; EOFError or OSError if the process is gone."""
@@ -134,7 +133,7 @@ class Workers:
         if self._threads is None:
             from concurrent.futures import ThreadPoolExecutor
 
-            self._threads = ThreadPoolExecutor(self._processes, "ottla-workers", take_long_slices)
+            self._threads = ThreadPoolExecutor(self._processes, "ottla-workers")
         return await self._loop.run_in_executor(self._threads, work)
 
     def _do(self, job: Callable[[], T]) -> T:

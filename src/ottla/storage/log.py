@@ -113,11 +113,21 @@ class Log(ReadableLog):
                 return -1
         _place(batch, 0, base_offset, length, leader_epoch)
         segment.used = True
-        self._write_at(segment, file, batch, position)
+        try:
+            if self._pwrite(file.fd, batch, position) != size:
+                self.files.write_all(file.fd, batch, position)
+        except OSError as error:
+            raise self._write_failed(segment, position, error) from error
+        except BaseException as error:
+            self._broken_off(segment, error)
+            raise
         segment.add(position, size, last_offset, timestamp, self._index_interval)
         if producer is not None:
             self.producers.go_on(producer, fields, base_offset, last_offset, now_ms)
-        self._moved_to(last_offset + 1, size, now_ms)
+        self.log_end_offset = end = last_offset + 1
+        self.appended_bytes += size
+        if not self.unflushed_since or end >= self.flush_at_offset:
+            self._became_dirty(end, now_ms)
         return base_offset
 
     def prepare(
@@ -301,40 +311,25 @@ class Log(ReadableLog):
                 file = self._open_for_write(segment)
             else:
                 segment.used = True
+            written = self._pwrite(file.fd, append.buffer, append.position)
+            if written != append.size:
+                with memoryview(append.buffer)[written:] as rest:
+                    self.files.write_all(file.fd, rest, append.position + written)
         except OSError as error:
             raise self._write_failed(segment, append.position, error) from error
         except BaseException as error:
             self._broken_off(segment, error)
             raise
-        self._write_at(segment, file, append.buffer, append.position)
-
-    def _write_at(
-        self,
-        segment: Segment,
-        file: SegmentFile,
-        buffer: bytes | bytearray | memoryview,
-        position: int,
-    ) -> None:
-        try:
-            written = self._pwrite(file.fd, buffer, position)
-            if written != len(buffer):
-                with memoryview(buffer)[written:] as rest:
-                    self.files.write_all(file.fd, rest, position + written)
-        except OSError as error:
-            raise self._write_failed(segment, position, error) from error
-        except BaseException as error:
-            self._broken_off(segment, error)
-            raise
-
-    def _broken_off(self, segment: Segment, error: BaseException) -> None:
-        """No failure of the disk, but nothing is known of what was written either."""
-        self._writing = None
-        self.go_offline(f"write to {segment.path} was broken off: {error!r}")
 
     def _open_for_write(self, segment: Segment) -> SegmentFile:
         if segment.on_disk:
             return segment.file()
         return segment.create(self._segment_bytes if self._config.preallocate else 0)
+
+    def _broken_off(self, segment: Segment, error: BaseException) -> None:
+        """No failure of the disk, but nothing is known of what was written either."""
+        self._writing = None
+        self.go_offline(f"write to {segment.path} was broken off: {error!r}")
 
     def _write_failed(self, segment: Segment, position: int, error: OSError) -> Exception:
         """Nothing was committed, so nothing is visible; the log goes offline unless nothing can
@@ -378,13 +373,14 @@ class Log(ReadableLog):
             self._first_batch(segment, append.now_ms)
         if append.leader_epoch != self.epochs.latest_epoch and append.leader_epoch >= 0:
             self.epochs.assign(append.leader_epoch, append.base_offset)
-        self._moved_to(last_offset + 1, append.size, append.now_ms)
+        end = self.log_end_offset = last_offset + 1
+        self.appended_bytes += append.size
+        if not self.unflushed_since or end >= self.flush_at_offset:
+            self._became_dirty(end, append.now_ms)
         self._writing = None
 
-    def _moved_to(self, end: int, size: int, now_ms: int) -> None:
-        """The log ends here from now on, by so many bytes more."""
-        self.log_end_offset = end
-        self.appended_bytes += size
+    def _became_dirty(self, end: int, now_ms: int) -> None:
+        """There is something that no flush covers, or enough of it."""
         if not self.unflushed_since:
             self.unflushed_since = now_ms
             self.owner.became_dirty(self)

@@ -110,6 +110,9 @@ class TwoReplicas:
     silent: set[int] = field(default_factory=set)  # brokers that hang up when they are fetched from
     # What a fetch is refused with, if anything, before all else.
     refuse: Callable[[Fetched], ErrorCode | None] = lambda _: None
+    throttle: Callable[[Fetched], bool] = lambda _: (
+        False
+    )  # whether a fetch is answered with nothing
     values: dict[int, bytes] = field(default_factory=dict)  # what producers wrote, by offset
     fetches: list[Fetched] = field(default_factory=list)
     validations: list[int] = field(default_factory=list)  # epochs that consumers asked about
@@ -222,6 +225,8 @@ class TwoReplicas:
         (wanted,) = request.topics[0].partitions
         fetched = Fetched(node, request.rack_id, wanted)
         self.fetches.append(fetched)
+        if self.throttle(fetched):
+            return FetchResponse(throttle_time_ms=1)
         data = self._found(fetched)
         if data == self._nothing(node):
             self._changed.clear()

@@ -29,6 +29,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=tmp_path,
             env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
         )
         started.append(command)

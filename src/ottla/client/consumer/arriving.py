@@ -182,14 +182,14 @@ class ArrivingAnswer:
             self._outline = Outline(self._version, at)
         part = frame[:arrived]
         while True:
-            if self._head is None:
+            head = self._head
+            if head is None:
                 self._head = head = self._outline.next(part)
                 if head is None:
                     return
                 end = head.start + head.size
                 if head.size >= _WORTH_BEGINNING and end <= len(frame):
                     self._rows = self._begin(head, frame[head.start : end])
-            head = self._head
             if self._rows is not None and len(frame) - arrived >= _LEFT_FOR_LATER:
                 self._rows.advance(min(arrived - head.start, head.size))
             if not self._outline.pass_records(part):

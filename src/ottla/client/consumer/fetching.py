@@ -431,7 +431,7 @@ class Fetcher:
         """Deal with an answer; False if all that came of it is a reason to wait."""
         names = {state.topic_id: name for (name, _), (state, _) in turns.items()}
         told_of = 0
-        trouble = 0
+        troubled: set[ReadPartition] = set()
         brought = False
         for topic in answer.responses:
             name = topic.topic or names.get(topic.topic_id)
@@ -443,16 +443,17 @@ class Fetcher:
                     continue
                 told_of += 1
                 if data.error_code:
-                    trouble += 1
+                    troubled.add(state)
                     self._take_error(state, data, answer, node)
                 elif (diverging := data.diverging_epoch) is not None:
                     self._take_divergence(state, diverging.epoch, diverging.end_offset)
                     brought = True
                 elif self._take_records(state, data, node, begun.get(state.partition)):
                     brought = True
-        if not brought:
-            self._look_for_ends(turns.values())
-        return not told_of or trouble < told_of
+        # A broker that throttles answers at once, with nothing in it.
+        if not brought and not answer.throttle_time_ms:
+            self._look_for_ends(each for each in turns.values() if each[0] not in troubled)
+        return not told_of or len(troubled) < told_of
 
     def _take_records(
         self, state: ReadPartition, data: PartitionData, node: int, begun: ArrivingRows | None
@@ -516,7 +517,7 @@ class Fetcher:
             if state.end_offset is None or state.turn != turn or state.failed is not None:
                 continue
             known = state.last_stable_offset if self._committed_only else state.high_watermark
-            if known >= state.end_offset and state.not_before == 0.0:
+            if known >= state.end_offset:
                 state.ended = True
                 self.queue.wake()
 

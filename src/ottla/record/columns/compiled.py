@@ -116,7 +116,8 @@ class CompiledReader:
         if self._group is not None:
             self._reserve_for_group(self._group)
         while True:
-            if self._group is None:
+            group = self._group
+            if group is None:
                 status = self._read_plain(self._whole)
                 if status != kernels.DONE:
                     return status
@@ -128,11 +129,7 @@ class CompiledReader:
                 self._reserve_for_group(group)
             status = int(
                 kernels.decode_records(
-                    self._whole,
-                    self._group.contents,
-                    self._group.plan,
-                    state,
-                    *self._columns.arguments(),
+                    self._whole, group.contents, group.plan, state, *self._columns.arguments()
                 )
             )
             if status == kernels.DONE:

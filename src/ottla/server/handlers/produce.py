@@ -164,9 +164,9 @@ def bind(broker: Broker, _: Api) -> Serve:
         try:
             if lanes.slow and lanes.is_slow(target.log.folder):
                 return None
-            base_offset = target.append_plainly(view, now_ms)
-            if base_offset >= 0:
-                done = base_offset, -1, target.log.log_start_offset
+            placed = target.append_plainly(view, now_ms)
+            if placed is not None:
+                done = placed[0], -1, placed[1]
             elif (
                 view[MAGIC_AT] != 2
                 # Less than a whole batch, or more than one.
@@ -327,14 +327,14 @@ def bind(broker: Broker, _: Api) -> Serve:
                 if not 0 <= index < count or end - start < HEADER_SIZE:
                     return appended
                 target = found[index]
-                base_offset = -1
+                placed = None
                 if plainly and target.plain and target.lane is None:
                     try:
-                        base_offset = target.append_plainly(view[start:end], now_ms)
+                        placed = target.append_plainly(view[start:end], now_ms)
                     except StorageError:
                         return appended
-                if base_offset >= 0:
-                    done = base_offset, -1, target.log.log_start_offset
+                if placed is not None:
+                    done = placed[0], -1, placed[1]
                 else:
                     closer = append(target, view[start:end], version)
                     if closer is None:
