@@ -10,9 +10,6 @@ import base64
 import json
 import ssl
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -40,6 +37,10 @@ class ClientCredentials:
         return await asyncio.to_thread(self._ask)
 
     def _ask(self) -> BearerToken:
+        # Here, for all clients come by this module and few ever ask for a token.
+        import urllib.parse
+        import urllib.request
+
         form = {"grant_type": "client_credentials"}
         if self.scope:
             form["scope"] = self.scope
@@ -68,6 +69,8 @@ class ClientCredentials:
 
 
 def _told(error: Exception) -> str:
+    import urllib.error
+
     if isinstance(error, urllib.error.HTTPError):
         body = error.read(500).decode(errors="replace")
         return f"HTTP status {error.code} {body}".strip()
