@@ -80,7 +80,7 @@ def _documents() -> list[bytes]:
 def _fill_with_documents(bootstrap: str, topic: str, codec: str, size: int) -> int:
     """Put so many bytes of documents, before compression, into a topic; the number of records."""
     documents = pa.table({"value": pa.array(_documents(), pa.binary())})
-    times = max(1, size // documents.nbytes)
+    times: int = max(1, size // documents.nbytes)
     with Producer(bootstrap, compression_type=codec, batch_size=64_000) as producer:
         for _ in range(times):
             producer.write(topic, documents).result(_PATIENCE)
@@ -181,7 +181,8 @@ CASES = (
             f"client-consume-json-{codec}",
             f"JSON of 1 kB, {codec}, to Arrow, against confluent-kafka's consume",
             *(Shape(64, 1000), 512 << 20, 0.5),
-            *(_scan, _consume, Target(5.0, 15.0), codec),
+            *(_scan, _consume, Target(5.0, 15.0)),
+            codec=codec,
         )
         for codec in ("lz4", "zstd")
     ),
