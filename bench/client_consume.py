@@ -3,7 +3,8 @@
 A topic of one partition, batches of about 16 kB without compression, read from its beginning: by
 `Consumer.scan` into Arrow, and by `consume()` in large pieces, with the settings at which it was
 fastest here. And both into a polars frame: ours by the Arrow stream, theirs from lists of values.
-Checksums are checked by both. Clock: from the first call until the last record is there.
+Checksums are checked by both. Each client has a process of its own. Clock: from the first call until
+the last record is there.
 
 In the rows with a codec the records are JSON documents of about 1 kB, in batches of 64 kB before they
 were compressed. The last two rows are ceilings: see `client_ceiling`.
@@ -27,7 +28,7 @@ from bench.client_ceiling import receive, receive_and_check
 from bench.harness.batch import Shape
 from bench.harness.bench import Bench
 from bench.harness.broker import Broker
-from bench.harness.duel import duel, rows
+from bench.harness.duel import Apart, duel, rows
 from bench.harness.errors import BenchError
 from bench.harness.produce_load import DEFAULTS
 from bench.harness.results import KAFKA, OTTLA, Measurement, Target
@@ -220,11 +221,12 @@ def _one_broker(bench: Bench, case: Case, broker: Broker) -> Measurement:
     records = {OTTLA: end, KAFKA: int(end * case.others)}
 
     def round_of(client: str) -> float:
-        run = case.ours if client == OTTLA else case.theirs
+        read = case.ours if client == OTTLA else case.theirs
         with broker.blamed():
-            return records[client] / run(bootstrap, topic, records[client])
+            return records[client] / apart.run(client, read, bootstrap, topic, records[client])
 
-    measured = duel(bench, case, broker, round_of)
+    with Apart() as apart:
+        measured = duel(bench, case, broker, round_of)
     broker.forget(topic, wait=False)
     return measured
 
