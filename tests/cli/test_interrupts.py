@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,8 +15,11 @@ def _press() -> None:
 
 
 @pytest.fixture(autouse=True)
-def usual_handler() -> None:
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+def usual_handler() -> Iterator[None]:
+    """As in a command; other tests of this process may have left one of their own (Spark does)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_waiting_is_ended_at_once() -> None:

@@ -221,3 +221,16 @@ def test_a_request_cut_short_anywhere(
         with pytest.raises((ConnectionError, EOFError)):
             other.frame()
     assert [end_offset(wire, topic, index) for index in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("version", FORMAT_2)
+def test_records_that_are_shorter_than_a_batch(wire: Wire, topic: Topic, version: int) -> None:
+    """A batch that ends too early is refused, at whatever byte; the connection goes on."""
+    wire.call(produce_request(topic, (0, batch_of(b"a"))), ProduceResponse, version)
+    whole = batch_of(b"b")
+    for length in range(1, len(whole)):
+        request = produce_request(topic, (0, whole[:length]))
+        answer = wire.call(request, ProduceResponse, version)
+        (refusal,) = answer.responses[0].partition_responses
+        assert refusal.error_code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD), length
+    assert end_offset(wire, topic) == 1

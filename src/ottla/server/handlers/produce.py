@@ -273,7 +273,7 @@ def bind(broker: Broker, _: Api) -> Serve:
             shift += 7
             if shift > 28:
                 return False
-        if records_at + size - 1 != stop - 3:
+        if records_at + size - 1 != stop - 3 or size <= HEADER_SIZE:
             return False
         found = by_id.get(name) if version >= _FIRST_TOPIC_IDS else by_raw_name.get(name)
         if found is None or not 0 <= index < len(found):
