@@ -170,7 +170,7 @@ def _connections() -> Iterator[Setting]:
     yield Setting(
         "socket.send.buffer.bytes",
         _INT,
-        102_400,
+        262_144,
         None,
         "The kernel's send buffer of a connection; -1 leaves it to the system.",
     )
@@ -483,6 +483,10 @@ DIFFERENT_DEFAULTS: Mapping[str, tuple[str, str]] = {
     "socket.receive.buffer.bytes": (
         "102400",
         "the system fits the buffer to the load, which is faster for large batches",
+    ),
+    "socket.send.buffer.bytes": (
+        "102400",
+        "large fetches leave a third faster; with much more, one reader would hold up the others",
     ),
     "transaction.two.phase.commit.enable": (
         "false",
