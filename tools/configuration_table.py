@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+
+import generated_page
 
 from ottla.server.config_settings import DIFFERENT_DEFAULTS, SECTIONS
 from ottla.server.config_without_meaning import WITHOUT_MEANING
 from ottla.storage.config import TOPIC_SETTINGS, UNSUPPORTED_TOPIC_SETTINGS
 from ottla.storage.settings import Setting
-
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
 INTRODUCTION = """\
 <!-- Written by tools/configuration_table.py from the tables in the code; change those. -->
@@ -158,19 +157,5 @@ def page() -> str:
     return "".join(parts)
 
 
-def main(arguments: list[str]) -> int:
-    text = page()
-    if arguments == ["--check"]:
-        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{PAGE.name} is out of date; run python tools/configuration_table.py")
-        return 1
-    if arguments:
-        print(__doc__)
-        return 2
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated_page.main("configuration.md", page, __doc__))

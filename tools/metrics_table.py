@@ -7,11 +7,10 @@ python tools/metrics_table.py --check    exit status 1 if the page is out of dat
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+
+import generated_page
 
 from ottla.server.metrics import FAMILIES, TIMINGS_HELP, TIMINGS_NAME
-
-PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 
 _INTRODUCTION = """\
 # Metrics
@@ -44,13 +43,5 @@ def page() -> str:
     )
 
 
-def main() -> int:
-    text = page()
-    if sys.argv[1:] == ["--check"]:
-        return 0 if PAGE.exists() and PAGE.read_text() == text else 1
-    PAGE.write_text(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated_page.main("metrics.md", page, __doc__))

@@ -7,12 +7,11 @@ python tools/protocol_table.py --check    exit status 1 if the page is out of da
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+
+import generated_page
 
 from ottla.protocol.apis import api_name
 from ottla.server import handlers
-
-PAGE = Path(__file__).parent.parent / "docs" / "protocol.md"
 
 _INTRODUCTION = """\
 # The protocol: keys and versions
@@ -38,13 +37,5 @@ def page() -> str:
     return _INTRODUCTION + "\n".join(rows) + "\n"
 
 
-def main() -> int:
-    text = page()
-    if sys.argv[1:] == ["--check"]:
-        return 0 if PAGE.exists() and PAGE.read_text() == text else 1
-    PAGE.write_text(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated_page.main("protocol.md", page, __doc__))

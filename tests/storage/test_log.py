@@ -24,32 +24,14 @@ from ottla.storage.errors import (
 )
 from ottla.storage.files import Files
 from ottla.storage.log import COORDINATOR, Log
-from ottla.storage.readable_log import LogOwner, ReadableLog
 from ottla.storage.segment_file import OpenFiles
 from ottla.storage.verify import verify_log
-from ottla.testing.logs import NOW, LogMaker, a_batch, a_marker, stored_batches
-
-
-class Owner(LogOwner):
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def became_dirty(self, log: ReadableLog) -> None:
-        self.told.append("dirty")
-
-    def wants_flush(self, log: ReadableLog) -> None:
-        self.told.append("flush")
-
-    def went_offline(self, log: ReadableLog) -> None:
-        self.told.append("offline")
-
-    def lower_offsets(self, log: ReadableLog, offset: int) -> None:
-        self.told.append(f"not above {offset}")
+from ottla.testing.logs import NOW, AttentiveOwner, LogMaker, a_batch, a_marker, stored_batches
 
 
 @pytest.fixture
 def maker(tmp_path: Path) -> LogMaker:
-    return LogMaker(str(tmp_path), owner=Owner())
+    return LogMaker(str(tmp_path), owner=AttentiveOwner())
 
 
 @pytest.fixture
@@ -410,7 +392,7 @@ def test_writes_and_flushes_on_other_threads(maker: LogMaker) -> None:
 
 def test_flush_moves_the_recovery_point(log: Log, maker: LogMaker) -> None:
     owner = maker.owner
-    assert isinstance(owner, Owner)
+    assert isinstance(owner, AttentiveOwner)
     log.append(a_batch(), 0, NOW)
     log.append(a_batch(), 0, NOW)
     assert owner.told == ["dirty"]
@@ -440,7 +422,7 @@ def test_due_for_flush(log: Log, maker: LogMaker) -> None:
     assert not log.due_for_flush(NOW)
     log.append(a_batch(), 0, NOW)
     assert log.due_for_flush(NOW)
-    assert isinstance(maker.owner, Owner)
+    assert isinstance(maker.owner, AttentiveOwner)
     assert maker.owner.told == ["dirty", "flush"]
     log.flush(NOW)
     assert not log.due_for_flush(NOW)
@@ -499,7 +481,7 @@ class Failing(Files):
 def test_a_failed_write_takes_the_log_offline_and_is_not_seen(tmp_path: Path, error: int) -> None:
     files = Failing()
     files.error = error
-    maker = LogMaker(str(tmp_path), files=files, owner=Owner())
+    maker = LogMaker(str(tmp_path), files=files, owner=AttentiveOwner())
     log = maker.create()
     log.append(a_batch(), 0, NOW)
     files.failing = "pwrite"
@@ -518,7 +500,7 @@ def test_a_failed_write_takes_the_log_offline_and_is_not_seen(tmp_path: Path, er
         with pytest.raises(LogOffline):
             call()
     assert log.flush_begin(NOW) is None
-    assert isinstance(maker.owner, Owner)
+    assert isinstance(maker.owner, AttentiveOwner)
     assert maker.owner.told == ["dirty", "offline"]
     assert maker.load().log_end_offset == 1
 
@@ -661,7 +643,7 @@ def test_truncation(maker: LogMaker) -> None:
     kept = list(stored_batches(log))
     assert log.recovery_point == 20
     assert log.truncate_to(7, NOW)
-    assert isinstance(maker.owner, Owner)
+    assert isinstance(maker.owner, AttentiveOwner)
     assert "not above 7" in maker.owner.told
     assert (log.log_end_offset, log.high_watermark, log.recovery_point) == (7, 7, 7)
     assert list(stored_batches(log)) == kept[:7]

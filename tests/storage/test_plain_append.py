@@ -18,9 +18,8 @@ from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, StorageError
 from ottla.storage.files import OS_FILES, Files
 from ottla.storage.log import CLIENT, COORDINATOR, Log
-from ottla.storage.readable_log import LogOwner, ReadableLog
 from ottla.storage.verify import verify_log
-from ottla.testing.logs import NOW, LogMaker, a_batch, a_marker, stored_batches
+from ottla.testing.logs import NOW, AttentiveOwner, LogMaker, a_batch, a_marker, stored_batches
 
 SMALL = LogConfig(
     segment_bytes=3000,
@@ -32,17 +31,6 @@ SMALL = LogConfig(
 )
 
 
-class Owner(LogOwner):
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def became_dirty(self, log: ReadableLog) -> None:
-        self.told.append("dirty")
-
-    def wants_flush(self, log: ReadableLog) -> None:
-        self.told.append("flush")
-
-
 def begun(log: Log) -> Log:
     """With two batches: the first makes the segment's file, the second asks how old it may get."""
     for _ in range(2):
@@ -52,12 +40,12 @@ def begun(log: Log) -> Log:
 
 def a_log(folder: Path, config: LogConfig = SMALL, files: Files | None = None) -> Log:
     folder.mkdir(exist_ok=True)
-    return LogMaker(str(folder), config, files or OS_FILES, owner=Owner()).create()
+    return LogMaker(str(folder), config, files or OS_FILES, owner=AttentiveOwner()).create()
 
 
 def facts(log: Log) -> dict[str, object]:
     """All that an append may change."""
-    assert isinstance(log.owner, Owner)
+    assert isinstance(log.owner, AttentiveOwner)
     active = log.active
     return {
         "offsets": (log.log_start_offset, log.log_end_offset, log.high_watermark),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -22,7 +23,7 @@ from ottla.cli.demo_screen import Shown, alert_sentence, screen
 from ottla.cli.failures import INTERRUPTED, Failure, Misuse
 from ottla.cli.options import DEFAULT_SERVER
 from ottla.cli.output import plural, write_line, write_table
-from ottla.cli.spark import starting_session, telling_spark
+from ottla.cli.spark import starting_session, telling_spark, warming
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,7 +141,7 @@ class Demo:
             shown.doing = "the pipeline is starting"
             update()
             known = reader.results.records
-            running.enter_context(_warming(weblogs, spark))
+            running.enter_context(warming(partial(_warm, weblogs, spark)))
             queries = Queries(weblogs, spark)
             running.callback(queries.stop)
 
@@ -206,7 +207,7 @@ class Demo:
         site.once(time.time())
         write_line(f"{plural(site.lines, 'line')} of {site.log} sent to {TOPIC}")
         spark = _started(starting)
-        with _warming(weblogs, spark):
+        with warming(partial(_warm, weblogs, spark)):
             queries = {
                 Followed(name): query for name, query in weblogs.start(spark, once=True).items()
             }
@@ -279,25 +280,11 @@ def _started(starting: Future[SparkSession]) -> SparkSession:
     return spark
 
 
-@contextmanager
-def _warming(weblogs: Weblogs, spark: SparkSession) -> Iterator[None]:
+def _warm(weblogs: Weblogs, spark: SparkSession) -> None:
     from ottla.pipeline.session import use_in_this_thread
-    from ottla.pipeline.spark_errors import is_of_spark
 
-    def warm() -> None:
-        try:
-            use_in_this_thread(spark)
-            weblogs.warm(spark)
-        except Exception as error:
-            if not is_of_spark(error):  # the queries will tell of those
-                raise
-
-    thread = threading.Thread(target=warm, name="ottla-demo-warming")
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
+    use_in_this_thread(spark)
+    weblogs.warm(spark)
 
 
 def _missing() -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
@@ -41,6 +42,27 @@ SourceOptions = Annotated[
         help="An option of the source, such as kafka.security.protocol=SASL_SSL; repeatable.",
     ),
 ]
+
+
+@contextmanager
+def warming(work: Callable[[], object]) -> Iterator[None]:
+    """Have Spark made ready beside what is done meanwhile. What is wrong with it is not told here: the
+    first query will."""
+    from ottla.pipeline.spark_errors import is_of_spark
+
+    def warm() -> None:
+        try:
+            work()
+        except Exception as error:
+            if not is_of_spark(error):
+                raise
+
+    thread = threading.Thread(target=warm, name="ottla-warming")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 @contextmanager

@@ -7,18 +7,16 @@ ends it.
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from ottla.cli.failures import Failure
 from ottla.cli.output import note, plural, write_table
-from ottla.cli.spark import telling_spark
+from ottla.cli.spark import telling_spark, warming
 from ottla.cli.sql_following import print_as_they_come
 from ottla.cli.sql_output import Form, write_rows
-from ottla.pipeline.spark_errors import is_of_spark
 
 if TYPE_CHECKING:
     from ottla.pipeline.sql import TopicTables
@@ -41,34 +39,15 @@ class Prompt:
         self._interactive = sys.stdin.isatty()
 
     def run(self) -> None:
-        with _history(self._interactive), self._warming():
+        # Spark gets ready while the user types.
+        ready = warming(self._tables.warm) if self._interactive else nullcontext()
+        with _history(self._interactive), ready:
             if self._interactive:
                 note(r"Topics are tables; end a query with ;  \d lists topics, \? helps, \q ends.")
             for statement in self._statements():
                 if statement == r"\q":
                     return
                 self._answer(statement)
-
-    @contextmanager
-    def _warming(self) -> Iterator[None]:
-        """Spark gets ready while the user types."""
-        if not self._interactive:
-            yield
-            return
-
-        def warm() -> None:
-            try:
-                self._tables.warm()
-            except Exception as error:
-                if not is_of_spark(error):  # what is wrong with Spark, the first query will tell
-                    raise
-
-        warming = threading.Thread(target=warm, name="ottla-warming")
-        warming.start()
-        try:
-            yield
-        finally:
-            warming.join()
 
     def _statements(self) -> Iterator[str]:
         """What is typed, one statement at a time."""

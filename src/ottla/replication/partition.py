@@ -118,9 +118,9 @@ class Partition:
                 self._moved(self, appended.size)
         return appended
 
-    def append_plainly(self, batch: memoryview, now_ms: int) -> tuple[int, int] | None:
-        """The base offset, and where the log starts; None if `append` should have a look at it: see
-        Log.append_plainly."""
+    def append_plainly(self, batch: memoryview, now_ms: int) -> tuple[int, int, int] | None:
+        """The base offset, -1 (no append time: the producer's times count), and where the log starts.
+        None if `append` should have a look at it: see Log.append_plainly."""
         log = self._log
         if log is None or not self._alone:
             return None
@@ -130,7 +130,7 @@ class Partition:
         log.advance_high_watermark(log.log_end_offset)
         if self.waiters:
             self._moved(self, len(batch))
-        return base_offset, log.log_start_offset
+        return base_offset, -1, log.log_start_offset
 
     def committed(self, appended: Append) -> None:
         """What `append` does after a write that was done in steps elsewhere (a lane)."""

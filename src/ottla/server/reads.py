@@ -58,8 +58,7 @@ class Reads:
         """The range as something to send, or None if the disk has to be asked first."""
         length = piece.length
         if length <= INLINE_BYTES:
-            data = piece.file.read_in_memory(length, piece.position)
-            return None if data is None else self._whole(data, length)
+            return self._from_memory(piece)
         if self._cold:
             stretch = self._cold.get(piece.file.fd)
             if stretch is not None and 0 <= piece.position - stretch.end < NEARBY_BYTES:
@@ -67,6 +66,14 @@ class Reads:
         if not piece.file.seems_in_memory(piece.position, length):
             return None
         return FileRange(piece.file, piece.position, length)
+
+    def _from_memory(self, piece: Slice) -> bytes | None:
+        data = piece.file.read_in_memory(piece.length, piece.position)
+        return None if data is None else self._whole(data, piece.length)
+
+    async def _from_disk(self, piece: Slice) -> bytes:
+        data = await self._loop.run_in_executor(self._threads, piece.read)
+        return self._whole(data, piece.length)
 
     @staticmethod
     def _whole(data: bytes, length: int) -> bytes:
@@ -76,12 +83,8 @@ class Reads:
 
     async def read(self, piece: Slice) -> bytes:
         """The bytes themselves, for those who have to look into them."""
-        if piece.length <= INLINE_BYTES:
-            held = piece.file.read_in_memory(piece.length, piece.position)
-            if held is not None:
-                return self._whole(held, piece.length)
-        data = await self._loop.run_in_executor(self._threads, piece.read)
-        return self._whole(data, piece.length)
+        held = self._from_memory(piece) if piece.length <= INLINE_BYTES else None
+        return await self._from_disk(piece) if held is None else held
 
     async def bring(self, missing: NotInMemory, size: int) -> None:
         """What a search missed, so that it can be tried again."""
@@ -90,7 +93,7 @@ class Reads:
     async def take_cold(self, piece: Slice) -> bytes | FileRange:
         """Bring the range into memory without holding up the loop, then take it."""
         if piece.length <= INLINE_BYTES:
-            return await self.read(piece)
+            return await self._from_disk(piece)
         asked = await self._loop.run_in_executor(
             self._threads, piece.file.bring_into_memory, piece.position, piece.length + BEYOND_BYTES
         )

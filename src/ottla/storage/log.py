@@ -12,7 +12,6 @@ offline: what the disk holds behind the end is unknown, and recovery will cut it
 from __future__ import annotations
 
 from random import random
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from ottla.record.batch import (
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
 CLIENT = Origin.CLIENT
 COORDINATOR = Origin.COORDINATOR
 REPLICATION = Origin.REPLICATION
-
-# What a header begins with: base offset, batch length, leader epoch.
-_place = Struct(">qii").pack_into
 
 
 class Log(ReadableLog):
@@ -111,7 +107,7 @@ class Log(ReadableLog):
             producer = self.producers.expecting(fields)
             if producer is None:
                 return -1
-        _place(batch, 0, base_offset, length, leader_epoch)
+        stamp(batch, 0, base_offset, leader_epoch)
         segment.used = True
         try:
             if self._pwrite(file.fd, batch, position) != size:
@@ -123,7 +119,7 @@ class Log(ReadableLog):
             raise
         segment.add(position, size, last_offset, timestamp, self._index_interval)
         if producer is not None:
-            self.producers.go_on(producer, fields, base_offset, last_offset, now_ms)
+            self.producers.go_on(producer, fields, base_offset, last_offset, timestamp, now_ms)
         self.log_end_offset = end = last_offset + 1
         self.appended_bytes += size
         if not self.unflushed_since or end >= self.flush_at_offset:

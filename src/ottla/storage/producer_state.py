@@ -296,23 +296,14 @@ class ProducerStates:
 
         `timestamp` is the batch's largest as it was stored, `now` the clock, or -1 in a replay.
         """
-        _, _, _, _, _, attributes, last_delta, _, _, producer_id, epoch, sequence, _ = header
+        _, _, _, _, _, attributes, _, _, _, producer_id, epoch, _, _ = header
         state = self.producers.get(producer_id)
         if state is None:
             state = self.producers[producer_id] = ProducerState(producer_id, epoch)
         elif state.epoch != epoch:
             state.epoch = epoch
             state.batches.clear()
-        last_sequence = sequence + last_delta & MAX_SEQUENCE if sequence >= 0 else NO_SEQUENCE
-        batches = state.batches
-        if len(batches) == REMEMBERED_BATCHES:
-            del batches[0]
-        batches.append((sequence, last_sequence, base_offset, last_offset, timestamp))
-        # A coordinator's batch has no sequence: what a client may send next then takes a closer look.
-        state.next_sequence = last_sequence + 1 & MAX_SEQUENCE if sequence >= 0 else NO_SEQUENCE
-        state.timestamp = timestamp
-        state.seen = now
-        self.map_end_offset = last_offset + 1
+        self.go_on(state, header, base_offset, last_offset, timestamp, now)
         if attributes & TRANSACTIONAL_BIT and state.transaction_first_offset < 0:
             state.transaction_first_offset = base_offset
             self._open[base_offset] = producer_id
@@ -339,16 +330,21 @@ class ProducerStates:
         header: HeaderFields,
         base_offset: int,
         last_offset: int,
+        timestamp: int,
         now: int,
     ) -> None:
-        """`update`, for a batch of whose producer `expecting` gave the state."""
-        sequence, timestamp = header[11], header[8]
-        last_sequence = sequence + header[6] & MAX_SEQUENCE
+        """`update`, for a batch that begins no transaction, of a producer whose state is at hand."""
+        sequence = header[11]
+        if sequence >= 0:
+            last_sequence = sequence + header[6] & MAX_SEQUENCE
+            state.next_sequence = last_sequence + 1 & MAX_SEQUENCE
+        else:
+            # A coordinator's batch: what a client may send next then takes a closer look.
+            last_sequence = state.next_sequence = NO_SEQUENCE
         batches = state.batches
         if len(batches) == REMEMBERED_BATCHES:
             del batches[0]
         batches.append((sequence, last_sequence, base_offset, last_offset, timestamp))
-        state.next_sequence = last_sequence + 1 & MAX_SEQUENCE
         state.timestamp = timestamp
         state.seen = now
         self.map_end_offset = last_offset + 1

@@ -41,6 +41,25 @@ def a_marker(
     )
 
 
+class AttentiveOwner(LogOwner):
+    """Writes down what a log tells it."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def became_dirty(self, log: ReadableLog) -> None:  # noqa: ARG002
+        self.told.append("dirty")
+
+    def wants_flush(self, log: ReadableLog) -> None:  # noqa: ARG002
+        self.told.append("flush")
+
+    def went_offline(self, log: ReadableLog) -> None:  # noqa: ARG002
+        self.told.append("offline")
+
+    def lower_offsets(self, log: ReadableLog, offset: int) -> None:  # noqa: ARG002
+        self.told.append(f"not above {offset}")
+
+
 class LogMaker:
     """Makes and opens the log of one partition, `topic-0`, in a folder."""
 

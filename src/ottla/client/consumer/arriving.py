@@ -17,6 +17,9 @@ from struct import Struct
 from struct import error as struct_error
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ottla.protocol.message import MalformedMessage
+from ottla.protocol.wiretypes import skip_tags, unsigned_varint_at
+
 if TYPE_CHECKING:
     from ottla.client.consumer.rows import ArrivingRows
 
@@ -65,7 +68,7 @@ class Outline:
         """The next partition's head; None if it has not come, or there is none."""
         try:
             return self._next(arrived)
-        except (IndexError, struct_error, UnicodeDecodeError):
+        except (IndexError, struct_error, UnicodeDecodeError, MalformedMessage):
             return None  # not all of it is there, or it makes no sense: then it never will
 
     def _next(self, arrived: memoryview) -> Head | None:
@@ -125,7 +128,7 @@ class Outline:
             at = self._past_tags(arrived, self._at)
             if self._partitions <= 0:
                 at = self._past_tags(arrived, at)
-        except IndexError:
+        except (IndexError, MalformedMessage):
             return False
         self._at = at
         return True
@@ -133,31 +136,15 @@ class Outline:
     def _length(self, arrived: memoryview, at: int) -> tuple[int, int]:
         """A length or a number of entries, -1 for none, and where it ends."""
         if self._flexible:
-            number, at = _unsigned_varint(arrived, at)
+            number, at = unsigned_varint_at(arrived, at)
             return number - 1, at
         return _INT32.unpack_from(arrived, at)[0], at + 4
 
     def _past_tags(self, arrived: memoryview, at: int) -> int:
         if not self._flexible:
             return at
-        count, at = _unsigned_varint(arrived, at)
-        for _ in range(count):
-            _, at = _unsigned_varint(arrived, at)
-            size, at = _unsigned_varint(arrived, at)
-            at += size
-        return at
-
-
-def _unsigned_varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 35:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise IndexError("no number of 32 bits")
+        count = arrived[at]
+        return skip_tags(arrived, at + 1, count, len(arrived)) if count else at + 1
 
 
 # Given what an answer says of a partition and the place of its records; None if they are not wanted.

@@ -164,17 +164,15 @@ def bind(broker: Broker, _: Api) -> Serve:
         try:
             if lanes.slow and lanes.is_slow(target.log.folder):
                 return None
-            placed = target.append_plainly(view, now_ms)
-            if placed is not None:
-                done = placed[0], -1, placed[1]
-            elif (
-                view[MAGIC_AT] != 2
-                # Less than a whole batch, or more than one.
-                or _read_batch_length(view, BATCH_LENGTH_AT)[0] + LENGTH_OVERHEAD != len(view)
-                or view[ATTRIBUTES_AT + 1] & _SPECIAL
-            ):
-                return None
-            else:
+            done = target.append_plainly(view, now_ms)
+            if done is None:
+                if (
+                    view[MAGIC_AT] != 2
+                    # Less than a whole batch, or more than one.
+                    or _read_batch_length(view, BATCH_LENGTH_AT)[0] + LENGTH_OVERHEAD != len(view)
+                    or view[ATTRIBUTES_AT + 1] & _SPECIAL
+                ):
+                    return None
                 done = _outcome(target.append(view, now_ms))
         except (InvalidBatch, StorageError):
             # The general way meets the same refusal and words the answer.
@@ -327,19 +325,16 @@ def bind(broker: Broker, _: Api) -> Serve:
                 if not 0 <= index < count or end - start < HEADER_SIZE:
                     return appended
                 target = found[index]
-                placed = None
+                done = None
                 if plainly and target.plain and target.lane is None:
                     try:
-                        placed = target.append_plainly(view[start:end], now_ms)
+                        done = target.append_plainly(view[start:end], now_ms)
                     except StorageError:
                         return appended
-                if placed is not None:
-                    done = placed[0], -1, placed[1]
-                else:
-                    closer = append(target, view[start:end], version)
-                    if closer is None:
+                if done is None:
+                    done = append(target, view[start:end], version)
+                    if done is None:
                         return appended
-                    done = closer
                 appended.append(done)
                 part(index, done)
                 took = _clock() - started
