@@ -68,6 +68,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     items.sort(key=_rank)
 
 
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """What went wrong in tests that were run again: that they passed then does not say it."""
+    reruns = terminalreporter.stats.get("rerun", [])
+    if reruns:
+        terminalreporter.section("RERUNS")
+    for report in reruns:
+        terminalreporter.section(f"rerun: {report.when} of {report.nodeid}", "_")
+        report.toterminal(config.get_terminal_writer())
+
+
 def _needs_apache_kafka(item: pytest.Item) -> bool:
     if "kafka" in getattr(item, "fixturenames", ()):
         return True

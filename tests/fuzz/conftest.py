@@ -27,8 +27,9 @@ def scratch_folder() -> Path:
 @pytest.fixture(scope="session")
 def session_harness() -> Iterator[Harness]:
     folder = scratch_folder()
-    harness = Harness(folder / "data").start()
     try:
+        harness = Harness(folder / "data").start()
+        harness.pause()
         yield harness
         harness.stop()
     finally:
@@ -37,8 +38,13 @@ def session_harness() -> Iterator[Harness]:
 
 @pytest.fixture
 def harness(session_harness: Harness) -> Iterator[Harness]:
-    """The worker's broker with all its topics; it must not have complained at the end."""
-    session_harness.loop.run_until_complete(session_harness.furnish())
-    yield session_harness
-    session_harness.hang_up()
+    """The worker's broker with all its topics; it must not have complained at the end. It listens during
+    its own tests only: brokers of other tests, which complain on purpose, run in this process, too."""
+    session_harness.listen()
+    try:
+        session_harness.loop.run_until_complete(session_harness.furnish())
+        yield session_harness
+        session_harness.hang_up()
+    finally:
+        session_harness.pause()
     session_harness.check_complaints()

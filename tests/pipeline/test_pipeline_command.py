@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from pipeline_kit.commands import run_command
 from pipeline_kit.programs import QUICK, Start, finish, start
+from pipeline_kit.writing import until
 
 __all__ = ["start"]
 
@@ -93,8 +94,12 @@ def test_script(
     command = start(*words, *QUICK[2:], "--master", "local[1]")
     assert command.stdout is not None
     assert command.stdout.readline() == "started\n"
-    while not (folder / "0.txt").exists() or not (folder / "0.txt").read_text():
+
+    def has_result() -> bool:
         assert command.poll() is None
+        return (folder / "0.txt").exists() and bool((folder / "0.txt").read_text())
+
+    until(has_result, 250)
     command.send_signal(signal.SIGTERM)
     _, told = finish(command)
     assert (folder / "0.txt").read_text() == "local[1] [42]"

@@ -44,19 +44,9 @@ def run(script: str, cache: Path, **environment: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that another process has filled."""
+def reader(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A process that reads much: its cache, empty before, and what it printed."""
     cache = tmp_path_factory.mktemp("cache")
-    run("compile_kernels()", cache)
-    return cache
-
-
-def test_a_short_command_never_meets_the_compiler(tmp_path: Path) -> None:
-    assert run("print(rows(), 'numba' in sys.modules)", tmp_path) == "1000 False"
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_process_that_reads_much_gets_the_kernels_in_the_background(tmp_path: Path) -> None:
     script = """
         import threading
         read_much()
@@ -65,8 +55,26 @@ def test_a_process_that_reads_much_gets_the_kernels_in_the_background(tmp_path: 
         fetching.join()
         print(rows(), readiness.kernels_for(0) is not None)
     """
-    assert run(script, tmp_path) == "1000 None\n1000 True"
-    assert list(tmp_path.glob("kernels-*/**/*.nbi")), "nothing was cached"
+    return cache, run(script, cache)
+
+
+@pytest.fixture(scope="module")
+def filled(reader: tuple[Path, str]) -> Path:
+    """A cache that another process has filled."""
+    return reader[0]
+
+
+def test_a_short_command_never_meets_the_compiler(tmp_path: Path) -> None:
+    assert run("print(rows(), 'numba' in sys.modules)", tmp_path) == "1000 False"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_that_reads_much_gets_the_kernels_in_the_background(
+    reader: tuple[Path, str],
+) -> None:
+    cache, printed = reader
+    assert printed == "1000 None\n1000 True"
+    assert list(cache.glob("kernels-*/**/*.nbi")), "nothing was cached"
 
 
 def test_what_is_in_the_cache_is_not_compiled_again(filled: Path) -> None:

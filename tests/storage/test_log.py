@@ -17,6 +17,7 @@ from ottla.storage.errors import (
     InvalidProducerEpoch,
     InvalidTimestamp,
     LogOffline,
+    NotInMemory,
     OffsetOutOfRange,
     OutOfOrderSequence,
     RecordTooLarge,
@@ -617,6 +618,27 @@ def test_search_by_time(maker: LogMaker) -> None:
     assert log.offset_for_time(0) == (NOW + 200, 40, 0)
     with pytest.raises(OffsetOutOfRange):
         log.read(39, 100, 200)
+
+
+@pytest.mark.parametrize("step_ms", [0, 1])
+def test_search_for_the_newest_brings_each_segment_once(maker: LogMaker, step_ms: int) -> None:
+    """Without a wait for the disk: whoever searches brings what is missing, and begins anew."""
+    maker.config = LogConfig(segment_bytes=1000)
+    log = maker.create()
+    for number in range(100):
+        log.append(a_batch(b"x" * 400, timestamp=NOW + number * step_ms), 0, NOW)
+    log.flush(NOW)
+    assert len(log.segments) > 20
+    brought = 0
+    while True:
+        try:
+            newest = log.max_timestamp(wait=False)
+            break
+        except NotInMemory as missing:
+            missing.bring(1000)
+            brought += 1
+            assert brought <= len(log.segments)
+    assert newest == NOW + 99 * step_ms
 
 
 def test_start_does_not_pass_the_high_watermark(log: Log) -> None:

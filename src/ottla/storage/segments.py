@@ -190,7 +190,11 @@ class Segments:
         newest = -1
         for segment in self.from_offset(start_offset):
             if segment.size:
-                newest = max(newest, self._newest(segment, newest, wait))
+                # Only what is not known has to be looked up. (A segment that is asked for more forgets
+                # that it was brought: over n segments, a search that begins anew would take 2ⁿ turns.)
+                if not wait and segment.known_max_timestamp is None:
+                    segment.expect_times_in_memory()
+                newest = max(newest, segment.max_timestamp)
         return newest
 
     @staticmethod

@@ -78,11 +78,20 @@ class Harness:
     # Its life -----------------------------------------------------------------------------------
 
     def start(self) -> Harness:
+        self.listen()
+        self.loop.run_until_complete(self._start())
+        return self
+
+    def listen(self) -> None:
+        """From now on, what is logged as an error is taken for this broker's."""
         self._complaints.__enter__()
         # A line for each of a hundred thousand malformed requests would be most of the work.
         logging.getLogger("ottla").setLevel(logging.ERROR)
-        self.loop.run_until_complete(self._start())
-        return self
+
+    def pause(self) -> None:
+        """Until it listens again, errors are those of other brokers in this process."""
+        self._complaints.__exit__()
+        logging.getLogger("ottla").setLevel(logging.NOTSET)
 
     async def _start(self) -> None:
         self.broker = Broker(
@@ -118,14 +127,14 @@ class Harness:
 
     def stop(self) -> None:
         """Stop the broker as on SIGTERM, after a look at every log."""
+        self.listen()
         try:
             self.hang_up()
             self.verify_logs()
             self.loop.run_until_complete(asyncio.wait_for(self.broker.stop(), PATIENCE))
             self.check_complaints()
         finally:
-            self._complaints.__exit__()
-            logging.getLogger("ottla").setLevel(logging.NOTSET)
+            self.pause()
             self.loop.close()
 
     # Feeding ------------------------------------------------------------------------------------
