@@ -110,6 +110,22 @@ def test_only_one_partition_may_exceed(wire: Wire) -> None:
     assert answers[2].high_watermark == 1
 
 
+@pytest.mark.parametrize("version", [4, 11, 12])
+def test_no_partition_begins_with_a_part_of_a_batch(wire: Wire, version: int) -> None:
+    """What is left for it is less than its first batch: then it gets nothing, as from Kafka.
+
+    Clients take bytes without a whole batch for a log that cannot be read on.
+    """
+    topic = create_topic(wire, partitions=2)
+    for index in (0, 1):
+        fill(wire, topic, batch_of(b"x" * 5000), index=index)
+    request = fetch_request(topic, (0, 0), (1, 0), max_bytes=8000)
+    answers = wire.call(request, FetchResponse, version).responses[0].partitions
+    assert [len(whole_batches(each.records)) for each in answers] == [1, 0]
+    assert bytes(answers[1].records or b"") == b""
+    assert (answers[1].error_code, answers[1].high_watermark) == (0, 1)
+
+
 def test_max_bytes_is_shared(wire: Wire) -> None:
     topic = create_topic(wire, partitions=3)
     size = len(batch_of(b"x" * 1000))

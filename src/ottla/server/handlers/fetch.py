@@ -3,7 +3,8 @@
 - A response begins with the batch that holds the offset asked for, so a client may get a few records
   before it, and it may end inside a batch; clients expect both.
 - `max_bytes` bounds the response and each partition. The first batch of the first partition that has
-  any data comes whole, however large, so that a consumer always gets on.
+  any data comes whole, however large, so that a consumer always gets on. Another whose first batch does
+  not fit into what is left gets nothing (from v3 on), never a part of it.
 - With less than `min_bytes` to give, the request waits up to `max_wait_ms` for appends to its
   partitions; an error or a moved leader ends the wait.
 - read_committed readers see up to the last stable offset, with the list of aborted transactions.
@@ -59,6 +60,7 @@ _FIRST_SESSIONS = 7
 _FIRST_LAST_FETCHED_EPOCH = 12
 _FIRST_TOPIC_IDS = 13
 _FIRST_FORMAT_2 = 4
+_FIRST_MAX_BYTES = 3
 _EMPTY = b""
 # An index and a few KiB of a segment are what a search reads. Should memory be so short that what
 # was brought is gone at once, it is to end all the same.
@@ -347,6 +349,10 @@ class Fetch:
                 found.limit = limit
                 found.at_least_one = at_least_one
                 return found
+            piece = found.piece
+            cut = piece is not None and piece.length < piece.first_size
+            if cut and self.version >= _FIRST_MAX_BYTES:
+                found.piece = None  # bytes without a whole batch are no progress for the reader
             if committed and found.piece is not None:
                 answer.aborted_transactions = [
                     AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
