@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from ottla.cli import record_reader, record_writer
 from ottla.cli.app import app
 from ottla.cli.failures import Failure
+from ottla.cli.input_blocks import Block
 from ottla.cli.record_lines import RecordLines
 from ottla.testing import BrokerProcess
 
@@ -75,7 +76,7 @@ def test_a_broker_that_goes_away_while_columns_are_written(
     monkeypatch.setattr(record_writer, "DELIVERY_TIMEOUT", 0.5)
     assert _ottla(broker, "topic", "create", "t").exit_code == 0
     writer = record_writer.RecordWriter(broker.bootstrap, "t", acks="all", codec="none")
-    records, _ = RecordLines().columns(1, [b"line"] * 700)
+    records, _ = RecordLines().columns(1, Block(b"\n".join([b"line"] * 700), b"\n"))
     assert records is not None
     writer.write(records)
     writer.flush()

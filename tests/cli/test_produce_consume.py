@@ -332,6 +332,15 @@ def test_records_keep_their_order_when_there_are_many(
     assert ottla("consume", topic).stdout == lines + "\n"
 
 
+def test_a_large_file(ottla: Run, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of such the kernels are waited for, if they are in the cache."""
+    monkeypatch.setattr(produce, "input_size", lambda: produce.KERNELS_FROM_BYTES)
+    ottla("topic", "create", topic)
+    lines = "".join(f'{{"value":"line {number}"}}\n' for number in range(500))
+    ottla("produce", topic, "--json", stdin=lines)
+    assert _values(ottla, topic) == [f"line {number}" for number in range(500)]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import time
 from contextlib import suppress
@@ -394,6 +395,47 @@ def test_a_topic_that_is_deleted_under_a_group(
                 consumer.next_batch(timeout=0.1)
         write_values(bootstrap, other, 0, "b")
         assert drain(consumer, 1) == ["b"]
+
+
+def test_a_deleted_topic_of_a_pattern_goes_quietly(
+    bootstrap: str, admin: Admin, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stays, goes = f"{topic}-a", f"{topic}-b"
+    admin.create_topics([stays, goes])
+    for each in (stays, goes):
+        write_values(bootstrap, each, 0, "old")
+    options = {"auto.offset.reset": "earliest", "metadata.max.age.ms": 1000}
+    with Consumer(bootstrap, **options) as consumer:
+        consumer.subscribe(re.compile(rf"{topic}-[a-z]"))
+        assert drain(consumer, 2) == ["old", "old"]
+        with caplog.at_level("INFO", logger="ottla.client.consumer"):
+            admin.delete_topics(goes)
+            deadline = time.monotonic() + PATIENCE
+            while (goes, 0) in consumer.assignment:
+                assert time.monotonic() < deadline
+                assert consumer.next_batch(timeout=0.1) is None
+        assert f"{goes}-0 is not read any more" in caplog.text
+        assert consumer.assignment == {(stays, 0)}
+        write_values(bootstrap, stays, 0, "new")
+        assert drain(consumer, 1) == ["new"]
+        admin.create_topic(goes)
+        write_values(bootstrap, goes, 0, "again")
+        assert drain(consumer, 1) == ["again"]
+
+
+def test_partitions_for_which_an_answer_has_no_room(
+    bootstrap: str, admin: Admin, topic: str
+) -> None:
+    """Their first batch does not fit into what others have left: they come with the next answers."""
+    admin.create_topic(topic, partitions=4)
+    for partition in range(4):
+        for _ in range(3):
+            write_values(bootstrap, topic, partition, "x" * 5000)
+    options = {"auto.offset.reset": "earliest", "fetch.max.bytes": 8000}
+    with Consumer(bootstrap, **options) as consumer:
+        consumer.subscribe(topic)
+        assert len(drain(consumer, 12)) == 12
+        assert set(consumer.positions().values()) == {3}
 
 
 def test_reading_nothing(bootstrap: str, admin: Admin, topic: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
 import re
 import sys
 import time
@@ -16,10 +18,19 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from consumer_kit.writing import write_values
 
-from ottla import Admin, Consumer
+from ottla import Admin, Consumer, Producer
+from ottla.client.admin_offsets import CommittedOffset
 from ottla.client.consumer.classic import ClassicMembership
+from ottla.client.consumer.commits import Commits
 from ottla.client.consumer.next_generation import NextGenerationMembership
-from ottla.client.errors import OttlaError, Unsupported
+from ottla.client.errors import (
+    CommitFailed,
+    ConfigurationError,
+    OttlaError,
+    TopicNotFound,
+    Unsupported,
+)
+from ottla.client.loop import run
 from ottla.client.positions import TopicPartition
 from ottla.testing import BrokerProcess
 
@@ -243,3 +254,187 @@ def test_a_member_that_comes_right_after_another_does_not_wait_for_its_next_hear
 
 def _has_some(consumer: Consumer) -> bool:
     return bool(consumer.assignment)
+
+
+# Commits that come too late
+
+
+def test_a_commit_after_the_time_is_up_fails(
+    bootstrap: str, admin: Admin, topic: str, group: str, make: Make
+) -> None:
+    """Who has been away for too long hears that its rows were not committed, and can go on."""
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, "a", "b")
+    sleeper = make(**{"max.poll.interval.ms": 1000, "enable.auto.commit": False})
+    sleeper.subscribe(topic)
+    assert sleeper.next_batch(timeout=PATIENCE) is not None
+    until(lambda: not sleeper.assignment)
+    with pytest.raises(CommitFailed, match=r"reads the records again") as failed:
+        sleeper.commit()
+    assert failed.value.partitions == places(topic, 1)
+    with pytest.raises(CommitFailed):
+        sleeper.commit({(topic, 0): 2})
+    assert admin.committed_offsets(group) == {}
+    sleeper.commit()  # it was said; there is nothing else to commit
+
+    rows = [value for batch in _take(sleeper, 2) for value in batch]
+    assert rows == [b"a", b"b"]
+    sleeper.commit()
+    assert admin.committed_offsets(group)[TopicPartition(topic, 0)].offset == 2
+
+
+def test_a_commit_of_what_others_have_now_fails(
+    bootstrap: str, admin: Admin, topic: str, group: str, make: Make
+) -> None:
+    admin.create_topic(topic, partitions=2)
+    for partition in range(2):
+        write_values(bootstrap, topic, partition, "a", "b")
+    first = make(enable_auto_commit=False)
+    first.subscribe(topic)
+    assert len([value for batch in _take(first, 4) for value in batch]) == 4
+    second = make(enable_auto_commit=False)
+    second.subscribe(topic)
+    until(lambda: len(first.assignment) == len(second.assignment) == 1)
+    assert len([value for batch in _take(second, 2) for value in batch]) == 2
+    second.commit()
+    (taken,) = second.assignment
+    (kept,) = first.assignment
+
+    with pytest.raises(CommitFailed) as failed:
+        first.commit({taken: 1, kept: 2})
+    assert failed.value.partitions == {taken}
+    # What is this member's own is committed, and the other's commit is not undone.
+    committed = {each: there.offset for each, there in admin.committed_offsets(group).items()}
+    assert committed == {taken: 2, kept: 2}
+    while first.positions()[kept] < 2:  # an eager assignor has taken and given it back
+        assert first.next_batch(timeout=PATIENCE) is not None
+    first.commit()
+
+
+def test_commits_of_those_that_the_group_does_not_know(
+    bootstrap: str, admin: Admin, topic: str, group: str, make: Make
+) -> None:
+    """What coordinators answer (unknown member, another epoch or generation) is one exception."""
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, "a")
+    member = make(enable_auto_commit=False)
+    member.subscribe(topic)
+    assert member.next_batch(timeout=PATIENCE) is not None
+    membership = member._consumer._membership
+    assert membership is not None
+
+    async def commit_as(member_id: str, epoch: int) -> None:
+        other = copy.copy(membership)
+        other.member_id, other.epoch = member_id, epoch
+        commits = Commits(membership.cluster, group)
+        await commits.commit({TopicPartition(topic, 0): CommittedOffset(1)}, other)
+
+    for member_id, epoch in (("nobody", 1), (membership.member_id, membership.epoch + 7)):
+        with pytest.raises(CommitFailed) as failed:
+            run(commit_as(member_id, epoch))
+        assert failed.value.partitions == places(topic, 1)
+        again = pickle.loads(pickle.dumps(failed.value))
+        assert (str(again), again.partitions) == (str(failed.value), failed.value.partitions)
+    # One that assigns itself must not commit beside the members.
+    with Consumer(bootstrap, group=group) as stranger:
+        stranger.assign((topic, 0))
+        with pytest.raises(CommitFailed):
+            stranger.commit({(topic, 0): 1})
+    assert admin.committed_offsets(group) == {}
+    member.commit()
+    assert admin.committed_offsets(group)[TopicPartition(topic, 0)].offset == 1
+
+
+def test_offsets_of_a_transaction_are_those_of_a_member(
+    bootstrap: str, admin: Admin, topic: str, group: str, kind: str, make: Make
+) -> None:
+    """Who has lost its place in the group cannot commit with a transaction either."""
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, "a")
+    consumer = make(**{"max.poll.interval.ms": 3000, "enable.auto.commit": False})
+    consumer.subscribe(topic)
+    assert consumer.next_batch(timeout=PATIENCE) is not None
+    with Producer(bootstrap, transactional_id=group) as producer:
+        producer.init_transactions()
+        if kind == "older":
+            producer.begin_transaction()
+            with pytest.raises(Unsupported, match=r"Kafka 2\.5"):
+                producer.send_offsets_to_transaction({(topic, 0): 1}, consumer.group_member())
+            producer.abort_transaction()
+            return
+        with producer.transaction():
+            producer.send_offsets_to_transaction(consumer.positions(), consumer.group_member())
+        assert consumer.committed()[TopicPartition(topic, 0)].offset == 1
+        before = consumer.group_member()
+        until(lambda: not consumer.assignment)
+        producer.begin_transaction()
+        with pytest.raises(OttlaError):
+            producer.send_offsets_to_transaction({(topic, 0): 0}, before)
+        producer.abort_transaction()
+    assert admin.committed_offsets(group)[TopicPartition(topic, 0)].offset == 1
+    with Consumer(bootstrap) as stranger, pytest.raises(ConfigurationError):
+        stranger.group_member()
+
+
+# Topics that are deleted
+
+
+def test_a_deleted_topic_of_a_pattern_goes_quietly(
+    bootstrap: str, admin: Admin, topic: str, make: Make
+) -> None:
+    stays, goes = f"{topic}-a", f"{topic}-b"
+    admin.create_topics([stays, goes])
+    for each in (stays, goes):
+        write_values(bootstrap, each, 0, "old")
+    consumer = make(**{"metadata.max.age.ms": 2000})
+    consumer.subscribe(re.compile(rf"{topic}-[a-z]"))
+    assert [value for batch in _take(consumer, 2) for value in batch] == [b"old", b"old"]
+    consumer.commit()
+    assert consumer.assignment == {(stays, 0), (goes, 0)}
+    admin.delete_topics(goes)
+    until(lambda: consumer.assignment == {(stays, 0)}, polling=(consumer,))
+    consumer.commit()
+    write_values(bootstrap, stays, 0, "new")
+    values = _values(consumer, b"new")
+    assert values <= {b"old", b"new"}
+
+    admin.create_topic(goes)
+    write_values(bootstrap, goes, 0, "again")
+    _values(consumer, b"again")
+    consumer.commit()
+
+
+def test_a_deleted_topic_that_was_named_is_an_exception(
+    bootstrap: str, admin: Admin, topic: str, make: Make
+) -> None:
+    admin.create_topic(topic)
+    consumer = make(enable_auto_commit=False)
+    consumer.subscribe(topic)
+    until(lambda: consumer.assignment == {(topic, 0)}, polling=(consumer,))
+    # The coordinator may be quicker to take it away: this consumer's membership stands still.
+    stop_membership(consumer)
+    admin.delete_topics(topic)
+    with pytest.raises(TopicNotFound):
+        consumer.next_batch(timeout=PATIENCE)
+    with pytest.raises(TopicNotFound):
+        consumer.commit({(topic, 0): 1})
+
+
+def stop_membership(consumer: Consumer) -> None:
+    async def stop() -> None:
+        membership = consumer._consumer._membership
+        assert membership is not None
+        assert membership._task is not None
+        membership._task.cancel()
+
+    run(stop())
+
+
+def _values(consumer: Consumer, last: bytes) -> set[bytes]:
+    """Values up to and with this one."""
+    values: set[bytes] = set()
+    while last not in values:
+        batch = consumer.next_batch(timeout=PATIENCE)
+        assert batch is not None
+        values.update(batch.column("value").to_pylist())
+    return values

@@ -7,6 +7,7 @@ what it prints.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
 import sys
@@ -20,9 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from formats_kit.registry import running_registry
 
-from ottla.client.admin import Admin
-from ottla.client.consumer import Consumer
-from ottla.client.producer import Producer
+from ottla import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
 from ottla.testing import BrokerProcess
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
@@ -79,3 +78,15 @@ def test_docstrings(client: type, addresses: dict[str, str]) -> None:
     for of_page, here in addresses.items():
         code = code.replace(of_page, here)
     exec(compile(code, client.__name__, "exec"), {})
+
+
+@pytest.mark.parametrize(
+    "client", [Producer, Consumer, Admin, AsyncProducer, AsyncConsumer, AsyncAdmin]
+)
+def test_every_public_call_says_what_it_does(client: type) -> None:
+    silent = [
+        name
+        for name, member in inspect.getmembers(client)
+        if not name.startswith("_") and not inspect.getdoc(member)
+    ]
+    assert not silent

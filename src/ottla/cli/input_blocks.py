@@ -14,15 +14,56 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ottla.cli.interrupts import Interrupts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 READ_SIZE = 256 * 1024
 BLOCK_SIZE = 4 * 1024 * 1024
 GATHERING = 0.005  # seconds after which a block is handed over as it is
 
 
-def split_input(delimiter: bytes, interrupts: Interrupts) -> Iterator[list[bytes]]:
+class Block:
+    """Pieces of input that came together."""
+
+    def __init__(self, data: bytes, delimiter: bytes) -> None:
+        """`data` are the pieces with the delimiter between them, not behind the last."""
+        self.data = data
+        self.delimiter = delimiter
+
+    @property
+    def size(self) -> int:
+        """Bytes, with the delimiters."""
+        return len(self.data) + len(self.delimiter)
+
+    @cached_property
+    def pieces(self) -> list[bytes]:
+        return self.data.split(self.delimiter) if self.delimiter else [self.data]
+
+    @cached_property
+    def count(self) -> int:
+        return self.data.count(self.delimiter) + 1 if self.delimiter else 1
+
+    def column(self) -> pa.Array:
+        """The pieces as a column of binary."""
+        import numpy as np
+
+        from ottla.cli.plain_columns import binary_column
+
+        if len(self.delimiter) != 1:
+            ends = np.cumsum(np.fromiter(map(len, self.pieces), np.int64, len(self.pieces)))
+            return binary_column(b"".join(self.pieces), ends)
+        found = np.flatnonzero(np.frombuffer(self.data, np.uint8) == self.delimiter[0])
+        # Each delimiter that is taken out moves what follows by one.
+        ends = np.append(found - np.arange(len(found)), len(self.data) - len(found))
+        return binary_column(self.data.replace(self.delimiter, b""), ends)
+
+
+def split_input(delimiter: bytes, interrupts: Interrupts) -> Iterator[Block]:
     """Pieces of standard input; an empty delimiter makes the whole input one piece.
 
     What follows the last delimiter counts only when it is not empty, as in text files. Ctrl-C ends it
@@ -31,20 +72,24 @@ def split_input(delimiter: bytes, interrupts: Interrupts) -> Iterator[list[bytes
     if not delimiter:
         with interrupts.allowed():
             whole = sys.stdin.buffer.read()
-        yield [whole]
+        yield Block(whole, b"")
         return
     pending: list[bytes] = []
     for block in _blocks(interrupts):
         if len(delimiter) == 1 and delimiter not in block:
             pending.append(block)  # joined once the piece ends: a huge one is not copied each time
             continue
-        pieces = b"".join([*pending, block]).split(delimiter)
-        pending = [pieces.pop()]
-        if pieces:
-            yield pieces
+        data = b"".join([*pending, block])
+        # Not by looking from the end: ends of one delimiter may be beginnings of another.
+        rest = (
+            data[data.rfind(delimiter) + 1 :] if len(delimiter) == 1 else data.split(delimiter)[-1]
+        )
+        pending = [rest]
+        if len(rest) < len(data):
+            yield Block(data[: len(data) - len(rest) - len(delimiter)], delimiter)
     rest = b"".join(pending)
     if rest:
-        yield [rest]
+        yield Block(rest, delimiter)
 
 
 def input_size() -> int | None:

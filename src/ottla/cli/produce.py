@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.failures import HEADER_NOT_UTF_8, INTERRUPTED, Failure, Misuse
-from ottla.cli.input_blocks import input_size, split_input
+from ottla.cli.input_blocks import Block, input_size, split_input
 from ottla.cli.interrupts import Interrupts
 from ottla.cli.options import DEFAULT_SERVER, Server, Topic, check_new_name
 from ottla.cli.output import note, plural, write_line
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 COLUMNS_FROM = 60_000
 COLUMNS_FROM_BYTES = 8 * 1024 * 1024
 COLUMNS_OF_AT_LEAST = 200  # records at once
+# Of a file so large more is won by waiting for the compiled kernels (half a second, if they are in the
+# cache) than by encoding without them meanwhile.
+KERNELS_FROM_BYTES = 16 * 1024 * 1024
 LARGEST_COLUMNS = 256 * 1024 * 1024  # bytes; lines that make more go one by one
 
 
@@ -147,13 +150,17 @@ def produce(
         ):
             first = 1
             columns_from = None if interactive or report else _columns_from(size)
-            for pieces in split_input(ending, interrupts):
-                _send(writer, lines, first, pieces, columns_from)
+            if columns_from is not None and size is not None and size >= KERNELS_FROM_BYTES:
+                from ottla.record.columns.readiness import load_compiled
+
+                load_compiled()
+            for block in split_input(ending, interrupts):
+                _send(writer, lines, first, block, columns_from)
                 if interactive:
                     writer.flush()  # so that a refusal is told where it happened
                     sys.stdout.flush()
-                first += len(pieces)
-                bar.advance(sum(map(len, pieces)) + len(ending) * len(pieces))
+                first += block.count
+                bar.advance(block.size)
             writer.flush()
     except Failure as failure:
         _give_up(writer, failure)
@@ -173,19 +180,18 @@ def _send(
     writer: RecordWriter,
     lines: RecordLines,
     first: int,
-    pieces: list[bytes],
+    block: Block,
     columns_from: int | None,
 ) -> None:
     """Send the records of lines, of which the first has this number."""
-    many = len(pieces) >= COLUMNS_OF_AT_LEAST
     if (
-        many
-        and columns_from is not None
-        and first + len(pieces) > columns_from
-        and sum(map(len, pieces)) <= LARGEST_COLUMNS
+        columns_from is not None
+        and block.count >= COLUMNS_OF_AT_LEAST
+        and first + block.count > columns_from
+        and block.size <= LARGEST_COLUMNS
     ):
         try:
-            records, failure = lines.columns(first, pieces)
+            records, failure = lines.columns(first, block)
         except UnicodeEncodeError:
             raise Failure(HEADER_NOT_UTF_8) from None
         if records is not None:
@@ -194,7 +200,7 @@ def _send(
             writer.flush()
             raise failure
         return
-    for number, piece in enumerate(pieces, start=first):
+    for number, piece in enumerate(block.pieces, start=first):
         try:
             record = lines.record(number, piece)
         except Failure:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.cli.failures import Failure
 from ottla.cli.record_text import Headers, OutgoingRecord, record_from_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ottla.cli.input_blocks import Block
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,12 @@ class RecordLines:
                 return None
             record = record_from_json(line, f"line {number}")
             named = None if self.repartition else record.partition
-            return record._replace(
-                headers=record.headers + self.headers,
-                partition=named if self.partition is None else self.partition,
+            return OutgoingRecord(
+                record.key,
+                record.value,
+                record.headers + self.headers,
+                named if self.partition is None else self.partition,
+                record.timestamp,
             )
         key, value = self.key, line
         if self.separator is not None:
@@ -49,92 +54,119 @@ class RecordLines:
             self.partition,
         )
 
-    def columns(
-        self, first: int, lines: list[bytes]
-    ) -> tuple[pa.RecordBatch | None, Failure | None]:
+    def columns(self, first: int, block: Block) -> tuple[pa.RecordBatch | None, Failure | None]:
         """The records of many lines, of which the first has this number, and what is wrong.
 
         That is of the first line that cannot be read; the columns hold the records before it.
         """
-        return self._json_columns(first, lines) if self.json else self._text_columns(first, lines)
+        return self._json_columns(first, block) if self.json else self._text_columns(first, block)
 
     def _text_columns(
-        self, first: int, lines: list[bytes]
+        self, first: int, block: Block
     ) -> tuple[pa.RecordBatch | None, Failure | None]:
+        from ottla.cli.plain_columns import nulls, same_bytes
+
         failure = None
-        keys: list[bytes | None] | None = None
-        values: list[bytes | None] = list(lines)
-        marker = self.null_marker
+        values = block.column()
+        keys: pa.Array | None = None
         if self.separator is not None:
-            parts = [line.partition(self.separator) for line in lines]
-            wrong = next((at for at, part in enumerate(parts) if not part[1]), None)
-            if wrong is not None:
-                failure = self._no_separator(first + wrong)
-                del parts[wrong:]
-            keys = [part[0] for part in parts]
-            values = [part[2] for part in parts]
-        if marker is not None:
-            values = [None if value == marker else value for value in values]
-            keys = keys and [None if key == marker else key for key in keys]
-        fixed = None if self.key == marker else self.key
-        return self._batch(values, fixed if keys is None else keys), failure
+            keys, values = _split_once(values, self.separator)
+            if len(values) < block.count:
+                failure = self._no_separator(first + len(values))
+        elif self.key is not None:
+            keys = same_bytes(self.key, len(values))
+        if self.null_marker is not None:
+            values = _with_nulls(values, self.null_marker)
+            keys = keys and _with_nulls(keys, self.null_marker)
+        if not len(values):
+            return None, failure
+        columns = {"value": values}
+        if keys is not None:
+            columns["key"] = keys if keys.null_count < len(keys) else nulls(keys.type, len(keys))
+        return self._batch(columns), failure
 
     def _json_columns(
-        self, first: int, lines: list[bytes]
+        self, first: int, block: Block
     ) -> tuple[pa.RecordBatch | None, Failure | None]:
+        from ottla.cli.json_columns import columns_of_json
+
+        columns = columns_of_json(block)
+        if columns is not None and not (self.headers and "headers" in columns):
+            if self.repartition:
+                columns.pop("partition", None)
+            return self._batch(columns), None
+        # What is not plain, or wrong: line by line, which also tells the line that is wrong.
         failure = None
         records = []
         try:
-            for number, line in enumerate(lines, start=first):
+            for number, line in enumerate(block.pieces, start=first):
                 if (record := self.record(number, line)) is not None:
                     records.append(record)
         except Failure as problem:
             failure = problem
-        if not records:
-            return None, failure
-        keys, values, headers, partitions, timestamps = zip(*records, strict=True)
-        return (
-            self._batch(values, keys, headers, partitions, timestamps),
-            failure,
-        )
+        return (self._batch(_columns_of(records)) if records else None), failure
 
-    def _batch(
-        self,
-        values: Any,
-        keys: Any,
-        headers: Any = None,
-        partitions: Any = None,
-        timestamps: Any = None,
-    ) -> pa.RecordBatch | None:
+    def _batch(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        """With what all records have in common."""
         import pyarrow as pa
 
+        from ottla.cli.plain_columns import same_number
         from ottla.record.columns import HEADERS_TYPE
 
-        count = len(values)
-        if not count:
-            return None
-
-        def column(given: Any, kind: pa.DataType) -> pa.Array:
-            """Of one for each record, or of the same for all."""
-            if isinstance(given, list | tuple):
-                return pa.array(given, kind)
-            return pa.repeat(pa.scalar(given, kind), count)
-
-        columns = {"value": column(values, pa.binary())}
-        if keys is not None:
-            columns["key"] = column(keys, pa.binary())
-        if headers is None and self.headers:
+        count = len(columns["value"])
+        if self.headers and "headers" not in columns:
             one = pa.array([self.headers], HEADERS_TYPE)
             columns["headers"] = one.take(pa.repeat(pa.scalar(0), count))
-        elif headers is not None and any(headers):
-            columns["headers"] = pa.array(headers, HEADERS_TYPE)
         if self.partition is not None:
-            columns["partition"] = column(self.partition, pa.int32())
-        elif partitions is not None and any(each is not None for each in partitions):
-            columns["partition"] = pa.array(partitions, pa.int32())
-        if timestamps is not None and any(each is not None for each in timestamps):
-            columns["timestamp"] = pa.array(timestamps, pa.int64())
-        return pa.record_batch(columns)
+            columns["partition"] = same_number(self.partition, count)
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _no_separator(self, number: int) -> Failure:
         return Failure(f"line {number} has no key separator '{self.separator_shown}'")
+
+
+def _split_once(lines: pa.Array, separator: bytes) -> tuple[pa.Array, pa.Array]:
+    """What stands before and behind the first separator, up to the first line that has none."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    parts = pc.split_pattern(lines, separator, max_splits=1)
+    ends = np.frombuffer(parts.buffers()[1], np.int32)[1 : len(lines) + 1]
+    both = np.arange(2, 2 * len(lines) + 1, 2)
+    alone = np.flatnonzero(ends != both)
+    count = int(alone[0]) if len(alone) else len(lines)
+
+    def every_second(start: int) -> pa.Array:
+        places = np.arange(start, 2 * count, 2, dtype=np.int32)
+        return parts.values.take(
+            pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(places)])
+        )
+
+    return every_second(0), every_second(1)
+
+
+def _with_nulls(values: pa.Array, marker: bytes) -> pa.Array:
+    """Nulls where the marker stands."""
+    import pyarrow.compute as pc
+
+    from ottla.cli.plain_columns import nulls, same_bytes
+
+    is_marker = pc.equal(values, same_bytes(marker, 1)[0])
+    return pc.if_else(is_marker, nulls(values.type, 1)[0], values)
+
+
+def _columns_of(records: list[OutgoingRecord]) -> dict[str, pa.Array]:
+    import pyarrow as pa
+
+    from ottla.record.columns import HEADERS_TYPE
+
+    keys, values, headers, partitions, timestamps = zip(*records, strict=True)
+    columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+    if any(headers):
+        columns["headers"] = pa.array(headers, HEADERS_TYPE)
+    if any(each is not None for each in partitions):
+        columns["partition"] = pa.array(partitions, pa.int32())
+    if any(each is not None for each in timestamps):
+        columns["timestamp"] = pa.array(timestamps, pa.int64())
+    return columns

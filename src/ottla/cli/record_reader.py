@@ -15,18 +15,19 @@ from typing import Any, TypeVar
 from ottla.cli.addresses import check_servers, no_answer
 from ottla.cli.failures import Failure
 from ottla.cli.telling import failure_of
-from ottla.client.consumer.asynchronous import AnyPartition, AsyncConsumer
+from ottla.client.consumer.asynchronous import AsyncConsumer
 from ottla.client.consumer.commits import AnyCommit
 from ottla.client.consumer.plain_rows import RecordList
 from ottla.client.errors import (
     BrokerError,
     ClusterUnreachable,
+    CommitFailed,
     OffsetOutOfRange,
     OttlaError,
     TimedOut,
-    UnknownMember,
 )
 from ottla.client.loop import background_loop
+from ottla.client.naming import AnyPartition
 from ottla.client.positions import AnyPosition, TopicPartition
 
 LOST_AFTER = 10.0  # seconds without any broker after which reading is given up
@@ -185,7 +186,7 @@ class GroupReader(_Reader):
         chosen.update(offsets.items())
         try:
             self._loop.run(self._consumer.commit(chosen))
-        except UnknownMember:
+        except CommitFailed:
             pass  # the partition is another member's by now, who reads them again
         except OttlaError as error:
             if not (isinstance(error, BrokerError) and error.retriable):

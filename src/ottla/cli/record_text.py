@@ -41,6 +41,10 @@ _KNOWN = frozenset(
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
+# One encoder for all: `json.dumps` makes one for each value unless it has its default separators.
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 class IncomingRecord(NamedTuple):
     partition: int
     offset: int
@@ -104,10 +108,10 @@ def record_from_json(line: bytes, where: str) -> OutgoingRecord:
         raise Failure(f"{where} is not JSON ({reason}); each line is one object") from None
     if not isinstance(document, dict):
         raise Failure(f'{where} is not a JSON object; write {{"value": …}}')
-    unknown = sorted(set(document) - _KNOWN)
-    if unknown:
+    if not document.keys() <= _KNOWN:
+        unknown = min(document.keys() - _KNOWN)
         raise Failure(
-            f"{where} has a field '{unknown[0]}'; a record has key, value, headers, "
+            f"{where} has a field '{unknown}'; a record has key, value, headers, "
             "partition and timestamp"
         )
     return OutgoingRecord(
@@ -130,7 +134,7 @@ def _from_json(document: dict[str, Any], name: str, where: str) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        value = _compact(value)
     try:
         return bytes(value, "utf-8")
     except UnicodeEncodeError:

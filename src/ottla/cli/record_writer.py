@@ -105,12 +105,10 @@ class RecordWriter:
         known = self._known_partitions()
         wrong = None
         if "partition" in records.schema.names:
-            named = records.column("partition").to_pylist()
-            wrong = next(
-                (at for at, each in enumerate(named) if each is not None and each not in known),
-                None,
-            )
-            if wrong is not None:
+            named = records.column("partition")
+            unknown = set(named.unique().to_pylist()) - known - {None}
+            if unknown:
+                wrong = min(named.index(each).as_py() for each in unknown)
                 records = records.slice(0, wrong)
         self.given += records.num_rows
         try:
@@ -122,7 +120,7 @@ class RecordWriter:
         self._take_done()
         if wrong is not None:
             self.flush()
-            raise self._no_partition(named[wrong])
+            raise self._no_partition(named[wrong].as_py())
 
     def _take_done(self) -> None:
         while self._pending and (self._pending[0][0].done() or len(self._pending) > MOST_PENDING):

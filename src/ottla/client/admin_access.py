@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ottla.client.admin_base import AdminPart, one_or_more
+from ottla.client.admin_base import AdminPart
 from ottla.client.cluster import CONTROLLER
 from ottla.client.errors import broker_error, raise_for
+from ottla.client.naming import Names, names_of, several_of
 from ottla.client.spreading import Outcomes, Verdict
 from ottla.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -189,9 +190,9 @@ class AccessAdmin(AdminPart):
             for each in resource.acls
         ]
 
-    async def create_acls(self, acls: Iterable[Acl], *, timeout: float | None = None) -> None:
+    async def create_acls(self, acls: Acl | Iterable[Acl], *, timeout: float | None = None) -> None:
         """Add ACLs; one that is there already stays as it is."""
-        wanted = list(acls)
+        wanted = several_of(acls, Acl, "acls: Acl")
         request = CreateAclsRequest(
             creations=[
                 AclCreation(
@@ -225,7 +226,7 @@ class AccessAdmin(AdminPart):
         self, filters: AclFilter | Iterable[AclFilter], *, timeout: float | None = None
     ) -> list[Acl]:
         """Remove the ACLs that match; the result is what was removed."""
-        wanted = [filters] if isinstance(filters, AclFilter) else list(filters)
+        wanted = several_of(filters, AclFilter, "filters: AclFilter")
         request = DeleteAclsRequest(
             filters=[
                 DeleteAclsFilter(
@@ -272,7 +273,7 @@ class AccessAdmin(AdminPart):
         self,
         entity: QuotaEntity | None = None,
         *,
-        kinds: Iterable[str] = (),
+        kinds: Names = (),
         strict: bool = False,
         timeout: float | None = None,
     ) -> list[ClientQuota]:
@@ -285,7 +286,10 @@ class AccessAdmin(AdminPart):
                 entity_type=kind, match_type=_DEFAULT if name is None else _EXACT, match=name
             )
             for kind, name in (entity or {}).items()
-        ] + [ComponentData(entity_type=kind, match_type=_ANY_NAME, match=None) for kind in kinds]
+        ] + [
+            ComponentData(entity_type=kind, match_type=_ANY_NAME, match=None)
+            for kind in names_of(kinds, "kinds")
+        ]
         answer = await self.cluster.ask(
             DescribeClientQuotasRequest(components=components, strict=strict),
             DescribeClientQuotasResponse,
@@ -305,13 +309,13 @@ class AccessAdmin(AdminPart):
         entity: QuotaEntity,
         *,
         assign: Mapping[str, float] | None = None,
-        unset: Iterable[str] = (),
+        unset: Names = (),
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
         """Set and remove quotas of one entity."""
         operations = [OpData(key=key, value=value) for key, value in (assign or {}).items()]
-        operations += [OpData(key=key, remove=True) for key in unset]
+        operations += [OpData(key=key, remove=True) for key in names_of(unset, "unset")]
         request = AlterClientQuotasRequest(
             entries=[
                 EntryDataRequest(
@@ -341,10 +345,12 @@ class AccessAdmin(AdminPart):
         altered.all()
 
     async def describe_scram_users(
-        self, users: str | Iterable[str] | None = None, *, timeout: float | None = None
+        self, users: Names | None = None, *, timeout: float | None = None
     ) -> list[ScramCredential]:
         """Which users (all, unless some are named) have passwords for which SCRAM mechanisms."""
-        asked = None if users is None else [UserName(name=name) for name in one_or_more(users)]
+        asked = (
+            None if users is None else [UserName(name=name) for name in names_of(users, "users")]
+        )
         answer = await self.cluster.ask(
             DescribeUserScramCredentialsRequest(users=asked),
             DescribeUserScramCredentialsResponse,

@@ -73,8 +73,3 @@ class AdminPart:
             else:
                 results[verdict.item] = verdict.value
         return Outcomes(results, errors)
-
-
-def one_or_more(names: str | Iterable[str]) -> list[str]:
-    """A name, or several; each once, in order."""
-    return [names] if isinstance(names, str) else list(dict.fromkeys(names))

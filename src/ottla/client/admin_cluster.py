@@ -11,6 +11,7 @@ from ottla.client.admin_base import AdminPart
 from ottla.client.cluster import CONTROLLER, Broker
 from ottla.client.errors import broker_error, raise_for
 from ottla.client.metadata import Node
+from ottla.client.naming import Partitions, by_partition, partitions_of, several_of
 from ottla.client.positions import TopicPartition
 from ottla.client.spreading import Outcomes, Verdict, by_topic
 from ottla.protocol.errors import ErrorCode
@@ -174,11 +175,12 @@ class ClusterAdmin(AdminPart):
             raise_for(each.error_code, each.error_message, f"feature '{each.feature}'")
 
     async def describe_log_folders(
-        self, brokers: Iterable[int] | None = None, *, timeout: float | None = None
+        self, brokers: int | Iterable[int] | None = None, *, timeout: float | None = None
     ) -> list[LogFolder]:
         """The data folders of brokers (all, unless some are named) and what lies in them."""
         if brokers is None:
             brokers = await self.cluster.brokers(timeout=timeout)
+        numbers = several_of(brokers, int, "brokers: numbers (int)")
 
         async def ask(node: int) -> list[LogFolder]:
             answer = await self.cluster.ask(
@@ -212,12 +214,12 @@ class ClusterAdmin(AdminPart):
                 )
             return folders
 
-        found = await asyncio.gather(*(ask(node) for node in sorted(brokers)))
+        found = await asyncio.gather(*(ask(node) for node in sorted(set(numbers))))
         return [folder for some in found for folder in some]
 
     async def elect_leaders(
         self,
-        partitions: Iterable[TopicPartition] | None = None,
+        partitions: Partitions | None = None,
         *,
         unclean: bool = False,
         timeout: float | None = None,
@@ -232,7 +234,7 @@ class ClusterAdmin(AdminPart):
             if partitions is None
             else [
                 TopicPartitions(topic=topic, partitions=indexes)
-                for topic, indexes in by_topic(partitions).items()
+                for topic, indexes in by_topic(partitions_of(partitions)).items()
             ]
         )
         answer = await self.cluster.ask(
@@ -285,7 +287,7 @@ class ClusterAdmin(AdminPart):
         timeout: float | None = None,
     ) -> None:
         """Move partitions to these brokers; None stops a move that is under way."""
-        wanted = {TopicPartition(*key): value for key, value in replicas.items()}
+        wanted = by_partition(replicas)
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=self._timeout_ms,
             topics=[

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ottla.client.admin_base import AdminPart
 from ottla.client.cluster import ANY, CONTROLLER, Broker, Route
+from ottla.client.naming import Names, names_of, several_of
 from ottla.client.spreading import Outcomes, Verdict
 from ottla.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -123,21 +124,22 @@ class ConfigsAdmin(AdminPart):
         self,
         resources: Resource | Iterable[Resource],
         *,
-        names: Sequence[str] | None = None,
+        names: Names | None = None,
         synonyms: bool = False,
         documentation: bool = False,
         timeout: float | None = None,
     ) -> dict[Resource, dict[str, Setting]]:
-        """All settings (or those of the given names) of resources, by name."""
-        asked = [resources] if isinstance(resources, Resource) else list(dict.fromkeys(resources))
+        """All settings (or those of the given names) of resources, by name. TopicNotFound."""
+        asked = several_of(resources, Resource, "resources: Resource.topic(…) and its like")
+        keys = None if names is None else names_of(names, "names")
         outcomes: Outcomes[Resource, dict[str, Setting]] = Outcomes()
-        for route, some in _by_route(asked).items():
+        for route, some in _by_route(dict.fromkeys(asked)).items():
             request = DescribeConfigsRequest(
                 resources=[
                     DescribeConfigsResource(
                         resource_type=each.kind,
                         resource_name=each.name,
-                        configuration_keys=None if names is None else list(names),
+                        configuration_keys=keys,
                     )
                     for each in some
                 ],
@@ -161,7 +163,7 @@ class ConfigsAdmin(AdminPart):
         resource: Resource,
         *,
         assign: Mapping[str, str] | None = None,
-        unset: Iterable[str] = (),
+        unset: Names = (),
         append: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
@@ -170,12 +172,13 @@ class ConfigsAdmin(AdminPart):
         """Change single settings; the others stay.
 
         `unset` gives settings their default back; `append` and `subtract` change what is a list.
+        InvalidSetting if the broker refuses one; TopicNotFound.
         """
         changes = [
             AlterableConfig(name=name, config_operation=operation, value=value)
             for operation, values in (
                 (_Operation.SET, assign or {}),
-                (_Operation.DELETE, dict.fromkeys(unset)),
+                (_Operation.DELETE, dict.fromkeys(names_of(unset, "unset"))),
                 (_Operation.APPEND, append or {}),
                 (_Operation.SUBTRACT, subtract or {}),
             )
@@ -206,7 +209,7 @@ class ConfigsAdmin(AdminPart):
         altered.all()
 
 
-def _by_route(resources: list[Resource]) -> dict[Route, list[Resource]]:
+def _by_route(resources: Iterable[Resource]) -> dict[Route, list[Resource]]:
     grouped: dict[Route, list[Resource]] = {}
     for resource in resources:
         grouped.setdefault(resource._route, []).append(resource)

@@ -9,7 +9,7 @@ from struct import error as struct_error
 from struct import unpack_from
 from typing import Final, Literal, TypeVar
 
-from ottla.client.admin_base import AdminPart, one_or_more
+from ottla.client.admin_base import AdminPart
 from ottla.client.cluster import Broker, Coordinator, CoordinatorKind
 from ottla.client.errors import (
     BrokerError,
@@ -19,6 +19,7 @@ from ottla.client.errors import (
     broker_error,
     raise_for,
 )
+from ottla.client.naming import Names, names_of
 from ottla.client.positions import TopicPartition
 from ottla.client.spreading import Coordinators, Outcomes, Verdict, spread
 from ottla.protocol.errors import ErrorCode
@@ -113,13 +114,16 @@ class GroupsAdmin(AdminPart):
     async def list_groups(
         self,
         *,
-        states: Iterable[str] = (),
-        types: Iterable[GroupType] = (),
+        states: Names = (),
+        types: GroupType | Iterable[GroupType] = (),
         timeout: float | None = None,
     ) -> list[GroupListing]:
-        """All groups of the cluster, by name, or those in one of the states and of the types."""
-        wanted_states = [_capitalised(state) for state in states]
-        wanted_types = list(types)
+        """All groups of the cluster, by name, or those in one of the states and of the types.
+
+        Unsupported where the broker is too old to choose by state (Kafka 2.6) or type (4.0).
+        """
+        wanted_states = [_capitalised(state) for state in names_of(states, "states")]
+        wanted_types = names_of(types, "types")
         listings = await asyncio.gather(
             *(
                 self._list_groups(node, wanted_states, wanted_types, timeout)
@@ -129,7 +133,7 @@ class GroupsAdmin(AdminPart):
         return sorted((each for some in listings for each in some), key=lambda each: each.group)
 
     async def _list_groups(
-        self, node: int, states: list[str], types: list[GroupType], timeout: float | None
+        self, node: int, states: list[str], types: list[str], timeout: float | None
     ) -> list[GroupListing]:
         def request(connection: Connection) -> ListGroupsRequest:
             version = connection.version_of(ListGroupsRequest)
@@ -137,7 +141,7 @@ class GroupsAdmin(AdminPart):
                 raise Unsupported(
                     f"{connection.address} cannot choose groups by state (Kafka 2.6) or type (4.0)"
                 )
-            return ListGroupsRequest(states_filter=states, types_filter=list(types))
+            return ListGroupsRequest(states_filter=states, types_filter=types)
 
         answer = await self.cluster.ask(
             request, ListGroupsResponse, at=Broker(node), timeout=timeout
@@ -155,10 +159,10 @@ class GroupsAdmin(AdminPart):
         ]
 
     async def describe_groups(
-        self, groups: str | Iterable[str], *, timeout: float | None = None
+        self, groups: Names, *, timeout: float | None = None
     ) -> dict[str, GroupDescription]:
         """Groups with their members; GroupNotFound for those that are not there."""
-        names = one_or_more(groups)
+        names = names_of(groups, "groups")
         modern = await self._describe_modern(names, timeout)
         # Groups of the classic protocol are unknown to that call, and older brokers know none.
         rest = [name for name in names if name not in modern.results]
@@ -266,10 +270,8 @@ class GroupsAdmin(AdminPart):
         found = await self.cluster.coordinators(CoordinatorKind.GROUP, [group])
         return found[group].id
 
-    async def delete_groups(
-        self, groups: str | Iterable[str], *, timeout: float | None = None
-    ) -> None:
-        """Delete groups that have no members, with their committed offsets."""
+    async def delete_groups(self, groups: Names, *, timeout: float | None = None) -> None:
+        """Delete groups that have no members, with their offsets. GroupNotFound, GroupNotEmpty."""
 
         def read(answer: DeleteGroupsResponse, _: list[str]) -> Iterable[Verdict[str, None]]:
             for each in answer.results:
@@ -277,7 +279,7 @@ class GroupsAdmin(AdminPart):
 
         deleted = await spread(
             self.cluster,
-            one_or_more(groups),
+            names_of(groups, "groups"),
             Coordinators(self.cluster, CoordinatorKind.GROUP),
             build=lambda _, some: DeleteGroupsRequest(groups_names=some),
             answer=DeleteGroupsResponse,
@@ -290,19 +292,24 @@ class GroupsAdmin(AdminPart):
         self,
         group: str,
         *,
-        instance_ids: Iterable[str] | None = None,
-        member_ids: Iterable[str] = (),
+        instance_ids: Names | None = None,
+        member_ids: Names = (),
         reason: str = _REMOVED,
         timeout: float | None = None,
     ) -> list[str]:
         """Make members leave a classic group, so that others take their partitions at once.
 
         Without any ids all members are removed. The result names those that were (instance id, or
-        member id where there is none). A member that is alive simply joins again.
+        member id where there is none). A member that is alive simply joins again. GroupNotFound;
+        UnknownMember for ids that the group does not know.
         """
         identities = [
-            MemberIdentity(group_instance_id=each, reason=reason) for each in instance_ids or ()
-        ] + [MemberIdentity(member_id=each, reason=reason) for each in member_ids]
+            MemberIdentity(group_instance_id=each, reason=reason)
+            for each in names_of(() if instance_ids is None else instance_ids, "instance_ids")
+        ] + [
+            MemberIdentity(member_id=each, reason=reason)
+            for each in names_of(member_ids, "member_ids")
+        ]
         if instance_ids is None and not identities:
             described = (await self.describe_groups(group, timeout=timeout))[group]
             identities = [

@@ -9,6 +9,7 @@ from typing import Final
 from ottla.client.admin_base import AdminPart
 from ottla.client.cluster import Coordinator
 from ottla.client.errors import GroupNotEmpty, OttlaError, broker_error, raise_for
+from ottla.client.naming import Names, Partitions, by_partition, names_of, partitions_of
 from ottla.client.offset_lookup import Isolation, find_offsets
 from ottla.client.positions import (
     EARLIEST,
@@ -107,15 +108,15 @@ class OffsetsAdmin(AdminPart):
         isolation: Isolation = "read_uncommitted",
         timeout: float | None = None,
     ) -> dict[TopicPartition, FoundOffset]:
-        """The offset of each partition at its position."""
-        wanted = {TopicPartition(*key): position for key, position in positions.items()}
+        """The offset of each partition at its position. TopicNotFound where there is none."""
+        wanted = by_partition(positions)
         found = await find_offsets(self.cluster, wanted, isolation=isolation, timeout=timeout)
         return found.all()
 
     async def committed_offsets(
         self,
         group: str,
-        partitions: Iterable[TopicPartition] | None = None,
+        partitions: Partitions | None = None,
         *,
         require_stable: bool = False,
         timeout: float | None = None,
@@ -125,7 +126,7 @@ class OffsetsAdmin(AdminPart):
         Partitions without a commit are left out. With `require_stable` offsets that an open
         transaction is about to change are waited for.
         """
-        topics = None if partitions is None else by_topic(partitions)
+        topics = None if partitions is None else by_topic(partitions_of(partitions))
 
         def request(connection: Connection) -> OffsetFetchRequest:
             version = connection.version_of(OffsetFetchRequest, _FETCH_BY_NAME)
@@ -173,7 +174,7 @@ class OffsetsAdmin(AdminPart):
     async def group_lag(
         self,
         group: str,
-        partitions: Iterable[TopicPartition] | None = None,
+        partitions: Partitions | None = None,
         *,
         isolation: Isolation = "read_uncommitted",
         timeout: float | None = None,
@@ -182,8 +183,9 @@ class OffsetsAdmin(AdminPart):
 
         Partitions of topics that were deleted are left out.
         """
-        committed = await self.committed_offsets(group, partitions, timeout=timeout)
-        chosen = sorted(committed if partitions is None else map(_partition, partitions))
+        asked = None if partitions is None else partitions_of(partitions)
+        committed = await self.committed_offsets(group, asked, timeout=timeout)
+        chosen = sorted(committed if asked is None else asked)
         starts = await find_offsets(
             self.cluster, dict.fromkeys(chosen, EARLIEST), isolation=isolation, timeout=timeout
         )
@@ -209,8 +211,8 @@ class OffsetsAdmin(AdminPart):
         to: AnyPosition | None = None,
         *,
         shift: int | None = None,
-        partitions: Iterable[TopicPartition] | None = None,
-        topics: Iterable[str] | None = None,
+        partitions: Partitions | None = None,
+        topics: Names | None = None,
         timeout: float | None = None,
     ) -> OffsetPlan:
         """What moving a group to a position would change. Nothing is changed.
@@ -247,14 +249,15 @@ class OffsetsAdmin(AdminPart):
     async def _chosen(
         self,
         committed: Mapping[TopicPartition, CommittedOffset],
-        partitions: Iterable[TopicPartition] | None,
-        topics: Iterable[str] | None,
+        partitions: Partitions | None,
+        topics: Names | None,
         timeout: float | None,
     ) -> list[TopicPartition]:
         if partitions is None and topics is None:
             return sorted(committed)
-        chosen = {_partition(each) for each in partitions or ()}
-        for name, info in (await self.cluster.topics(topics or (), timeout=timeout)).items():
+        chosen = set(partitions_of(() if partitions is None else partitions))
+        named = names_of(() if topics is None else topics, "topics")
+        for name, info in (await self.cluster.topics(named, timeout=timeout)).items():
             chosen.update(TopicPartition(name, index) for index in info.partitions)
         return sorted(chosen)
 
@@ -274,10 +277,8 @@ class OffsetsAdmin(AdminPart):
         if not offsets:
             return
         commits = {
-            TopicPartition(*partition): offset
-            if isinstance(offset, CommittedOffset)
-            else CommittedOffset(offset)
-            for partition, offset in offsets.items()
+            partition: offset if isinstance(offset, CommittedOffset) else CommittedOffset(offset)
+            for partition, offset in by_partition(offsets).items()
         }
         request = OffsetCommitRequest(
             group_id=group,
@@ -316,9 +317,12 @@ class OffsetsAdmin(AdminPart):
         altered.all()
 
     async def delete_offsets(
-        self, group: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+        self, group: str, partitions: Partitions, *, timeout: float | None = None
     ) -> None:
-        """Make a group forget its offsets of partitions (of topics it does not subscribe to)."""
+        """Make a group forget its offsets of partitions.
+
+        GroupNotFound; GroupNotEmpty for topics that its members subscribe to.
+        """
         request = OffsetDeleteRequest(
             group_id=group,
             topics=[
@@ -328,7 +332,7 @@ class OffsetsAdmin(AdminPart):
                         OffsetDeleteRequestPartition(partition_index=index) for index in indexes
                     ],
                 )
-                for topic, indexes in by_topic(partitions).items()
+                for topic, indexes in by_topic(partitions_of(partitions)).items()
             ],
         )
         answer = await self.cluster.ask(
@@ -352,10 +356,6 @@ def _topics(answer: OffsetFetchResponse) -> list[_FetchedTopic]:
     if answer.groups:
         return [topic for group in answer.groups for topic in group.topics]
     return list(answer.topics)
-
-
-def _partition(each: TopicPartition | tuple[str, int]) -> TopicPartition:
-    return TopicPartition(*each)
 
 
 def _commit(index: int, commit: CommittedOffset) -> OffsetCommitRequestPartition:

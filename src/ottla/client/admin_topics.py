@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ottla.client.admin_base import AdminPart, one_or_more
+from ottla.client.admin_base import AdminPart
 from ottla.client.cluster import ANY, CONTROLLER
 from ottla.client.errors import OttlaError, broker_error
 from ottla.client.metadata import TopicInfo
+from ottla.client.naming import Names, by_partition, names_of, several_of
 from ottla.client.positions import TopicPartition
 from ottla.client.spreading import Leaders, Outcomes, Verdict, by_topic, spread
 from ottla.protocol.message import ZERO_UUID, uuid_text
@@ -108,10 +109,10 @@ class TopicsAdmin(AdminPart):
         return [topic for topic in listed.all().values() if internal or not topic.internal]
 
     async def describe_topics(
-        self, topics: str | Iterable[str], *, timeout: float | None = None
+        self, topics: Names, *, timeout: float | None = None
     ) -> dict[str, TopicDescription]:
-        """Topics with their partitions. Topics are never created by asking for them."""
-        return (await self._describe(one_or_more(topics), timeout)).all()
+        """Topics with their partitions. TopicNotFound, and none is created by asking for it."""
+        return (await self._describe(names_of(topics, "topics"), timeout)).all()
 
     async def _describe(
         self, names: list[str] | None, timeout: float | None
@@ -162,7 +163,8 @@ class TopicsAdmin(AdminPart):
     ) -> CreatedTopic:
         """Create a topic, and wait until the brokers know it.
 
-        With `validate_only` the broker checks whether it could be created.
+        With `validate_only` the broker checks whether it could be created. TopicExists, InvalidTopic,
+        InvalidPartitions, InvalidReplication, InvalidSetting, PolicyViolation.
         """
         topic = NewTopic(name, partitions, replication_factor, settings or {})
         created = await self.create_topics([topic], validate_only=validate_only, timeout=timeout)
@@ -170,13 +172,16 @@ class TopicsAdmin(AdminPart):
 
     async def create_topics(
         self,
-        topics: Iterable[NewTopic | str],
+        topics: NewTopic | str | Iterable[NewTopic | str],
         *,
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> dict[str, CreatedTopic]:
         """Create several topics; see `create_topic`."""
-        new = [NewTopic(each) if isinstance(each, str) else each for each in topics]
+        given: list[NewTopic | str] = several_of(
+            topics, (NewTopic, str), "topics: names (str) or NewTopic"
+        )
+        new = [NewTopic(each) if isinstance(each, str) else each for each in given]
         request = CreateTopicsRequest(
             topics=[_creatable(topic) for topic in new],
             timeout_ms=self._timeout_ms,
@@ -214,11 +219,9 @@ class TopicsAdmin(AdminPart):
             if any(each.leader < 0 for each in info.partitions.values()):
                 self.cluster.request_refresh(info.name)
 
-    async def delete_topics(
-        self, topics: str | Iterable[str], *, timeout: float | None = None
-    ) -> None:
-        """Delete topics with all their records."""
-        names = one_or_more(topics)
+    async def delete_topics(self, topics: Names, *, timeout: float | None = None) -> None:
+        """Delete topics with all their records. TopicNotFound for those that are not there."""
+        names = names_of(topics, "topics")
 
         def request(connection: Connection) -> DeleteTopicsRequest:
             if connection.version_of(DeleteTopicsRequest) >= _DELETE_BY_STATE_SINCE:
@@ -254,7 +257,7 @@ class TopicsAdmin(AdminPart):
         """Give a topic more partitions, `total` in the end.
 
         Records with keys will go to other partitions than before. `assignments` names the brokers
-        of each new partition.
+        of each new partition. TopicNotFound; InvalidPartitions if it has as many already.
         """
         request = CreatePartitionsRequest(
             topics=[
@@ -293,9 +296,9 @@ class TopicsAdmin(AdminPart):
     ) -> dict[TopicPartition, int]:
         """Delete the records before an offset (None: all there are now) of each partition.
 
-        The result is each partition's new first offset.
+        The result is each partition's new first offset. TopicNotFound; OffsetOutOfRange beyond the end.
         """
-        offsets = {TopicPartition(*key): value for key, value in before.items()}
+        offsets = by_partition(before)
 
         def build(_: Connection, partitions: list[TopicPartition]) -> DeleteRecordsRequest:
             return DeleteRecordsRequest(

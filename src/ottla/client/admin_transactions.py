@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.client.admin_base import AdminPart, one_or_more
+from ottla.client.admin_base import AdminPart
 from ottla.client.cluster import Broker, Coordinator, CoordinatorKind, LeaderOf
 from ottla.client.errors import TransactionNotFound, Unsupported, broker_error, raise_for
+from ottla.client.naming import Names, Partitions, names_of, partition_of, partitions_of, several_of
 from ottla.client.positions import TopicPartition
 from ottla.client.spreading import Coordinators, Leaders, Verdict, by_topic, spread
 from ottla.protocol.errors import ErrorCode
@@ -99,16 +100,16 @@ class TransactionsAdmin(AdminPart):
     async def list_transactions(
         self,
         *,
-        states: Iterable[str] = (),
-        producer_ids: Iterable[int] = (),
+        states: Names = (),
+        producer_ids: int | Iterable[int] = (),
         running_for: float | None = None,
         pattern: str | None = None,
         timeout: float | None = None,
     ) -> list[TransactionListing]:
         """All transactional ids, or those in a state, of producers, open for so many seconds."""
         filters = ListTransactionsRequest(
-            state_filters=list(states),
-            producer_id_filters=list(producer_ids),
+            state_filters=names_of(states, "states"),
+            producer_id_filters=several_of(producer_ids, int, "producer_ids: numbers (int)"),
             duration_filter=-1 if running_for is None else int(running_for * 1000),
             transactional_id_pattern=pattern,
         )
@@ -147,10 +148,10 @@ class TransactionsAdmin(AdminPart):
         )
 
     async def describe_transactions(
-        self, transactional_ids: str | Iterable[str], *, timeout: float | None = None
+        self, transactional_ids: Names, *, timeout: float | None = None
     ) -> dict[str, TransactionDescription]:
         """Transactional ids with their transactions; TransactionNotFound for unknown ones."""
-        names = one_or_more(transactional_ids)
+        names = names_of(transactional_ids, "transactional_ids")
         coordinators: dict[str, int] = {}
 
         def read(
@@ -193,9 +194,9 @@ class TransactionsAdmin(AdminPart):
         return outcomes.all()
 
     async def describe_producers(
-        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+        self, partitions: Partitions, *, timeout: float | None = None
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """The producers that partitions remember, with their open transactions."""
+        """The producers that partitions remember, with their open transactions. TopicNotFound."""
 
         def build(_: Connection, some: list[TopicPartition]) -> DescribeProducersRequest:
             return DescribeProducersRequest(
@@ -226,7 +227,7 @@ class TransactionsAdmin(AdminPart):
 
         outcomes = await spread(
             self.cluster,
-            [TopicPartition(*each) for each in partitions],
+            partitions_of(partitions),
             Leaders(self.cluster),
             build=build,
             answer=DescribeProducersResponse,
@@ -237,9 +238,9 @@ class TransactionsAdmin(AdminPart):
 
     async def find_hanging_transactions(
         self,
-        partitions: Iterable[TopicPartition] | None = None,
+        partitions: Partitions | None = None,
         *,
-        topics: Iterable[str] | None = None,
+        topics: Names | None = None,
         longest: float = DEFAULT_LONGEST,
         timeout: float | None = None,
     ) -> list[OpenTransaction]:
@@ -287,18 +288,18 @@ class TransactionsAdmin(AdminPart):
 
     async def _chosen_partitions(
         self,
-        partitions: Iterable[TopicPartition] | None,
-        topics: Iterable[str] | None,
+        partitions: Partitions | None,
+        topics: Names | None,
         timeout: float | None,
     ) -> list[TopicPartition]:
         if partitions is not None:
-            return [TopicPartition(*each) for each in partitions]
+            return partitions_of(partitions)
         if topics is None:
             await self.cluster.brokers(timeout=timeout)
             await self.cluster.refresh(None)
             names: Iterable[str] = list(self.cluster.metadata.topics)
         else:
-            names = one_or_more(topics)
+            names = names_of(topics, "topics")
         infos = await self.cluster.topics(names, timeout=timeout)
         return [
             TopicPartition(name, index) for name, info in infos.items() for index in info.partitions
@@ -310,9 +311,10 @@ class TransactionsAdmin(AdminPart):
         """End a hanging transaction in one partition: the one that starts at this offset there.
 
         Only for transactions that hang (`find_hanging_transactions`): of one that lives this would
-        make a torn one. The result is the producer whose transaction was aborted.
+        make a torn one. The result is the producer whose transaction was aborted. BrokerError
+        (INVALID_TXN_STATE) if no transaction starts there.
         """
-        partition = TopicPartition(*partition)
+        partition = partition_of(partition)
         producers = (await self.describe_producers([partition], timeout=timeout))[partition]
         found = [each for each in producers if each.transaction_start == start_offset]
         about = f"{partition}"

@@ -17,6 +17,7 @@
     └── BrokerError               the broker answered with an error code (`code`, `name`)
         ├── TopicNotFound, TopicExists, InvalidTopic, OffsetOutOfRange, RecordTooLarge,
         ├── GroupNotFound, GroupNotEmpty, UnknownMember, NotAuthorized, InvalidSetting, …
+        ├── CommitFailed          offsets of partitions that are another member's by now
         └── Fenced                another instance has taken this one's place
 
 `broker_error` makes the right BrokerError of a code. What happens on a connection (ottla.wire.errors)
@@ -25,9 +26,10 @@ is turned into these by `told`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
+from ottla.client.positions import TopicPartition
 from ottla.protocol.errors import ErrorCode, error_code
 from ottla.wire import errors as wire
 
@@ -144,7 +146,7 @@ class BrokerError(OttlaError):
         subject = f"{self.about}: " if self.about else ""
         return f"{subject}{self.message.rstrip('.')} ({self.code.name})"
 
-    def __reduce__(self) -> tuple[type[BrokerError], tuple[ErrorCode, str, str]]:
+    def __reduce__(self) -> tuple[type[BrokerError], tuple[Any, ...]]:
         return type(self), (self.code, self.message, self.about)
 
 
@@ -242,6 +244,30 @@ class UnknownMember(BrokerError):
     """The group has no such member: it was removed, or its time ran out."""
 
     codes = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+
+
+class CommitFailed(BrokerError):
+    """Offsets were not committed: their partitions are not this member's, or not any more.
+
+    Others have taken them over, or this consumer was away from its group for too long
+    (max.poll.interval.ms, session.timeout.ms). Nothing is lost: whoever has the partitions now reads
+    the records again, from what was committed before. To commit the same offsets again is of no use;
+    go on reading, and the consumer gets what its group assigns to it. `partitions` names those it is
+    about; offsets of others that were given in the same call are committed.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str | None = None,
+        about: str = "",
+        partitions: Iterable[TopicPartition] = (),
+    ) -> None:
+        super().__init__(code, message, about)
+        self.partitions = frozenset(partitions)
+
+    def __reduce__(self) -> tuple[type[CommitFailed], tuple[Any, ...]]:
+        return type(self), (self.code, self.message, self.about, self.partitions)
 
 
 class TransactionNotFound(BrokerError):

@@ -29,23 +29,42 @@ from ottla.client.admin_offsets import CommittedOffset
 from ottla.client.cluster import Cluster
 from ottla.client.configuration import ConsumerSettings, read_settings
 from ottla.client.consumer.classic import ClassicMembership
-from ottla.client.consumer.commits import AnyCommit, Commits, at_position, commit_of
-from ottla.client.consumer.epochs import NO_EPOCH
+from ottla.client.consumer.commits import (
+    AnyCommit,
+    Commits,
+    at_position,
+    commit_of,
+    epoch_of,
+)
 from ottla.client.consumer.fetching import AnyLayout, Fetcher
 from ottla.client.consumer.membership import Membership, MembershipProtocolUnavailable
 from ottla.client.consumer.next_generation import NextGenerationMembership
 from ottla.client.consumer.partitions import ReadPartition, Result
 from ottla.client.consumer.records import ConsumedRecord
 from ottla.client.consumer.scanning import Scan
-from ottla.client.consumer.starting import resolve, starting_offsets
+from ottla.client.consumer.starting import check_partitions, resolve, starting_offsets
+from ottla.client.consumer.taken import TakenPartitions
 from ottla.client.errors import (
     ClientClosed,
+    CommitFailed,
     ConfigurationError,
+    Failures,
     OttlaError,
     TimedOut,
+    TopicNotFound,
     Unsupported,
     broker_error,
     told,
+)
+from ottla.client.naming import (
+    AnyPartition,
+    Names,
+    Partitions,
+    by_partition,
+    name_of,
+    names_of,
+    partition_of,
+    partitions_of,
 )
 from ottla.client.positions import EARLIEST, LATEST, AnyPosition, TopicPartition
 from ottla.protocol.errors import ErrorCode
@@ -54,6 +73,8 @@ from ottla.wire.errors import WireError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ottla.client.producer.transactions import GroupMember
+
 logger = logging.getLogger(__name__)
 
 MAX_ROWS: Final = 256 * 1024
@@ -61,8 +82,7 @@ MAX_ROWS: Final = 256 * 1024
 MAX_BYTES: Final = 12 * 1024 * 1024
 CLOSE_PATIENCE: Final = 30.0  # seconds
 
-AnyPartition: TypeAlias = TopicPartition | tuple[str, int]
-Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
+Topics: TypeAlias = Names | re.Pattern[str]
 # Told of partitions that come and go, in the event loop; it must not block.
 Listener: TypeAlias = Callable[[frozenset[TopicPartition]], object]
 
@@ -78,7 +98,7 @@ class AsyncConsumer:
         /,
         *,
         group: str | None = None,
-        columns: Iterable[str] | None = None,
+        columns: Names | None = None,
         max_rows: int = MAX_ROWS,
         max_bytes: int = MAX_BYTES,
         arrow: bool = True,
@@ -119,6 +139,9 @@ class AsyncConsumer:
         self._polled_at = time.monotonic()
         self._auto_commits: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
+        self._taken = TakenPartitions()
+        # Those of topics that a pattern chose and somebody deleted: they come back with their topic.
+        self._deleted: set[TopicPartition] = set()
         self._scans: set[Scan] = set()
         self._closed = False
 
@@ -140,6 +163,9 @@ class AsyncConsumer:
 
         In a group, its members share the partitions; `on_assign` and `on_revoke` hear of it. Without
         a group this consumer reads all partitions, also those that are added later.
+
+        TopicNotFound (or InvalidTopic, NotAuthorized) if a topic that is named is not there; one that a
+        pattern has chosen may come and go. TimedOut if the group gives no assignment in time.
         """
         self._check_open()
         await self._end_assignment()
@@ -154,9 +180,14 @@ class AsyncConsumer:
                 raise told(error) from error
             names = self._matching()
         else:
-            names = frozenset([topics] if isinstance(topics, str) else topics)
+            names = frozenset(names_of(topics, "topics"))
             if not names:
                 raise ValueError("no topic is given")
+            for name in names:
+                if name.startswith("^"):  # what librdkafka takes for a pattern
+                    raise ValueError(
+                        f"'{name}' is no topic's name; for a pattern give re.compile({name!r})"
+                    )
             self._cluster.watch(names)
             await self._cluster.topics(names, allow_auto_create=self.settings.auto_create_topics)
         self._subscribed = names
@@ -167,52 +198,31 @@ class AsyncConsumer:
         self._forget_refresh = self._cluster.on_refresh(self._metadata_refreshed)
         self._metadata_refreshed()
 
-    async def assign(
-        self, partitions: Iterable[AnyPartition] | Mapping[AnyPartition, AnyPosition]
-    ) -> None:
+    async def assign(self, partitions: Partitions | Mapping[AnyPartition, AnyPosition]) -> None:
         """Read these partitions, from the positions given.
 
-        Without positions: from what the group has committed, else by auto.offset.reset.
+        Without positions: from what the group has committed, else by auto.offset.reset. TopicNotFound
+        if there is no such partition; NoStartingOffset if nothing says where to begin.
         """
         self._check_open()
         await self._end_assignment()
-        given = {TopicPartition(*each): None for each in partitions}
+        given = partitions_of(partitions)
         if not given:
             return
         topics = {each.topic for each in given}
         self._cluster.watch(topics)
-        await self._check_partitions(given)
+        await check_partitions(self._cluster, given)
         if isinstance(partitions, Mapping):
-            wanted = {TopicPartition(*each): position for each, position in partitions.items()}
-            offsets = await resolve(self._cluster, self.settings, wanted)
-            self._fetcher.add(_reading(each, offset) for each, offset in offsets.items())
+            offsets = await resolve(self._cluster, self.settings, by_partition(partitions))
+            self._fetcher.add(
+                ReadPartition.starting_at(each, offset) for each, offset in offsets.items()
+            )
         else:
             self._fetcher.add(await self._begin_at(set(given)))
         self._begin_auto_commits()
 
-    async def _check_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """TopicNotFound if one of them does not exist: nothing would ever come of it."""
-        topics = {each.topic for each in partitions}
-        missing: list[TopicPartition] = []
-        for _ in range(2):
-            known = await self._cluster.topics(topics)
-            missing = [
-                each for each in partitions if each.partition not in known[each.topic].partitions
-            ]
-            if not missing:
-                return
-            # What is known may be from before it was added.
-            self._cluster.request_refresh(*(each.topic for each in missing))
-        topic, index = missing[0]
-        count = len(self._cluster.metadata.topics[topic].partitions)
-        raise broker_error(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"there is no partition {index}; there are {count}",
-            f"topic '{topic}'",
-        )
-
     async def unsubscribe(self) -> None:
-        """Read nothing any more, and leave the group."""
+        """Read nothing any more, and leave the group; a commit that fails then is logged."""
         self._check_open()
         await self._end_assignment()
 
@@ -229,7 +239,10 @@ class AsyncConsumer:
     # Rows
 
     async def batches(self, *, timeout: float | None = None) -> AsyncIterator[pa.RecordBatch]:
-        """Batches of rows, for ever; with `timeout`, until nothing has come for so many seconds."""
+        """Batches of rows, for ever; with `timeout`, until nothing has come for so many seconds.
+
+        Raises what `next_batch` does.
+        """
         while (rows := await self.next_batch(timeout=timeout)) is not None:
             yield rows
 
@@ -237,7 +250,9 @@ class AsyncConsumer:
         """The next rows, all of one partition; None if none came within `timeout` seconds.
 
         What is wrong with a partition is raised here, in the place of its records, again and again
-        until it is sought elsewhere, paused or given up; other partitions go on meanwhile.
+        until it is sought elsewhere, paused or given up; other partitions go on meanwhile: TopicNotFound
+        (of topics that were named), OffsetOutOfRange, LogTruncated, NoStartingOffset, CorruptRecords,
+        NotAuthorized. Also what has ended the membership in the group, for example Fenced.
         """
         self._check_reading()
         self._poll()
@@ -259,7 +274,10 @@ class AsyncConsumer:
                 yield record
 
     async def next_record(self, *, timeout: float | None = None) -> ConsumedRecord | None:
-        """The next record; None if none came within `timeout` seconds. Needs all columns."""
+        """The next record; None if none came within `timeout` seconds. Raises what `next_batch` does.
+
+        ValueError if the consumer was made for some columns only: records have all of them.
+        """
         self._check_reading()
         self._poll()
         if self._current is None or self._current[0].stale:
@@ -295,6 +313,8 @@ class AsyncConsumer:
         self._polled_at = time.monotonic()
         for state in self._fetcher.partitions.values():
             state.deal_with_all()
+        if self.settings.auto_commit:
+            self._taken.forget_rows()  # whoever commits nothing need not hear what was not
         if overslept and self._membership is not None:
             self._membership.wake()
 
@@ -306,6 +326,8 @@ class AsyncConsumer:
             result = queue.take()
             if result is not None:
                 if result.error is not None:
+                    if self._goes_quietly(result):
+                        continue
                     queue.put(result)  # it stays true
                     raise result.error
                 if result.rows is not None and result.rows.num_rows:
@@ -345,12 +367,16 @@ class AsyncConsumer:
         start: AnyPosition | Mapping[int, AnyPosition] = EARLIEST,
         end: AnyPosition | Mapping[int, AnyPosition] = LATEST,
         *,
-        columns: Iterable[str] | None = None,
+        columns: Names | None = None,
     ) -> pa.Table:
         """What a topic holds from `start` up to, not including, `end`, as a table.
 
         Positions are offsets, times, "earliest" or "latest", for all partitions or by partition.
         "latest" is the end as it is now. This neither uses nor moves the consumer's own positions.
+
+        TopicNotFound if there is no such topic, ValueError for a partition, position or column that
+        cannot be, OffsetOutOfRange where `start` is an offset that is gone, CorruptRecords, and TimedOut
+        if no broker answers for default.api.timeout.ms.
         """
         async with await self.scan(topic, start, end, columns=columns) as scan:
             import pyarrow as pa
@@ -363,10 +389,11 @@ class AsyncConsumer:
         start: AnyPosition | Mapping[int, AnyPosition] = EARLIEST,
         end: AnyPosition | Mapping[int, AnyPosition] = LATEST,
         *,
-        columns: Iterable[str] | None = None,
+        columns: Names | None = None,
     ) -> Scan:
-        """The same as batches, one after the other, with bounded memory."""
+        """The same as batches, one after the other, with bounded memory; raises the same."""
         self._check_open()
+        name_of(topic, "topic")
         layout = self._layout if columns is None else _layout(columns, arrow=True)
         scan = await Scan.begin(
             self._cluster,
@@ -386,12 +413,16 @@ class AsyncConsumer:
     # Positions
 
     async def seek(self, partition: AnyPartition, position: AnyPosition) -> None:
-        """Go on from this position: an offset, a time, "earliest" or "latest"."""
+        """Go on from this position: an offset, a time, "earliest" or "latest".
+
+        ValueError if the partition is not assigned to this consumer, or the position is none. An offset
+        that does not exist is noticed when it is read (auto.offset.reset).
+        """
         await self.seek_all({partition: position})
 
     async def seek_all(self, positions: Mapping[AnyPartition, AnyPosition]) -> None:
-        """Go on from these positions."""
-        wanted = {TopicPartition(*each): position for each, position in positions.items()}
+        """Go on from these positions; see `seek`. If one of them cannot be, none is moved."""
+        wanted = by_partition(positions)
         for each in wanted:
             self._state(each)
         for each, offset in (await resolve(self._cluster, self.settings, wanted)).items():
@@ -399,33 +430,41 @@ class AsyncConsumer:
         self._fetcher.wake()
 
     def position(self, partition: AnyPartition) -> int:
-        """The offset after the last one handed out."""
-        return self._state(TopicPartition(*partition)).position
+        """The offset after the last one handed out; ValueError if the partition is not assigned."""
+        return self._state(partition_of(partition)).position
 
     def positions(self) -> dict[TopicPartition, int]:
         """The positions of all partitions that are read."""
         return {each: state.position for each, state in self._fetcher.partitions.items()}
 
     async def lag(self, *partitions: AnyPartition) -> dict[TopicPartition, int]:
-        """How many offsets lie between the positions and the ends, of these or all partitions."""
-        chosen = {TopicPartition(*each) for each in partitions} or set(self._fetcher.partitions)
+        """How many offsets lie between the positions and the ends, of these or all partitions.
+
+        ValueError for a partition that is not assigned.
+        """
+        chosen = {partition_of(each) for each in partitions} or set(self._fetcher.partitions)
         ends = await resolve(self._cluster, self.settings, dict.fromkeys(chosen, LATEST))
         return {each: max(0, ends[each] - self.position(each)) for each in sorted(chosen)}
 
     def pause(self, *partitions: AnyPartition) -> None:
-        """Hand out nothing of these partitions (of all, if none are named) until `resume`."""
+        """Hand out nothing of these partitions (of all, if none are named) until `resume`.
+
+        ValueError for a partition that is not assigned. The place in the group is kept only while
+        records are asked for (max.poll.interval.ms), of which there may be none.
+        """
         for each in partitions or tuple(self._fetcher.partitions):
-            self._state(TopicPartition(*each)).paused = True
+            self._state(partition_of(each)).paused = True
         self._fetcher.make_room()
 
     def resume(self, *partitions: AnyPartition) -> None:
-        """The end of a pause, for these partitions or for all."""
+        """The end of a pause, for these partitions or for all; ValueError as for `pause`."""
         for each in partitions or tuple(self._fetcher.partitions):
-            self._state(TopicPartition(*each)).paused = False
+            self._state(partition_of(each)).paused = False
         self._fetcher.wake()
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
+        """The partitions of which nothing is handed out now."""
         return frozenset(each for each, state in self._fetcher.partitions.items() if state.paused)
 
     def _state(self, partition: TopicPartition) -> ReadPartition:
@@ -442,30 +481,88 @@ class AsyncConsumer:
         *,
         timeout: float | None = None,
     ) -> None:
-        """Commit the positions, or these offsets; an offset may come with metadata, as a pair."""
+        """Commit the positions, or these offsets; an offset may come with metadata, as a pair.
+
+        CommitFailed if the group has taken partitions away, of which the user has rows that were not
+        committed (it is raised once for them), or whose offsets are given: the others are committed.
+        TopicNotFound if a partition does not exist, ConfigurationError if there is no group.
+        """
         commits = self._need_group()
+        reading = self._fetcher.partitions
         if offsets is None:
+            taken = self._taken.missed(reading)
             chosen = {
-                each: at_position(state.position, state.epoch)
-                for each, state in self._fetcher.partitions.items()
+                each: at_position(state.position, state.epoch) for each, state in reading.items()
             }
         else:
-            chosen = {TopicPartition(*each): commit_of(given) for each, given in offsets.items()}
-        await commits.commit(chosen, self._membership, timeout=timeout)
-        if offsets is None:
-            # So the user says that all of it is dealt with: auto-commit must not go back behind it.
-            for each, state in self._fetcher.partitions.items():
-                if each in chosen and state.dealt_with < chosen[each].offset <= state.position:
-                    state.dealt_with = state.committed = chosen[each].offset
-                    state.dealt_epoch = _epoch_of(chosen[each])
+            chosen = {each: commit_of(given) for each, given in by_partition(offsets).items()}
+            taken = self._taken.among(chosen, reading)
+            for each in taken:
+                del chosen[each]
+        taken = {each for each in taken if not self._went_quietly(each)}
+        try:
+            await commits.commit(
+                chosen,
+                self._membership,
+                timeout=timeout,
+                await_rebalance=True,
+                ignore_deleted=self._pattern is not None,
+            )
+        except CommitFailed as error:
+            for each in error.partitions:
+                chosen.pop(each, None)
+            self._note_committed(chosen, positions=offsets is None)
+            self._taken.forget_rows(error.partitions)
+            if not taken:
+                raise
+            raise commits.failed(error.partitions | taken, error.code) from error
+        self._note_committed(chosen, positions=offsets is None)
+        if taken:
+            failure = None if self._membership is None else self._membership.failure
+            raise commits.failed(taken, ErrorCode.UNKNOWN_MEMBER_ID) from failure
+
+    def _note_committed(
+        self, chosen: Mapping[TopicPartition, CommittedOffset], *, positions: bool
+    ) -> None:
+        for each, commit in chosen.items():
+            state = self._fetcher.partitions.get(each)
+            if state is None:
+                continue
+            state.saved = commit.offset
+            # With the positions the user says that all before them is dealt with: auto-commit must not
+            # go back behind them.
+            if positions and state.dealt_with < commit.offset <= state.position:
+                state.dealt_with = state.committed = commit.offset
+                state.dealt_epoch = epoch_of(commit)
 
     async def committed(
         self, *partitions: AnyPartition, timeout: float | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What the group has committed, for these partitions or for those that are assigned."""
+        """What the group has committed, for these partitions or for those that are assigned.
+
+        Partitions without a commit are left out. ConfigurationError if there is no group.
+        """
         commits = self._need_group()
-        chosen = [TopicPartition(*each) for each in partitions or tuple(self._fetcher.partitions)]
+        chosen = [partition_of(each) for each in partitions or tuple(self._fetcher.partitions)]
         return await commits.committed(chosen, stable=self._stable, timeout=timeout)
+
+    def group_member(self) -> GroupMember:
+        """Who this consumer is in its group, for `Producer.send_offsets_to_transaction`.
+
+        Offsets that are sent so are refused (UnknownMember, Fenced) once the group has gone on without
+        this consumer; those that only name the group are not. ConfigurationError if there is no group.
+        """
+        # Here, because it brings the whole producer with it, and few need this.
+        from ottla.client.producer.transactions import GroupMember
+
+        self._need_group()
+        assert self.settings.group_id is not None
+        membership = self._membership
+        if membership is None:
+            return GroupMember(self.settings.group_id)
+        return GroupMember(
+            membership.group, membership.epoch, membership.member_id, membership.instance_id
+        )
 
     def _need_group(self) -> Commits:
         self._check_open()
@@ -494,11 +591,16 @@ class AsyncConsumer:
             if state.dealt_with >= 0 and state.dealt_with != state.committed
         }
         if chosen:
-            await self._commits.commit(chosen, self._membership, timeout=timeout)
+            await self._commits.commit(
+                chosen,
+                self._membership,
+                timeout=timeout,
+                ignore_deleted=self._pattern is not None,
+            )
             for state in states:
                 # Not what it is by now: the user may have gone on meanwhile.
                 if state.partition in chosen:
-                    state.committed = chosen[state.partition].offset
+                    state.committed = state.saved = chosen[state.partition].offset
 
     def _begin_auto_commits(self) -> None:
         if self._commits is not None and self.settings.auto_commit and self._auto_commits is None:
@@ -545,18 +647,25 @@ class AsyncConsumer:
             self._begin_auto_commits()
             return
 
+    # For its membership (Assignee)
+
     @property
     def seconds_since_poll(self) -> float:
+        """How long the user has not asked for records."""
         return time.monotonic() - self._polled_at
 
     async def begin(self, partitions: set[TopicPartition]) -> None:
-        self._fetcher.add(await self._begin_at(partitions))
+        """The group has assigned these, too."""
+        self._taken.give_back(partitions)
+        self._deleted -= partitions
+        self._fetcher.add(await self._begin_at_what_is_left(partitions))
         if self._on_assign is not None:
             self._on_assign(frozenset(partitions))
 
     async def give_up(
         self, partitions: set[TopicPartition], *, timeout: float | None = None
     ) -> None:
+        """The group takes these away once what is to be committed is."""
         try:
             await self._commit_dealt_with(partitions, timeout=timeout)
         except OttlaError as error:
@@ -564,9 +673,25 @@ class AsyncConsumer:
         self.lose(partitions)
 
     def lose(self, partitions: set[TopicPartition]) -> None:
+        """The group has taken these away already."""
+        self._taken.add(partitions, self._fetcher.partitions)
+        self._deleted -= partitions
         self._fetcher.drop(partitions)
         if self._on_revoke is not None and partitions:
             self._on_revoke(frozenset(partitions))
+
+    async def _begin_at_what_is_left(self, partitions: set[TopicPartition]) -> list[ReadPartition]:
+        """The same for topics that a pattern chose: one that was deleted meanwhile is left out."""
+        try:
+            return await self._begin_at(partitions)
+        except (TopicNotFound, Failures) as error:
+            metadata = self._cluster.metadata
+            left = {each for each in partitions if metadata.partition(*each) is not None}
+            if self._pattern is None or left == partitions:
+                raise
+            logger.info("a topic of the pattern was deleted before it was read: %s", error)
+            self._deleted |= partitions - left
+            return await self._begin_at(left)
 
     async def _begin_at(self, partitions: set[TopicPartition]) -> list[ReadPartition]:
         """Where to begin: at what is committed, else by auto.offset.reset."""
@@ -577,8 +702,11 @@ class AsyncConsumer:
         offsets = await starting_offsets(self._cluster, self.settings, missing)
         await self._outlive_old_leaders(committed)
         return [
-            *(_reading(each, there.offset, _epoch_of(there)) for each, there in committed.items()),
-            *(_reading(each, offset) for each, offset in offsets.items()),
+            *(
+                ReadPartition.starting_at(each, there.offset, epoch_of(there))
+                for each, there in committed.items()
+            ),
+            *(ReadPartition.starting_at(each, offset) for each, offset in offsets.items()),
         ]
 
     async def _outlive_old_leaders(
@@ -588,7 +716,7 @@ class AsyncConsumer:
         outdated = set()
         for each, there in committed.items():
             info = self._cluster.metadata.partition(*each)
-            if info is not None and 0 <= info.leader_epoch < _epoch_of(there):
+            if info is not None and 0 <= info.leader_epoch < epoch_of(there):
                 outdated.add(each.topic)
         if outdated:
             self._cluster.request_refresh(*outdated)
@@ -620,9 +748,41 @@ class AsyncConsumer:
             self._subscribed = self._matching()
             if self._membership is not None:
                 self._membership.subscribe(self._subscribed)
-        idle = self._following is None or self._following.done()
-        if self._commits is None and idle and self._new_partitions():
-            self._following = asyncio.create_task(self._read_all())
+        if self._following is not None and not self._following.done():
+            return
+        if self._commits is None:
+            if self._new_partitions():
+                self._following = asyncio.create_task(self._read_all())
+        elif back := self._returned():
+            self._following = asyncio.create_task(self._read_again(back))
+
+    def _goes_quietly(self, result: Result) -> bool:
+        """Whether it is a deleted topic that the user has not named: nobody waits for it."""
+        if self._pattern is None or not isinstance(result.error, TopicNotFound):
+            return False
+        partition = result.source.partition
+        logger.info("%s is not read any more, its topic was deleted: %s", partition, result.error)
+        self._fetcher.drop([partition])
+        self._deleted.add(partition)
+        self._metadata_refreshed()  # there may be another of this name already
+        return True
+
+    def _went_quietly(self, partition: TopicPartition) -> bool:
+        return self._pattern is not None and self._cluster.metadata.partition(*partition) is None
+
+    def _returned(self) -> set[TopicPartition]:
+        """Partitions of a pattern's topics that were deleted and made again, and stayed assigned."""
+        owned = set() if self._membership is None else self._membership.owned
+        metadata = self._cluster.metadata
+        return {
+            each for each in self._deleted & owned if metadata.partition(*each) is not None
+        } - self._fetcher.partitions.keys()
+
+    async def _read_again(self, partitions: set[TopicPartition]) -> None:
+        reading = await self._begin_at_what_is_left(partitions)
+        # The group may have taken them away meanwhile.
+        self._fetcher.add(each for each in reading if each.partition in self._deleted)
+        self._deleted -= {each.partition for each in reading}
 
     def _new_partitions(self) -> list[TopicPartition]:
         """Partitions of the subscribed topics that are not read yet."""
@@ -637,19 +797,34 @@ class AsyncConsumer:
 
     async def _read_all(self) -> None:
         """Without a group: read what is not read yet; what came later, from its beginning."""
+        self._deleted.clear()
+        while True:
+            new = self._new_partitions()
+            try:
+                offsets = await self._offsets_of_new(new)
+            except (TopicNotFound, Failures) as error:
+                if self._pattern is None or self._new_partitions() == new:
+                    raise
+                logger.info("a topic of the pattern was deleted before it was read: %s", error)
+                continue
+            # Metadata may have been refreshed meanwhile, and somebody else have been here.
+            reading = self._fetcher.partitions
+            self._fetcher.add(
+                ReadPartition.starting_at(each, offset)
+                for each, offset in offsets.items()
+                if each not in reading
+            )
+            return
+
+    async def _offsets_of_new(self, new: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         known = {each.topic for each in self._fetcher.partitions}
-        new = self._new_partitions()
         first = [each for each in new if each.topic not in known]
         offsets = await starting_offsets(self._cluster, self.settings, first)
         grown: dict[TopicPartition, AnyPosition] = {
             each: EARLIEST for each in new if each.topic in known
         }
         offsets.update(await resolve(self._cluster, self.settings, grown))
-        # Metadata may have been refreshed meanwhile, and somebody else have been here.
-        reading = self._fetcher.partitions
-        self._fetcher.add(
-            _reading(each, offset) for each, offset in offsets.items() if each not in reading
-        )
+        return offsets
 
     # The end
 
@@ -675,6 +850,8 @@ class AsyncConsumer:
         elif partitions:
             await self.give_up(partitions, timeout=timeout)
         self._membership = None
+        self._taken.clear()
+        self._deleted.clear()
         if membership is not None:
             await membership.close()
 
@@ -706,28 +883,11 @@ class AsyncConsumer:
         await self.close()
 
 
-def _layout(columns: Iterable[str] | None, arrow: bool) -> AnyLayout:
+def _layout(columns: Names | None, arrow: bool) -> AnyLayout:
     if not arrow and columns is None:
         from ottla.client.consumer.plain_rows import PlainLayout
 
         return PlainLayout()
     from ottla.client.consumer.rows import RowsLayout
 
-    return RowsLayout(columns)
-
-
-def _reading(partition: TopicPartition, offset: int, epoch: int = NO_EPOCH) -> ReadPartition:
-    return ReadPartition(
-        partition,
-        offset,
-        offset,
-        dealt_with=offset,
-        committed=offset,
-        epoch=epoch,
-        fetched_epoch=epoch,
-        dealt_epoch=epoch,
-    )
-
-
-def _epoch_of(commit: CommittedOffset) -> int:
-    return NO_EPOCH if commit.leader_epoch is None else commit.leader_epoch
+    return RowsLayout(None if columns is None else names_of(columns, "columns"))

@@ -16,7 +16,7 @@ A consumer is for one thread at a time.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ottla.client.configuration import ConsumerSettings
@@ -24,12 +24,12 @@ from ottla.client.consumer.asynchronous import (
     CLOSE_PATIENCE,
     MAX_BYTES,
     MAX_ROWS,
-    AnyPartition,
     AsyncConsumer,
 )
 from ottla.client.consumer.records import ConsumedRecord
 from ottla.client.consumer.scanning import Scan
 from ottla.client.loop import BackgroundLoop, background_loop
+from ottla.client.naming import AnyPartition, Names
 from ottla.client.positions import EARLIEST, LATEST, AnyPosition, TopicPartition
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Consumer:
         /,
         *,
         group: str | None = None,
-        columns: Iterable[str] | None = None,
+        columns: Names | None = None,
         max_rows: int = MAX_ROWS,
         max_bytes: int = MAX_BYTES,
         arrow: bool = True,
@@ -145,7 +145,7 @@ class Consumer:
     ) -> None:
         """`servers` is "host:port,…" or a dictionary of options; further options are keywords.
 
-        See AsyncConsumer for the others.
+        See AsyncConsumer for the others. ConfigurationError if an option is unknown or makes no sense.
         """
 
         async def make() -> AsyncConsumer:
@@ -176,6 +176,7 @@ class Consumer:
     pause = _at_once(AsyncConsumer.pause)
     resume = _at_once(AsyncConsumer.resume)
     positions = _at_once(AsyncConsumer.positions)
+    group_member = _at_once(AsyncConsumer.group_member)
 
     def close(self, *, timeout: float = CLOSE_PATIENCE) -> None:
         """Commit (if that is automatic), leave the group, close the connections.
@@ -188,6 +189,7 @@ class Consumer:
 
     @property
     def settings(self) -> ConsumerSettings:
+        """The options, read and checked."""
         return self._consumer.settings
 
     @property
@@ -207,14 +209,18 @@ class Consumer:
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
+        """The partitions of which nothing is handed out now."""
         return self._consumer.paused
 
     def position(self, partition: AnyPartition) -> int:
-        """The offset after the last one handed out."""
+        """The offset after the last one handed out; ValueError if the partition is not assigned."""
         return self._consumer.position(partition)
 
     def batches(self, *, timeout: float | None = None) -> Batches:
-        """Batches of rows, for ever; with `timeout`, until nothing has come for so many seconds."""
+        """Batches of rows, for ever; with `timeout`, until nothing has come for so many seconds.
+
+        Raises what `next_batch` does.
+        """
         return Batches(self.schema, lambda: self.next_batch(timeout=timeout))
 
     def scan(
@@ -223,9 +229,9 @@ class Consumer:
         start: AnyPosition | Mapping[int, AnyPosition] = EARLIEST,
         end: AnyPosition | Mapping[int, AnyPosition] = LATEST,
         *,
-        columns: Iterable[str] | None = None,
+        columns: Names | None = None,
     ) -> Batches:
-        """What `read` gives, as batches one after the other, with bounded memory."""
+        """What `read` gives, as batches one after the other, with bounded memory; raises the same."""
         scan: Scan = self._loop.run(self._consumer.scan(topic, start, end, columns=columns))
         return Batches(
             scan.schema,

@@ -68,6 +68,11 @@ class Membership:
         self._topics = frozenset(topics)
         self._task = asyncio.create_task(self._keep())
 
+    @property
+    def in_group(self) -> bool:
+        """Whether the group knows this member, as far as it knows itself."""
+        return self.epoch >= 0
+
     def subscribe(self, topics: Iterable[str]) -> None:
         """The topics are others now."""
         if frozenset(topics) != self._topics:

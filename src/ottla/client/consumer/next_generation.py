@@ -94,6 +94,10 @@ class NextGenerationMembership(Membership):
             if not await self._reconcile():
                 await self.wait(self._until_next())
 
+    @property
+    def in_group(self) -> bool:
+        return self.epoch > _JOIN
+
     def _until_next(self) -> float:
         """Seconds until the next heartbeat."""
         if self.owned or self._asked_early == len(_SOON):

@@ -33,6 +33,10 @@ class ReadPartition:
     # What was handed out before the user asked for more counts as dealt with: auto-commit goes there.
     dealt_with: int = -1
     committed: int = -1  # what auto-commit has committed last
+    # After the last row that the user has got, and what the group has of it, as far as is known here.
+    # Where `given` > `saved` rows are read again, should the partition be taken away.
+    given: int = -1
+    saved: int = -1
     # Epochs of the last records before these three offsets.
     epoch: int = NO_EPOCH
     fetched_epoch: int = NO_EPOCH
@@ -55,6 +59,23 @@ class ReadPartition:
     decoding: asyncio.Task[None] | None = None  # the last of the answers under way
     waiting: int = field(default=0)  # results that wait for the user
 
+    @classmethod
+    def starting_at(
+        cls, partition: TopicPartition, offset: int, epoch: int = NO_EPOCH
+    ) -> ReadPartition:
+        """One of which nothing has been handed out yet."""
+        return cls(
+            partition,
+            offset,
+            offset,
+            dealt_with=offset,
+            committed=offset,
+            saved=offset,
+            epoch=epoch,
+            fetched_epoch=epoch,
+            dealt_epoch=epoch,
+        )
+
     @property
     def wants_more(self) -> bool:
         """Whether it is to be fetched from at all."""
@@ -70,6 +91,7 @@ class ReadPartition:
         self.turn += 1
         self.position = self.fetch_offset = offset
         self.epoch = self.fetched_epoch = epoch
+        self.given = -1
         self.deal_with_all()
         self.failed = None
         self.ended = self.end_offset is not None and offset >= self.end_offset
@@ -106,6 +128,8 @@ class Result:
     def hand_out(self, position: int | None = None) -> None:
         """The reader has got these rows, or those before this position."""
         self.source.position = self.next_offset if position is None else position
+        if self.rows is not None and self.rows.num_rows:
+            self.source.given = self.source.position
         self.source.epoch = self.epochs.before(self.source.position)
 
 

@@ -86,9 +86,11 @@ class Scan:
 
     @property
     def schema(self) -> pa.Schema:
+        """The schema of the batches."""
         return self._layout.schema
 
     def on_close(self, call: Callable[[], object]) -> None:
+        """Call this once it is over."""
         self._closing.append(call)
 
     async def next_batch(self) -> pa.RecordBatch | None:

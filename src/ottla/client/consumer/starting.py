@@ -1,4 +1,4 @@
-"""Where to begin in a partition for which nobody has said it: auto.offset.reset."""
+"""Which partitions there are, and where to begin in those for which nobody has said it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from ottla.client.cluster import Cluster
 from ottla.client.configuration import ConsumerSettings
-from ottla.client.errors import NoStartingOffset
+from ottla.client.errors import NoStartingOffset, broker_error
 from ottla.client.offset_lookup import find_offsets
 from ottla.client.positions import EARLIEST, LATEST, AnyPosition, Position, TopicPartition
+from ottla.protocol.errors import ErrorCode
 
 
 async def starting_offsets(
@@ -46,3 +47,26 @@ async def resolve(
         )
         offsets.update((each, there.offset or 0) for each, there in ends.all().items())
     return offsets
+
+
+async def check_partitions(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
+    """TopicNotFound if one of them does not exist: nothing would ever come of it."""
+    partitions = list(partitions)
+    topics = {each.topic for each in partitions}
+    missing: list[TopicPartition] = []
+    for _ in range(2):
+        known = await cluster.topics(topics)
+        missing = [
+            each for each in partitions if each.partition not in known[each.topic].partitions
+        ]
+        if not missing:
+            return
+        # What is known may be from before it was added.
+        cluster.request_refresh(*(each.topic for each in missing))
+    topic, index = missing[0]
+    count = len(cluster.metadata.topics[topic].partitions)
+    raise broker_error(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"there is no partition {index}; there are {count}",
+        f"topic '{topic}'",
+    )

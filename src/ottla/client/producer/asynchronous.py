@@ -38,6 +38,7 @@ class AsyncProducer:
 
     @property
     def settings(self) -> ProducerSettings:
+        """The options, read and checked."""
         return self._core.settings
 
     async def send(
@@ -118,6 +119,7 @@ class AsyncProducer:
         return await self._core.transactions.init(keep_prepared=keep_prepared)
 
     def begin_transaction(self) -> None:
+        """Begin; InvalidTransactionState while another is open, or before `init_transactions`."""
         self._core.transactions.begin()
 
     async def commit_transaction(self) -> None:
@@ -132,7 +134,12 @@ class AsyncProducer:
     async def send_offsets_to_transaction(
         self, offsets: Mapping[tuple[str, int], Any], group: GroupMember | str
     ) -> None:
-        """Commit a consumer group's offsets (the next to read) with the transaction."""
+        """Commit a consumer group's offsets (the next to read) with the transaction.
+
+        With `AsyncConsumer.group_member()` they are refused (UnknownMember, Fenced) once the group has
+        gone on without that consumer: abort the transaction then. The mere name of the group is not
+        checked.
+        """
         await self._core.transactions.send_offsets(offsets, group)
 
     async def prepare_transaction(self, *, may_time_out: bool = False) -> PreparedTransaction:

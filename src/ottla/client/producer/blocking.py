@@ -50,6 +50,7 @@ class Producer:
 
     @property
     def settings(self) -> ProducerSettings:
+        """The options, read and checked."""
         return self._core.settings
 
     def send(
@@ -62,7 +63,12 @@ class Producer:
         timestamp: int | None = None,
         headers: Headers = None,
     ) -> concurrent.futures.Future[Delivery]:
-        """Add one record; the future tells where it was written."""
+        """Add one record; the future tells where it was written.
+
+        Waits, for max.block.ms at most, while the topic is unknown (TopicNotFound) or the buffer is full
+        (BufferFull). `timestamp` is in milliseconds. The future raises what the broker said
+        (RecordTooLarge, NotAuthorized, …) or DeliveryTimeout.
+        """
         if self._loop.forked:
             self._loop.check_own()
         future = RecordFuture()
@@ -79,45 +85,79 @@ class Producer:
         format: Format | str | None = None,  # noqa: A002 - the word for it
         key_format: Format | str | None = None,
     ) -> WriteFuture:
-        """Add all rows of a table: anything Arrow, or a pandas or polars frame."""
+        """Add all rows of a table: anything Arrow, or a pandas or polars frame.
+
+        Columns are taken by their names: key, value, headers, timestamp, partition, topic. With a
+        `format` values are encoded from the column `value`, or from all other columns. The future
+        tells what was written, or raises the first failure, as that of `send` does. TypeError or
+        ValueError for what is no table, or has columns that nobody asked for.
+        """
         self._loop.check_own()
         future = WriteFuture()
         self._core.write(topic, data, format, key_format, future, self._loop.run)
         return future
 
     def partitions_for(self, topic: str, *, timeout: float | None = None) -> list[int]:
+        """The topic's partitions; the topic is created if the brokers do that.
+
+        TopicNotFound if it is not there within `timeout` seconds (max.block.ms if not given).
+        """
         return self._loop.run(self._producer.partitions_for(topic, timeout=timeout))
 
     def flush(self, timeout: float | None = None) -> None:
+        """Send everything that is buffered now, and wait until it is acknowledged.
+
+        Raises the first failure since the last flush that nobody has looked at, and TimeoutError if it
+        takes longer than `timeout` seconds.
+        """
         self._loop.run(self._producer.flush(), timeout)
 
     def close(self, timeout: float | None = None) -> None:
+        """Flush and end. What is not delivered within `timeout` seconds fails with ClientClosed."""
         if self._loop.forked:
             return  # what is in the buffer, the parent sends
         self._loop.run(self._producer.close(timeout))
 
     def init_transactions(self, *, keep_prepared: bool = False) -> PreparedTransaction | None:
+        """Get ready for transactions: once, before the first. Older instances are fenced.
+
+        With `keep_prepared` (two-phase commit) a prepared transaction of an older instance is kept and
+        returned. ConfigurationError without transactional.id.
+        """
         return self._loop.run(self._producer.init_transactions(keep_prepared=keep_prepared))
 
     def begin_transaction(self) -> None:
+        """Begin; InvalidTransactionState while another is open, or before `init_transactions`."""
         self._loop.check_own()
         self._producer.begin_transaction()
 
     def commit_transaction(self) -> None:
+        """Deliver everything, then make it visible at once. TransactionFailed: abort it."""
         self._loop.run(self._producer.commit_transaction())
 
     def abort_transaction(self) -> None:
+        """Drop what was not sent; what was sent will never be visible. Fenced: it is over."""
         self._loop.run(self._producer.abort_transaction())
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[tuple[str, int], Any], group: GroupMember | str
     ) -> None:
+        """Commit a consumer group's offsets (the next to read) with the transaction.
+
+        With `Consumer.group_member()` they are refused (UnknownMember, Fenced) once the group has gone
+        on without that consumer: abort the transaction then. The mere name of the group is not checked.
+        """
         self._loop.run(self._producer.send_offsets_to_transaction(offsets, group))
 
     def prepare_transaction(self, *, may_time_out: bool = False) -> PreparedTransaction:
+        """First phase: everything is durable, the decision is somebody else's (KIP-939).
+
+        See AsyncProducer. TransactionFailed: abort it.
+        """
         return self._loop.run(self._producer.prepare_transaction(may_time_out=may_time_out))
 
     def complete_transaction(self, decided: PreparedTransaction) -> bool:
+        """Second phase: commit if the prepared transaction is this one, else abort; which it was."""
         return self._loop.run(self._producer.complete_transaction(decided))
 
     @contextmanager

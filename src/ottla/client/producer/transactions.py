@@ -70,6 +70,7 @@ _IMPLICIT_PARTITIONS = 2  # the level of the feature from which partitions are a
 _CLIENTS_LAST_ADD_PARTITIONS = 3  # later versions are for brokers
 _END_WITH_NEW_EPOCH = 5
 _COMMIT_OFFSETS_IMPLICITLY = 5
+_COMMIT_OFFSETS_AS_MEMBER = 3
 _BUMP_EPOCH = 3  # InitProducerId: a producer may ask for its next epoch
 _TWO_PHASES = 6  # InitProducerId
 _DOOMED = frozenset(
@@ -284,8 +285,19 @@ class Transactions(NumberedIdentity):
             )
             self._raise_for(answer.error_code, f"group '{member.group_id}'")
         self._begun = True
+
+        def request(connection: Connection) -> TxnOffsetCommitRequest:
+            if member.member_id and (
+                connection.version_of(TxnOffsetCommitRequest) < _COMMIT_OFFSETS_AS_MEMBER
+            ):
+                raise Unsupported(
+                    f"{connection.address} cannot check who commits a group's offsets with a "
+                    "transaction (Kafka 2.5); give the name of the group alone"
+                )
+            return self._offsets_request(offsets, member)
+
         committed = await self._cluster.ask(
-            self._offsets_request(offsets, member),
+            request,
             TxnOffsetCommitResponse,
             at=Coordinator.of_group(member.group_id),
             failing=_first_offset_error,
