@@ -4,6 +4,7 @@ A table of records from memory to one topic of one partition, acknowledged by al
 without compression: `Producer.write` against a loop over confluent-kafka's `produce` with the settings
 at which it was fastest here. And single records, in as many calls: `send` and its asynchronous twin
 against kafka-python's and aiokafka's. Clock: from the first call until everything is acknowledged.
+The row of requests that are encoded beforehand is a ceiling: see `client_ceiling`.
 
 The column "Kafka" holds the other client's figures here; the broker is named after the row.
 """
@@ -21,6 +22,7 @@ import kafka
 import numpy as np
 import pyarrow as pa
 
+from bench.client_ceiling import send_encoded
 from bench.harness.bench import Bench
 from bench.harness.broker import Broker
 from bench.harness.duel import duel, rows
@@ -40,7 +42,7 @@ class Case(NamedTuple):
     others: int  # that the other client writes in a round
     ours: Callable[[str, str, pa.Array], float]
     theirs: Callable[[str, str, pa.Array], float]
-    target: Target
+    target: Target | None
 
 
 def _values(size: int, count: int) -> pa.Array:
@@ -162,6 +164,12 @@ CASES = (
         "a table of 1 kB records, against confluent-kafka's produce",
         *(1000, 300_000, 150_000),
         *(_write, _confluent, Target(3.0, 10.0)),
+    ),
+    Case(
+        "client-produce-1kB-encoded",
+        "a table of 1 kB records, against requests encoded beforehand",
+        *(1000, 300_000, 300_000),
+        *(_write, send_encoded, None),
     ),
     Case(
         "client-send",

@@ -16,9 +16,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ottla.record.batch import Record, build_batch, records
+from ottla.record.batch import Record, build_batch, check_batch, records
 from ottla.record.codecs import Codec
-from ottla.record.columns import Decoded, Layout, decode, encode, readiness, set_producer
+from ottla.record.columns import (
+    BufferPool,
+    Decoded,
+    Layout,
+    buffer_size,
+    decode,
+    encode,
+    encode_in_turn,
+    readiness,
+    sealing,
+    set_producer,
+)
 from ottla.record.columns.layout import COLUMNS
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import CorruptBatch, InvalidBatch, InvalidRecord, TooLarge
@@ -449,3 +460,48 @@ def test_a_producer_can_be_set_later(codec: Codec, size: int) -> None:
             transactional=True,
         )  # fmt: skip
         assert bytes(batch.data) == bytes(expected.data)
+
+
+@pytest.mark.parametrize("lengths", [(70_001, 100_000), (65_600, 999_999), (1_500_000, 1 << 21)])
+def test_a_changed_checksum_without_compiled_code(
+    path: str, lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if path == "plain":
+        monkeypatch.setattr(sealing, "compiled_product", None)
+    sealing.power_of_bytes.cache_clear()
+    for length in lengths:
+        (batch,) = encode(pa.array([bytes(length)]), max_bytes=1 << 30)
+        set_producer(batch.data, 7, 1, 5)
+        changed = bytes(batch.data)
+        sealing.seal(batch.data)
+        assert bytes(batch.data) == changed
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("max_bytes", [1, 150, 20_000, 300_000, 1_000_000])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_batches_in_turn_are_the_batches_at_once(
+    codec: Codec, max_bytes: int, pooled: bool
+) -> None:
+    dice = random.Random(max_bytes)
+    sizes = [dice.choice((0, 10, 100, 3000)) for _ in range(3000)]
+    sizes[1000] = sizes[2999] = 1_100_000  # larger than batches and buffers
+    values = pa.array([None if size == 10 else dice.randbytes(size) for size in sizes])
+    keys = pa.array([b"%d" % number for number in range(len(sizes))])
+    times = pa.array([NOW + dice.randrange(10**6) for _ in sizes])
+    pool = BufferPool(buffer_size(max_bytes), 4) if pooled else None
+    options = {"keys": keys, "timestamps": times, "codec": codec, "max_bytes": max_bytes}
+    for rows in (None, np.array([dice.randrange(3000) for _ in range(500)])):
+        at_once = encode(values, rows=rows, **options)
+        in_turn = encode_in_turn(values, rows=rows, pool=pool, **options)
+        found = [(bytes(each.data), *each[1:]) for some in in_turn for each in some]
+        assert found == [(bytes(each.data), *each[1:]) for each in at_once]
+        count = 0
+        for each in at_once:
+            header = check_batch(each.data)
+            assert each.first_row == count
+            assert header.record_count == each.row_count
+            assert header.max_timestamp == each.max_timestamp
+            assert each.row_count == 1 or codec or len(each.data) <= max_bytes
+            count += each.row_count
+        assert count == (3000 if rows is None else 500)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import struct
 from collections.abc import Iterable
 from types import ModuleType
@@ -75,13 +76,14 @@ def taken(results: Iterable[Decoded]) -> tuple[list[dict[str, object]], list[tup
     return rows, reached, ""
 
 
+@pytest.mark.parametrize("seeds", [100, pytest.param(2000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("compiled", [True, False])
 def test_it_is_as_if_all_had_been_there(
-    kernels: ModuleType, compiled: bool, monkeypatch: pytest.MonkeyPatch
+    kernels: ModuleType, compiled: bool, seeds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = kernels if compiled else None
     monkeypatch.setattr("ottla.record.columns.decoding.kernels_for", lambda size: chosen)
-    for seed in range(400):
+    for seed in range(seeds):
         dice = random.Random(seed)
         pieces, offset = [], 0
         for _ in range(dice.randrange(1, 20)):
@@ -106,9 +108,46 @@ def test_it_is_as_if_all_had_been_there(
             buffer[more:] = dice.randbytes(len(whole) - more)
             at = more
             arriving.advance(at)
+            at += received(dice, arriving, whole, at)
             assert 0 <= arriving.last_read <= len(whole) - arriving.left <= at
         buffer[at:] = whole[at:]
         assert taken(arriving) == taken(decode(whole, **options)), f"seed {seed}"
+
+
+def received(dice: random.Random, arriving: ArrivingRecords, whole: bytes, at: int) -> int:
+    """Have some of what is behind `at` received by who decodes it; how many bytes that are."""
+    sent = whole[at : at + dice.randrange(5000)]
+    near, far = socket.socketpair()
+    with near, far:
+        far.setblocking(False)
+        near.sendall(sent)
+        most = dice.randrange(6000)
+        count = arriving.receive(far.fileno(), at, most)
+        assert 0 <= count <= min(len(sent), most)
+        if count < len(sent):
+            assert far.recv(1 << 20) == sent[count:], "nothing that is not counted was taken"
+    return count
+
+
+def test_a_socket_is_read_no_further_than_the_buffer_goes(kernels: ModuleType) -> None:
+    del kernels
+    batch = build_batch([Record(0, NOW, None, b"v" * 100)])
+    buffer = bytearray(batch)
+    arriving = ArrivingRecords(memoryview(buffer).toreadonly())
+    arriving.advance(0)
+    near, far = socket.socketpair()
+    with near, far:
+        far.setblocking(False)
+        assert arriving.receive(far.fileno(), 0, 1 << 20) == 0, "nothing has come"
+        near.sendall(batch + b"the next answer")
+        assert arriving.receive(far.fileno(), 0, 1 << 20) == len(batch)
+        assert arriving.receive(far.fileno(), len(batch), 1 << 20) == 0
+        assert far.recv(100) == b"the next answer"
+        near.close()
+        assert arriving.receive(far.fileno(), 0, 1 << 20) == 0, "who asks the socket is told why"
+    assert arriving.receive(far.fileno(), 0, 1 << 20) == 0, "there is no such socket"
+    (decoded,) = arriving
+    assert decoded.rows.column("value").to_pylist() == [b"v" * 100]
 
 
 def test_what_has_come_is_read_at_once(kernels: ModuleType) -> None:

@@ -42,8 +42,8 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     numba.config.CACHE_DIR = str(tmp_path_factory.mktemp("checked"))
     try:
         with pytest.MonkeyPatch.context() as patch:
-            # The second imports the first.
-            for name in ("walk_kernels", "kernels"):
+            # Each imports some of those before it.
+            for name in ("walk_kernels", "copy_kernels", "encode_kernels", "kernels"):
                 module = _anew(name)
                 patch.setitem(sys.modules, f"ottla.record.columns.{name}", module)
     finally:

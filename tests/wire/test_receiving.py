@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.wire.receiving import PART, SMALL, FrameReceiver, UnacceptableFrame
+from ottla.wire.receiving import PART, SMALL, FrameReceiver, Pull, UnacceptableFrame
 
 LIMIT = 4 * SMALL
 sizes = st.one_of(
@@ -103,3 +103,82 @@ def test_answers_of_like_sizes_share_a_buffer() -> None:
                 places.add(np.frombuffer(frame, np.uint8).ctypes.data)
                 del frame
     assert len(places) == 1
+
+
+def test_a_large_frame_may_be_received_by_who_looks_at_it() -> None:
+    size = 3 * PART
+    frame = random.Random(1).randbytes(size)
+    receiver = FrameReceiver(2 * size)
+    asked: list[tuple[int, int]] = []
+
+    def pull(descriptor: int, arrived: int, most: int) -> int:
+        assert descriptor == 77
+        asked.append((arrived, most))
+        taken[arrived : arrived + 1000] = frame[arrived : arrived + 1000]
+        return 1000
+
+    def on_part(view: memoryview, arrived: int) -> Pull:
+        assert view.readonly
+        assert bytes(view[:arrived]) == frame[:arrived]
+        return pull
+
+    taken = memoryview(b"")
+    receiver.on_part = on_part
+    receiver.pulls = True
+    assert receiver.pull_from(77, 100) == 0, "no frame is under way"
+    stream = struct.pack(">i", size) + frame
+    at = 0
+    while at < PART + SMALL:
+        taken = receiver.buffer()
+        count = min(len(taken), len(stream) - at)
+        taken[:count] = stream[at : at + count]
+        assert not list(receiver.received(count))
+        at += count
+    there = at - 4
+    # The frame's memory from its beginning on: what is pulled goes behind what is there.
+    whole = receiver._large
+    assert whole is not None
+    taken = whole
+    assert receiver.pull_from(77, 5000) == 1000
+    assert asked == [(there, 5000)]
+    there += 1000
+    assert receiver.missing == size - there
+    receiver.pull_from(77, 10 * size)
+    there += 1000
+    assert asked[-1] == (there - 1000, size - there + 1000 - 1), "never the last byte"
+    frames: list[bytes] = []
+    taken, whole = memoryview(b""), None
+    while not frames:
+        buffer = receiver.buffer()
+        count = min(len(buffer), size - there)
+        buffer[:count] = frame[there : there + count]
+        frames += [bytes(each) for each in receiver.received(count)]
+        there += count
+    assert frames == [frame]
+    assert receiver.pull is None
+
+
+def test_a_way_to_receive_ends_when_it_says_so() -> None:
+    told: list[int] = []
+
+    def on_part(view: memoryview, arrived: int) -> Pull:
+        del view
+        told.append(arrived)
+        return lambda *_: -1
+
+    for pulls in (True, False):
+        told.clear()
+        size = 4 * PART
+        receiver = FrameReceiver(2 * size)
+        receiver.on_part = on_part
+        receiver.pulls = pulls
+        stream = struct.pack(">i", size) + bytes(size)
+        at = 0
+        while at < len(stream):
+            assert receiver.pull_from(1, 100) == 0
+            buffer = receiver.buffer()
+            count = min(len(buffer), len(stream) - at)
+            buffer[:count] = stream[at : at + count]
+            list(receiver.received(count))
+            at += count
+        assert len(told) >= 3, "each part is told of"

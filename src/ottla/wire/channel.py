@@ -55,6 +55,7 @@ class PlainChannel:
     ) -> None:
         self._socket = plug
         self._receiver = receiver
+        receiver.pulls = True
         self._on_frame = on_frame
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -127,6 +128,8 @@ class PlainChannel:
         receiver = self._receiver
         turn = 0
         while turn < _READ_TURN and not self._closed:
+            if receiver.pull is not None:
+                turn += receiver.pull_from(self._socket.fileno(), _READ_TURN - turn)
             buffer = receiver.buffer()
             try:
                 count = self._socket.recv_into(buffer)

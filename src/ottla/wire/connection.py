@@ -48,7 +48,7 @@ from ottla.wire.errors import (
     RequestTimeout,
     TlsFailed,
 )
-from ottla.wire.receiving import FrameReceiver, UnacceptableFrame
+from ottla.wire.receiving import FrameReceiver, Pull, UnacceptableFrame
 from ottla.wire.sasl import Exchange, authenticate
 from ottla.wire.security import PLAINTEXT, Security
 from ottla.wire.versions import BrokerVersions, client_throttles
@@ -62,8 +62,8 @@ _REAUTHENTICATE_AFTER: Final = (0.85, 0.95)
 _pack_header = Struct(">ihhih").pack
 _Answer = TypeVar("_Answer", bound=Message)
 # Called while a large answer comes in, with its frame, where the message starts, and how many bytes of
-# the frame are there.
-Arriving = Callable[[memoryview, int, int], None]
+# the frame are there. May give a way to receive the next ones.
+Arriving = Callable[[memoryview, int, int], Pull | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,17 +402,18 @@ class Connection:
         if not awaited.future.done():
             awaited.future.set_result((frame, at))
 
-    def _on_part(self, frame: memoryview, arrived: int) -> None:
+    def _on_part(self, frame: memoryview, arrived: int) -> Pull | None:
         """The beginning of a large answer has come. What is wrong with it is told when all of it has."""
         awaited = self._awaited[0] if self._awaited else None
         if awaited is None or awaited.arriving is None or awaited.future.done():
-            return
+            return None
         try:
             correlation_id, at = parse_response_header(frame[:arrived], 0, awaited.flexible)
         except MalformedMessage:
-            return
-        if correlation_id == awaited.correlation_id:
-            awaited.arriving(frame, at, arrived)
+            return None
+        if correlation_id != awaited.correlation_id:
+            return None
+        return awaited.arriving(frame, at, arrived)
 
     def _on_end(self, error: Exception | None) -> None:
         if isinstance(error, UnacceptableFrame):

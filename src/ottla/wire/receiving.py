@@ -8,7 +8,8 @@ that buffer: the records of a Fetch answer are never copied on their way to whoe
 A large buffer is used again once nobody holds a view of it any more: memory that the kernel has to map
 and clear costs as much as receiving into it.
 
-Whoever wants to look at a large frame before it is whole sets `on_part`.
+Whoever wants to look at a large frame before it is whole sets `on_part`, and may answer with a way to
+receive the frame's next bytes by itself: see `Pull`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,12 @@ _REUSED_ABOVE: Final = 0.5  # of a kept buffer's size: a smaller frame would pin
 _unpack_length = Struct(">i").unpack_from
 
 
+# Given a socket's descriptor, how many bytes of a frame are there, and how many more may come now: puts
+# the next ones behind them and says how many these are. 0 says no more than to go the ordinary way now,
+# less than 0 that this is no way any more: `on_part` is called again, and may know another one.
+Pull = Callable[[int, int, int], int]
 # Told of a large frame's view and how many bytes of it are there.
-OnPart = Callable[[memoryview, int], None]
+OnPart = Callable[[memoryview, int], Pull | None]
 
 
 class UnacceptableFrame(ValueError):
@@ -52,10 +57,15 @@ class FrameReceiver:
         "_start",
         "_told",
         "on_part",
+        "pull",
+        "pulls",
     )
 
     def __init__(self, limit: int) -> None:
         self.on_part: OnPart | None = None
+        # Whoever receives can call `pull_from`; then `on_part` need not be told of what is pulled.
+        self.pulls = False
+        self.pull: Pull | None = None  # of the large frame under way
         self._limit = limit
         self._small = bytearray(SMALL)
         self._small_view = memoryview(self._small)
@@ -79,17 +89,34 @@ class FrameReceiver:
         """Bytes of a large frame that are still to come; 0 where no such frame is under way."""
         return 0 if self._large is None else len(self._large) - self._filled
 
+    def pull_from(self, descriptor: int, most: int) -> int:
+        """Have up to `most` of the large frame's bytes received by who set `pull`; how many came."""
+        if self.pull is None or self._large is None:
+            return 0
+        # The last byte comes the ordinary way, which knows what to do with a whole frame.
+        most = min(most, len(self._large) - self._filled - 1)
+        count = self.pull(descriptor, self._filled, most) if most > 0 else 0
+        if count < 0:
+            self.pull = None
+            return 0
+        self._filled += count
+        self._told = self._filled
+        return count
+
     def received(self, count: int) -> Iterator[Buffer]:
         """The frames, without their lengths, that `count` more bytes have completed."""
         large = self._large
         if large is not None:
             self._filled += count
             if self._filled == len(large):
-                self._large = None
+                self._large = self.pull = None
                 yield large.toreadonly()
-            elif self.on_part is not None and self._filled - self._told >= PART:
+            elif (
+                self.pull is None and self.on_part is not None and self._filled - self._told >= PART
+            ):
                 self._told = self._filled
-                self.on_part(large.toreadonly(), self._filled)
+                pull = self.on_part(large.toreadonly(), self._filled)
+                self.pull = pull if self.pulls else None
             return
         self._end += count
         small = self._small
@@ -111,7 +138,7 @@ class FrameReceiver:
     def close(self) -> None:
         """Let go of what is large; nothing more will be received."""
         self.on_part = None
-        self._large = None
+        self._large = self.pull = None
         self._kept.clear()
 
     def _begin_large(self, begin: int, length: int) -> None:

@@ -22,6 +22,7 @@ from ottla.protocol.wiretypes import skip_tags, unsigned_varint_at
 
 if TYPE_CHECKING:
     from ottla.client.consumer.rows import ArrivingRows
+    from ottla.wire.receiving import Pull
 
 # Records of less than this are decoded when the answer is whole.
 _WORTH_BEGINNING: Final = 1024 * 1024
@@ -161,10 +162,13 @@ class ArrivingAnswer:
         self._head: Head | None = None  # of the records that are coming in
         self._rows: ArrivingRows | None = None
 
-    def __call__(self, frame: memoryview, at: int, arrived: int) -> None:
-        """The first `arrived` bytes of the answer's frame are there; its message starts at `at`."""
+    def __call__(self, frame: memoryview, at: int, arrived: int) -> Pull | None:
+        """The first `arrived` bytes of the answer's frame are there; its message starts at `at`.
+
+        Gives a way to receive the next ones if who decodes them can receive them, too.
+        """
         if self._version < _OLDEST:
-            return
+            return None
         if self._outline is None:
             self._outline = Outline(self._version, at)
         part = frame[:arrived]
@@ -173,12 +177,25 @@ class ArrivingAnswer:
             if head is None:
                 self._head = head = self._outline.next(part)
                 if head is None:
-                    return
+                    return None
                 end = head.start + head.size
                 if head.size >= _WORTH_BEGINNING and end <= len(frame):
                     self._rows = self._begin(head, frame[head.start : end])
             if self._rows is not None and len(frame) - arrived >= _LEFT_FOR_LATER:
                 self._rows.advance(min(arrived - head.start, head.size))
             if not self._outline.pass_records(part):
-                return
+                if self._rows is None or len(frame) - arrived < _LEFT_FOR_LATER:
+                    return None
+                return _pull(self._rows, head, len(frame))
             self._head = self._rows = None
+
+
+def _pull(rows: ArrivingRows, head: Head, size: int) -> Pull:
+    """A way to receive what is still to come of a partition's records."""
+    until = min(head.start + head.size, size - _LEFT_FOR_LATER)
+
+    def pull(descriptor: int, arrived: int, most: int) -> int:
+        most = min(most, until - arrived)
+        return rows.receive(descriptor, arrived - head.start, most) if most > 0 else -1
+
+    return pull

@@ -79,7 +79,9 @@ class RowsLayout:
         for name in self._names:
             if name == "topic":
                 columns.append(
-                    pa.DictionaryArray.from_arrays(_constant(0, count), _text(partition.topic))
+                    pa.DictionaryArray.from_arrays(
+                        _constant(0, count), _text(partition.topic), safe=False
+                    )
                 )
             elif name == "partition":
                 columns.append(_constant(partition.partition, count))
@@ -101,6 +103,10 @@ class ArrivingRows:
     def advance(self, size: int) -> None:
         """The first `size` bytes are there."""
         self._records.advance(size)
+
+    def receive(self, descriptor: int, size: int, most: int) -> int:
+        """Receive up to `most` more bytes behind the first `size` ones; how many came."""
+        return self._records.receive(descriptor, size, most)
 
     @property
     def left(self) -> int:

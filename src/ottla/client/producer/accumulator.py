@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 
 from ottla.client.errors import OttlaError
 from ottla.client.producer.batches import (
@@ -50,6 +51,7 @@ class Accumulator:
         self._compression = compression
         self._wake = wake
         self.lock = threading.Lock()
+        self._fewer_ready = threading.Condition(self.lock)
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
         self.active: dict[PartitionQueue, None] = {}  # those that are not idle, in order of arrival
         self.used = 0  # bytes
@@ -110,11 +112,23 @@ class Accumulator:
             if self.used and self.used + batch.size > self.limit:
                 return False
             self.used += batch.size
+            # The sender looks again at whatever it could not send by itself.
+            unknown = not batch.queue.ready
             self._close(batch.queue)
             self._enter(batch)
             self.active[batch.queue] = None
-        self._wake()
+        if unknown:
+            self._wake()
         return True
+
+    def wait_for_sender(self, queue: PartitionQueue, most: int, timeout: float) -> bool:
+        """Wait until at most `most` batches wait to be sent; whether it came to that in time.
+
+        Not in the event loop.
+        """
+        with self._fewer_ready:
+            queue.watched = most
+            return self._fewer_ready.wait_for(lambda: len(queue.ready) <= most, timeout)
 
     def _close(self, queue: PartitionQueue) -> None:
         if queue.open is not None:
@@ -126,6 +140,17 @@ class Accumulator:
         self._batches.add(batch)
 
     # Taking and giving back, in the event loop
+
+    def take(self, queue: PartitionQueue) -> Batch:
+        """The next batch, which is in flight from now on."""
+        with self.lock:
+            batch = queue.ready.popleft()
+            queue.in_flight.append(batch)
+            queue.in_flight.sort(key=_order)
+            if len(queue.ready) == queue.watched:
+                queue.watched = -1
+                self._fewer_ready.notify_all()
+        return batch
 
     def close_due(self, queue: PartitionQueue, opened_before: float) -> float | None:
         """Close the open batch if it is old enough, else say when it was opened."""
@@ -211,6 +236,9 @@ class Accumulator:
             await flush.done
         finally:
             self._flushes.remove(flush)
+
+
+_order = attrgetter("order")
 
 
 class _Flush:

@@ -57,6 +57,7 @@ class ProducerIdentity(NamedTuple):
 
 
 NOBODY = ProducerIdentity(-1, -1)
+_NOTHING = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ class Batch:
         self.created = created  # monotonic
         self.completion = completion
         self.attempts = 0  # times it was sent
-        self.order = 0  # its place among the batches of its partition; halves of a batch share it
+        # Its place among the batches of its partition; halves, of halves too, are at their whole's.
+        self.order: tuple[int, ...] = ()
         self.sequence = -1  # of its first record, once it was given one
         self.identity = NOBODY  # whose sequence it is
         self.done = False  # whoever waits for it has been told
@@ -120,19 +122,21 @@ class Batch:
     def complete(self, base_offset: int, append_time: int, error: OttlaError | None) -> None:
         if not self.done:
             self.done = True
+            # Its memory is for others now, however long somebody holds on to the batch.
+            self.data = _NOTHING
             self.completion(self, base_offset, append_time, error)
 
     def halves(self, compression: Compression) -> list[Batch]:
         """Two batches of half the records each; together they take this one's place."""
         contents = list(records(self.data))
         middle = len(contents) // 2
-        made = []
+        made: list[Batch] = []
         for first, part in ((0, contents[:middle]), (middle, contents[middle:])):
             data = _built([each._replace(offset=at) for at, each in enumerate(part)], compression)
             completion = self.completion.part(first, first + len(part))
             share = self.size // 2 if first else self.size - self.size // 2
             half = Batch(self.queue, data, len(part), share, self.created, completion)
-            half.order = self.order
+            half.order = (*self.order, len(made))
             half.identity = self.identity
             if self.sequence >= 0:
                 half.sequence = (self.sequence + first) & LARGEST_SEQUENCE
@@ -295,6 +299,7 @@ class PartitionQueue:
         "retry_at",
         "topic",
         "waits_for_transaction",
+        "watched",
     )
 
     def __init__(self, topic: str, partition: int) -> None:
@@ -312,6 +317,7 @@ class PartitionQueue:
         self.failures = 0  # in a row
         self.connection: Any = None  # the one that what is in flight went out on
         self.waits_for_transaction = False
+        self.watched = -1  # how many `ready` batches a writer waits for; -1 if none does
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -325,7 +331,7 @@ class PartitionQueue:
         return self.open is None and not self.ready and not self.in_flight
 
     def add(self, batch: Batch) -> None:
-        batch.order = self.next_order
+        batch.order = (self.next_order,)
         self.next_order += 1
         self.ready.append(batch)
 

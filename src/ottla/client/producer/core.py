@@ -37,6 +37,7 @@ from ottla.client.producer.batches import (
     Compression,
     DeliveryFuture,
     Header,
+    PartitionQueue,
 )
 from ottla.client.producer.identity import IdempotentIdentity, Identity
 from ottla.client.producer.partitioners import Partitioner, checked, partitioner_for
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from ottla.client.formats.base import Format
     from ottla.client.producer.tables import Columns
+    from ottla.record.columns import BufferPool, Encoded
 else:
     np = lazy("numpy")
 
@@ -59,8 +61,15 @@ Headers: TypeAlias = Mapping[str, Data] | Iterable[tuple[str, Data]] | None
 Wait: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
 
 _MOST_IN_FLIGHT = 5  # of an idempotent producer: brokers remember as many batches of each
-# Rows of a table are encoded in pieces of about so many bytes, so that sending begins early.
+# Rows of a table for several partitions are encoded in pieces of about so many bytes, so that sending
+# begins early for all of them.
 _PIECE = 8 * 1024 * 1024
+# Bytes of a table that are encoded before the sender has taken them: so few that the processor's cache
+# still has them when they are sent. The writer waits for the sender to catch up; not for long, since a
+# sender that is slow has other reasons.
+_AHEAD = 6 * 1024 * 1024
+_CATCHING_UP = 0.05  # seconds
+_KEPT = 16 * 1024 * 1024  # bytes of buffers that are kept for the next batches
 _LATEST = 2**62  # milliseconds
 
 
@@ -89,6 +98,7 @@ class _WriteProgress:
         self._left = 1  # batches, and one for the table itself until all of it was added
         self._error: OttlaError | None = None
         self._lock = threading.Lock()
+        self.paced = True  # so far the sender has kept up with the writer
 
     def added(self, batch: Batch) -> None:
         with self._lock:
@@ -163,6 +173,7 @@ class ProducerCore:
         self._usable: dict[str, tuple[float, list[int]]] = {}
         self._woken = False
         self._first_error: OttlaError | None = None
+        self._buffers: BufferPool | None = None
 
     def _make_identity(self) -> Identity:
         settings = self.settings
@@ -313,6 +324,11 @@ class ProducerCore:
         info = self.cluster.metadata.topics.get(topic)
         if info is None:
             info = wait(self.topic(topic, Deadline.after(self.settings.max_block)))
+        if len(info.partitions) == 1 and not (
+            columns.partitions is not None or self._partitioner(topic).always_asked
+        ):
+            self._write_partition(info, 0, columns, rows, progress, wait)
+            return
         sizes = columns.sizes()
         if rows is not None:
             sizes = sizes[rows]
@@ -329,7 +345,7 @@ class ProducerCore:
             else:
                 chosen = np.arange(first, min(last, len(sizes)))
             for partition, some in by_partition(partitions[first:last], chosen):
-                self._write_partition(topic, partition, columns, some, progress, wait)
+                self._write_partition(info, partition, columns, some, progress, wait)
             first = last
 
     def _partitions(
@@ -339,6 +355,8 @@ class ProducerCore:
         rows: np.ndarray[Any, Any] | None,
         sizes: np.ndarray[Any, Any],
     ) -> np.ndarray[Any, Any]:
+        from ottla.client.producer.tables import true_rows
+
         count = len(info.partitions)
         named = columns.partitions
         if named is not None and rows is not None:
@@ -352,46 +370,65 @@ class ProducerCore:
             keys, sizes, count, self._usable_partitions(info)
         )
         if named is not None and named.null_count < len(named):
-            given = np.flatnonzero(named.is_valid().to_numpy(zero_copy_only=False))
+            given = true_rows(named.is_valid())
             chosen[given] = checked(named.drop_null(), len(given), count)
         return chosen
 
     def _write_partition(
         self,
-        topic: str,
+        info: TopicInfo,
         partition: int,
         columns: Columns,
         rows: np.ndarray[Any, Any] | None,
         progress: _WriteProgress,
         wait: Wait,
     ) -> None:
-        from ottla.record.columns import encode
+        from ottla.record.columns import encode_in_turn
 
-        queue = self.accumulator.queue(topic, partition)
-        compression = Codec[self.settings.compression.upper()]
-        for encoded in encode(
+        queue = self.accumulator.queue(info.name, partition)
+        size = self.accumulator.batch_size
+        ahead = max(_AHEAD // size // len(info.partitions), 2)
+        for some in encode_in_turn(
             columns.values,
             keys=columns.keys,
             headers=columns.headers,
             timestamps=columns.timestamps,
             count=columns.count,
             rows=rows,
-            codec=compression,
+            codec=Codec[self.settings.compression.upper()],
             level=self.settings.compression_level,
-            max_bytes=self.accumulator.batch_size,
+            max_bytes=size,
+            pool=self._pool(),
         ):
-            size = len(encoded.data)
-            if size > self.settings.request_size:
-                raise self._too_large(size, topic)
-            batch = Batch(queue, encoded.data, encoded.row_count, size, time.monotonic(), progress)
-            self._check_open()
-            progress.added(batch)
-            if not self.accumulator.add(batch):
-                try:
-                    wait(self._add(batch))
-                except BaseException:
-                    progress.finished()
-                    raise
+            for encoded in some:
+                self._add_encoded(queue, encoded, progress, wait)
+            if progress.paced and len(queue.ready) >= ahead:
+                progress.paced = self.accumulator.wait_for_sender(queue, ahead // 2, _CATCHING_UP)
+
+    def _pool(self) -> BufferPool:
+        if self._buffers is None:
+            from ottla.record.columns import BufferPool, buffer_size
+
+            size = buffer_size(self.accumulator.batch_size)
+            kept = min(_KEPT, self.accumulator.limit // 4) // size
+            self._buffers = BufferPool(size, kept)
+        return self._buffers
+
+    def _add_encoded(
+        self, queue: PartitionQueue, encoded: Encoded, progress: _WriteProgress, wait: Wait
+    ) -> None:
+        size = len(encoded.data)
+        if size > self.settings.request_size:
+            raise self._too_large(size, queue.topic)
+        batch = Batch(queue, encoded.data, encoded.row_count, size, time.monotonic(), progress)
+        self._check_open()
+        progress.added(batch)
+        if not self.accumulator.add(batch):
+            try:
+                wait(self._add(batch))
+            except BaseException:
+                progress.finished()
+                raise
 
     async def _add(self, batch: Batch) -> None:
         deadline = Deadline.after(self.settings.max_block)

@@ -32,16 +32,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from ottla.client.producer import tables
+
     Partitions = np.ndarray[Any, np.dtype[np.int32]]
     Function = Callable[[pa.Array, int], Any]
 else:
     np = lazy("numpy")
     pa = lazy("pyarrow")
     pc = lazy("pyarrow.compute")
+    tables = lazy("ottla.client.producer.tables")
 
 
 class Partitioner(ABC):
     """One topic's partitioner. Safe to use from several threads."""
+
+    #: Whether it has to be asked even if there is but one partition to choose.
+    always_asked = False
 
     @abstractmethod
     def one(self, key: bytes | None, size: int, count: int, usable: Sequence[int]) -> int:
@@ -146,7 +152,7 @@ class ByKey(Partitioner):
             return self._without_key.many(None, sizes, count, usable)
         partitions = self._column(keys, count)
         if keys.null_count:
-            rows = np.flatnonzero(pc.is_null(keys).to_numpy(zero_copy_only=False))
+            rows = tables.true_rows(pc.is_null(keys))
             partitions[rows] = self._without_key.many(None, sizes[rows], count, usable)
         return partitions
 
@@ -168,6 +174,8 @@ def _crc32_partitions(keys: pa.Array, count: int) -> Partitions:
 class ByFunction(Partitioner):
     """By a user's function over columns."""
 
+    always_asked = True  # it may raise
+
     def __init__(self, function: Function) -> None:
         self._function = function
 
@@ -186,7 +194,10 @@ def checked(partitions: Any, length: int, count: int) -> Partitions:
     if isinstance(partitions, pa.ChunkedArray | pa.Array):
         if partitions.null_count:
             raise ValueError("a partitioner gave null for some records")
-        partitions = partitions.to_numpy(zero_copy_only=False) if len(partitions) else []
+        if pa.types.is_integer(partitions.type):
+            partitions = tables.numbers(partitions)
+        else:
+            partitions = partitions.to_numpy(zero_copy_only=False) if len(partitions) else []
     found = np.asarray(partitions)
     if len(found) and not np.issubdtype(found.dtype, np.integer):
         raise TypeError(f"partitions are whole numbers, not {found.dtype}")

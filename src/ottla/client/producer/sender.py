@@ -213,10 +213,7 @@ class Sender:
             batch = queue.ready[0]
             if taken and len(batch.data) > room:
                 continue
-            with self._accumulator.lock:
-                queue.ready.popleft()
-                queue.in_flight.append(batch)
-                queue.in_flight.sort(key=lambda each: each.order)
+            self._accumulator.take(queue)
             queue.connection = connection
             room -= len(batch.data)
             taken.append(batch)

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from ottla.client.formats.base import Format, binary_column, one_array
 from ottla.client.producer.batches import RECORD_OVERHEAD
+from ottla.record.columns.inputs import bytes_column
 
 RESERVED = ("key", "value", "headers", "timestamp", "partition", "topic")
 # Columns that a consumer's batches have and that mean nothing when they are written.
@@ -55,6 +56,19 @@ def record_batches(data: Any) -> Iterator[pa.RecordBatch]:
         )
 
 
+def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    """A column of whole numbers without nulls, as numpy sees it.
+
+    Not by `to_numpy`: that imports pandas where it is installed, for half a second.
+    """
+    return np.from_dlpack(one_array(column))
+
+
+def true_rows(column: pa.Array) -> np.ndarray[Any, Any]:
+    """The rows of a column of truth values, without nulls, that are true."""
+    return np.flatnonzero(numbers(column.cast(pa.uint8())))
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The columns of records, ready to be encoded; None stands for nulls."""
@@ -71,11 +85,8 @@ class Columns:
         """About the bytes of each record in a batch."""
         sizes = np.full(self.count, RECORD_OVERHEAD, np.int64)
         for column in (self.keys, self.values):
-            if column is not None and not pa.types.is_null(column.type):
-                lengths = pc.binary_length(column)
-                if lengths.null_count:
-                    lengths = pc.fill_null(lengths, 0)
-                sizes += lengths.to_numpy(zero_copy_only=False)
+            if column is not None:
+                sizes += np.diff(bytes_column(column, "records").offsets)
         return sizes
 
 
@@ -146,7 +157,7 @@ def by_topic(
             raise ValueError("the column 'topic' is null in some row, and no topic was named")
         topics = pc.fill_null(topics, default)
     encoded = one_array(topics.cast(pa.string())).dictionary_encode()
-    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    codes = numbers(encoded.indices)
     names = encoded.dictionary.to_pylist()
     if len(names) == 1:
         yield names[0], None

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.record.columns.cursor import Decoded
     from ottla.record.columns.decoding import ArrivingRecords, decode
-    from ottla.record.columns.encoding import Encoded, encode
+    from ottla.record.columns.encoding import Encoded, buffer_size, encode, encode_in_turn
     from ottla.record.columns.layout import COLUMNS, DEFAULT_LAYOUT, HEADERS_TYPE, Layout
+    from ottla.record.columns.pool import BufferPool
     from ottla.record.columns.readiness import compile_kernels
     from ottla.record.columns.sealing import set_producer
     from ottla.record.columns.walking import Reach, reach
@@ -27,9 +28,12 @@ _HOMES = {
     "HEADERS_TYPE": "layout",
     "Layout": "layout",
     "Reach": "walking",
+    "BufferPool": "pool",
+    "buffer_size": "encoding",
     "compile_kernels": "readiness",
     "decode": "decoding",
     "encode": "encoding",
+    "encode_in_turn": "encoding",
     "reach": "walking",
     "set_producer": "sealing",
 }
@@ -39,13 +43,16 @@ __all__ = [
     "DEFAULT_LAYOUT",
     "HEADERS_TYPE",
     "ArrivingRecords",
+    "BufferPool",
     "Decoded",
     "Encoded",
     "Layout",
     "Reach",
+    "buffer_size",
     "compile_kernels",
     "decode",
     "encode",
+    "encode_in_turn",
     "reach",
     "set_producer",
 ]

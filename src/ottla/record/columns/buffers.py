@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ottla.record.columns.layout import HEADER_TYPE, HEADERS_TYPE, Layout
+from ottla.record.columns.pool import Memory
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -18,9 +19,10 @@ _SMALL = 64
 # A buffer may be larger than its contents by this factor before it is copied into a smaller one:
 # results live long, and Arrow counts and sends whole buffers.
 _ACCEPTABLE_SLACK = 1.5
-# From this size on Arrow's allocator is used: it keeps pages that were used before, where the C
-# library gives them back and lets the kernel zero new ones.
+# From this size on memory is used again, where the C library, and Arrow's allocator after a while, give
+# it back, and the kernel clears as much anew each time.
 _LARGE = 1024 * 1024
+_memory = Memory(limit=32 * 1024 * 1024)
 
 _NO_ENTRIES = pa.nulls(0, HEADER_TYPE)  # pa.array would import pandas
 
@@ -187,7 +189,7 @@ def resized(array: Array, size: int, used: int) -> Array:
     if size * array.itemsize < _LARGE:
         larger = np.empty(size, array.dtype)
     else:
-        larger = np.frombuffer(pa.allocate_buffer(size * array.itemsize), array.dtype)
+        larger = _memory.take(size * array.itemsize)[: size * array.itemsize].view(array.dtype)
     larger[:used] = array[:used]
     return larger
 

@@ -77,6 +77,19 @@ class CompiledReader:
         if self._stopped_by == self.kernels.DONE:
             self._stopped_by = self._read_plain(self._whole[:size])
 
+    def receive(self, descriptor: int, size: int, most: int) -> int:
+        """Receive up to `most` bytes behind the first `size` ones, and read them as `advance` does.
+
+        The socket must not block. Gives the number of bytes that came: 0 if none did, or a batch is
+        next that is not for this way of reading.
+        """
+        if self._stopped_by != self.kernels.DONE or not self.kernels.CAN_RECEIVE:
+            return 0
+        self._walk[self.kernels.WALK_ARRIVED] = size
+        self._walk[self.kernels.WALK_UNTIL] = min(size + most, len(self._whole))
+        self._stopped_by = self._read_plain(self._whole[:size], descriptor)
+        return int(self._walk[self.kernels.WALK_ARRIVED]) - size
+
     def results(self) -> Iterator[Decoded]:
         """All rows that are left, when the buffer is filled."""
         special = _SpecialGroups(self._cursor, self._whole)
@@ -140,8 +153,11 @@ class CompiledReader:
             else:
                 self._columns.grow(status, state)
 
-    def _read_plain(self, data: np.ndarray[Any, Any]) -> int:
-        """Read batches that are nothing special, as many as are next and whole."""
+    def _read_plain(self, data: np.ndarray[Any, Any], descriptor: int = -1) -> int:
+        """Read batches that are nothing special, as many as are next and whole.
+
+        With a socket's descriptor what comes from there meanwhile is read, too.
+        """
         cursor, kernels, walk = self._cursor, self.kernels, self._walk
         path = cursor.walk
         if path is None:
@@ -151,11 +167,11 @@ class CompiledReader:
         if not self._state[kernels.ROW]:
             self._reserve_for_rest(len(data), path.position)
         while True:
-            status = int(
-                kernels.decode_plain(
-                    data, walk, self._plan, self._state, *self._columns.arguments()
-                )
-            )
+            arguments = (walk, self._plan, self._state, *self._columns.arguments())
+            if descriptor < 0:
+                status = int(kernels.decode_plain(data, *arguments))
+            else:
+                status = int(kernels.receive_plain(descriptor, self._whole, *arguments))
             if status in (kernels.DONE, kernels.LIMIT, kernels.END, kernels.INVALID):
                 break
             self._columns.grow(status, self._state)

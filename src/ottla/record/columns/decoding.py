@@ -100,6 +100,11 @@ class ArrivingRecords:
             self._reader = CompiledReader(self._cursor, kernels)
         self._reader.advance(size)
 
+    def receive(self, descriptor: int, size: int, most: int) -> int:
+        """Receive up to `most` bytes behind the first `size` ones from a socket that does not block,
+        and read them; the number of those that came, 0 also if others have to receive them."""
+        return 0 if self._reader is None else self._reader.receive(descriptor, size, most)
+
     @property
     def left(self) -> int:
         """Bytes that have not been read yet."""

@@ -1,4 +1,8 @@
-"""Arrow columns to record batches."""
+"""Arrow columns to record batches.
+
+`encode` gives all batches of some columns at once, `encode_in_turn` one buffer full of them after the
+other, so that the first are under way while the next are made.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,6 @@ from ottla.record.batch import (
     MAGIC,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    assemble,
 )
 from ottla.record.codecs import Codec, compress
 from ottla.record.columns.buffers import resized
@@ -30,7 +33,8 @@ from ottla.record.columns.inputs import (
     rows_column,
     timestamps_column,
 )
-from ottla.record.columns.readiness import kernels_for
+from ottla.record.columns.pool import BufferPool
+from ottla.record.columns.readiness import kernels_for, load_compiled
 from ottla.record.columns.sealing import seal
 from ottla.record.varint import encode_varint
 
@@ -39,7 +43,12 @@ DEFAULT_MAX_BYTES = 1000 * 1000  # brokers take about 1 MiB by default
 _LARGEST_SEQUENCE = 0x7FFFFFFF
 _RECORD_OVERHEAD = 24  # a guess at the bytes of a record beside its contents
 _HEADER_OVERHEAD = 4
-_FIRST_BATCHES = 64
+# Bytes of small batches that are made in one go: few, so that they are sent early and the processor's
+# cache still has them then.
+_IN_ONE_GO = 1024 * 1024
+# Records for which it is quicker to wait for the kernels, where these only have to be loaded, than to
+# begin without.
+_WORTH_WAITING = 250_000
 
 
 class Encoded(NamedTuple):
@@ -63,6 +72,10 @@ class _Fields(NamedTuple):
     producer_epoch: int
     base_sequence: int
     transactional: bool
+
+    @property
+    def attributes(self) -> int:
+        return self.codec | (TRANSACTIONAL_BIT if self.transactional else 0)
 
 
 def encode(
@@ -89,6 +102,47 @@ def encode(
     partition of many), without the columns being copied first. Records without a timestamp get
     `default_timestamp`, in milliseconds, or the present.
     """
+    columns = _columns(values, keys, headers, timestamps, default_timestamp, rows, count)
+    fields = _Fields(codec, level, producer_id, producer_epoch, base_sequence, transactional)
+    return [each for some in _groups(columns, fields, max_bytes, None) for each in some]
+
+
+def encode_in_turn(
+    values: pa.Array | pa.ChunkedArray | None,
+    *,
+    keys: pa.Array | pa.ChunkedArray | None = None,
+    headers: pa.Array | pa.ChunkedArray | None = None,
+    timestamps: pa.Array | pa.ChunkedArray | None = None,
+    rows: Array | pa.Array | None = None,
+    count: int | None = None,
+    codec: int = Codec.NONE,
+    level: int | None = None,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+    pool: BufferPool | None = None,
+) -> Iterator[list[Encoded]]:
+    """The batches that `encode` gives, some at a time, in buffers of the pool where these are of use.
+
+    These have the `buffer_size` of such batches.
+    """
+    columns = _columns(values, keys, headers, timestamps, None, rows, count)
+    fields = _Fields(codec, level, -1, -1, -1, False)
+    return _groups(columns, fields, max_bytes, pool)
+
+
+def buffer_size(max_bytes: int) -> int:
+    """Of the buffers of a pool for batches of this size: one, or as many as are made in one go."""
+    return max_bytes * max(1, _IN_ONE_GO // max_bytes)
+
+
+def _columns(
+    values: pa.Array | pa.ChunkedArray | None,
+    keys: pa.Array | pa.ChunkedArray | None,
+    headers: pa.Array | pa.ChunkedArray | None,
+    timestamps: pa.Array | pa.ChunkedArray | None,
+    default_timestamp: int | None,
+    rows: Array | pa.Array | None,
+    count: int | None,
+) -> _Columns:
     default = now() if default_timestamp is None else default_timestamp
     chosen = rows_column(rows)
     total = _length(values, keys, headers, timestamps, count)
@@ -96,9 +150,7 @@ def encode(
         if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < total:
             raise IndexError(f"rows {chosen.min()} to {chosen.max()} of a column of {total}")
         total = len(chosen)
-    if not total:
-        return []
-    columns = _Columns(
+    return _Columns(
         bytes_column(keys, "keys"),
         bytes_column(values, "values"),
         headers_column(headers),
@@ -107,13 +159,6 @@ def encode(
         total,
         default,
     )
-    fields = _Fields(codec, level, producer_id, producer_epoch, base_sequence, transactional)
-    kernels = kernels_for(columns.estimated_size)
-    if kernels is None:
-        output, table = _encode_plain(columns, max_bytes)
-    else:
-        output, table = _encode_compiled(columns, max_bytes, kernels)
-    return [_finished(output, fields, *line) for line in table]
 
 
 class _Columns(NamedTuple):
@@ -125,19 +170,20 @@ class _Columns(NamedTuple):
     total: int
     default_timestamp: int
 
-    @property
-    def estimated_size(self) -> int:
-        """About the bytes that the records will take."""
-        size = self.keys.size + self.values.size
-        entries = 0
+    def size_from(self, first: int) -> int:
+        """About the bytes that the records will take from this row on."""
+        # Of chosen rows nothing is known but how many there are.
+        row = 0 if len(self.rows) else first
+        size = self.keys.size_from(row) + self.values.size_from(row)
         if self.headers.present:
-            size += self.headers.keys.size + self.headers.values.size
-            entries = int(self.headers.offsets[-1] - self.headers.offsets[0])
+            entry = int(self.headers.offsets[row])
+            size += self.headers.keys.size_from(entry) + self.headers.values.size_from(entry)
+            size += (int(self.headers.offsets[-1]) - entry) * _HEADER_OVERHEAD
         if len(self.rows):
             columns = (self.keys.offsets, self.values.offsets, self.headers.offsets)
             length = max((len(offsets) - 1 for offsets in columns), default=1)
-            size = size * len(self.rows) // max(length, 1)
-        return size + self.total * _RECORD_OVERHEAD + entries * _HEADER_OVERHEAD
+            size = size * (self.total - first) // max(length, 1)
+        return size + (self.total - first) * _RECORD_OVERHEAD
 
 
 def _length(
@@ -159,64 +205,135 @@ def _length(
 _Line: TypeAlias = tuple[int, int, int, int, int, int]
 
 
-def _encode_compiled(
-    columns: _Columns, max_bytes: int, kernels: ModuleType
-) -> tuple[memoryview, list[_Line]]:
-    headers = columns.headers
-    state = np.zeros(kernels.ENCODE_STATE_SIZE, np.int64)
-    state[kernels.ROW_COUNT] = columns.total
-    state[kernels.BATCH_LIMIT] = max_bytes
-    state[kernels.TIMESTAMP] = columns.default_timestamp
-    state[kernels.KEY_BIT] = columns.keys.first_bit
-    state[kernels.VALUE_BIT] = columns.values.first_bit
-    state[kernels.HEADERS_BIT] = headers.first_bit
-    state[kernels.HEADER_VALUE_BIT] = headers.values.first_bit
-    state[kernels.HAS_KEY] = columns.keys.present
-    state[kernels.HAS_VALUE] = columns.values.present
-    state[kernels.HAS_HEADERS] = headers.present
-    table = np.zeros((_FIRST_BATCHES, kernels.BATCH_COLUMNS), np.int64)
-    size = columns.estimated_size
-    output = resized(np.empty(0, np.uint8), size + (size // max_bytes + 2) * HEADER_SIZE, 0)
-    while True:
-        status = kernels.encode_records(
-            state, columns.rows, columns.timestamps,
+def _groups(
+    columns: _Columns, fields: _Fields, max_bytes: int, pool: BufferPool | None
+) -> Iterator[list[Encoded]]:
+    """Batches of all rows, some at a time."""
+    first = 0
+    while first < columns.total:
+        # Where there were no kernels before, they may have come meanwhile.
+        kernels = kernels_for(0 if first else columns.size_from(0))
+        if kernels is None and columns.total - first >= _WORTH_WAITING and load_compiled():
+            kernels = kernels_for(0)
+        if kernels is not None:
+            yield from _Compiled(columns, fields, max_bytes, kernels, first).groups(pool)
+            return
+        output, lines, first = _encode_plain(columns, max_bytes, first)
+        yield [_finished(output, fields, *line) for line in lines]
+
+
+class _Compiled:
+    """The rows from `first` on, on their way through the kernel."""
+
+    def __init__(
+        self, columns: _Columns, fields: _Fields, max_bytes: int, kernels: ModuleType, first: int
+    ) -> None:
+        headers = columns.headers
+        state = np.zeros(kernels.ENCODE_STATE_SIZE, np.int64)
+        state[kernels.ROW_COUNT] = columns.total
+        state[kernels.BATCH_LIMIT] = max_bytes
+        state[kernels.TIMESTAMP] = columns.default_timestamp
+        state[kernels.KEY_BIT] = columns.keys.first_bit
+        state[kernels.VALUE_BIT] = columns.values.first_bit
+        state[kernels.HEADERS_BIT] = headers.first_bit
+        state[kernels.HEADER_VALUE_BIT] = headers.values.first_bit
+        state[kernels.HAS_KEY] = columns.keys.present
+        state[kernels.HAS_VALUE] = columns.values.present
+        state[kernels.HAS_HEADERS] = headers.present
+        # What is compressed gets its header and checksum afterwards.
+        state[kernels.SEALS] = fields.codec == Codec.NONE
+        state[kernels.ATTRIBUTES] = fields.attributes
+        state[kernels.PRODUCER_ID] = fields.producer_id
+        state[kernels.PRODUCER_EPOCH] = fields.producer_epoch
+        state[kernels.BASE_SEQUENCE] = fields.base_sequence
+        state[kernels.NEXT_ROW] = first
+        self._state = state
+        self._columns = columns
+        self._fields = fields
+        self._max_bytes = max_bytes
+        self._kernels = kernels
+        self._inputs = (
+            columns.rows, columns.timestamps,
             columns.keys.offsets, columns.keys.data, columns.keys.valid,
             columns.values.offsets, columns.values.data, columns.values.valid,
             headers.offsets, headers.valid, headers.keys.offsets, headers.keys.data,
             headers.values.offsets, headers.values.data, headers.values.valid,
-            output, table,
         )  # fmt: skip
-        if status == kernels.DONE:
+        in_one_go = max(1, _IN_ONE_GO // max_bytes)
+        self._table = np.zeros((in_one_go, kernels.BATCH_COLUMNS), np.int64)
+
+    def groups(self, pool: BufferPool | None) -> Iterator[list[Encoded]]:
+        kernels, state, total = self._kernels, self._state, self._columns.total
+        plain = self._fields.codec == Codec.NONE
+        most = buffer_size(self._max_bytes)
+        scratch: Array | None = None  # what is compressed is copied on the way
+        while int(state[kernels.NEXT_ROW]) < total:
+            left = self._columns.size_from(int(state[kernels.NEXT_ROW]))
+            size = min(left + (left // self._max_bytes + 2) * HEADER_SIZE, most)
+            if scratch is not None:
+                output = scratch
+            elif pool is not None and pool.size // 2 < size <= pool.size:
+                output = pool.take()
+            else:
+                output = resized(np.empty(0, np.uint8), size, 0)
+            output, lines = self._fill(output)
+            if plain:
+                data = output.data
+                yield [
+                    Encoded(data[start:end], first, count, latest)
+                    for start, end, first, count, _, latest in lines
+                ]
+            else:
+                scratch = output
+                yield [_finished(output.data, self._fields, *line) for line in lines]
+            # Whoever was given them decides how long they live.
+            del output
+
+    def _fill(self, output: Array) -> tuple[Array, list[_Line]]:
+        """The next batches, in this buffer or, if it is too small for any, in a larger one."""
+        kernels, state, table = self._kernels, self._state, self._table
+        state[kernels.OUTPUT_SIZE] = 0
+        state[kernels.BATCHES] = 0
+        while True:
+            status = int(kernels.encode_records(state, *self._inputs, output, table))
+            batches = int(state[kernels.BATCHES])
+            if status == kernels.BAD_INPUT:
+                row = int(state[kernels.NEXT_ROW])
+                raise ValueError(f"row {row} of a column does not lie in its buffers")
+            if status == kernels.BATCH_CUT and batches > 1:
+                # It comes as a whole in the next buffer.
+                batches -= 1
+                state[kernels.NEXT_ROW] = table[batches, kernels.BATCH_FIRST]
+                break
+            if status == kernels.BATCH_CUT or (status == kernels.OUTPUT_FULL and not batches):
+                room = max(int(state[kernels.REQUIRED]), len(output) * 3 // 2)
+                output = resized(output, room, int(state[kernels.OUTPUT_SIZE]))
+                continue
             break
-        if status == kernels.OUTPUT_FULL:
-            room = max(int(state[kernels.REQUIRED]), len(output) * 3 // 2)
-            output = resized(output, room, int(state[kernels.OUTPUT_SIZE]))
-        elif status == kernels.BATCHES_FULL:
-            table = np.concatenate((table, np.zeros_like(table)))
-        else:
-            row = int(state[kernels.NEXT_ROW])
-            raise ValueError(f"row {row} of a column does not lie in its buffers")
-    lines = table[: int(state[kernels.BATCHES])].tolist()
-    return output.data, [tuple(line) for line in lines]
+        return output, [tuple(line) for line in table[:batches].tolist()]
 
 
-def _encode_plain(columns: _Columns, max_bytes: int) -> tuple[memoryview, list[_Line]]:
-    """The same, a record at a time."""
+def _encode_plain(
+    columns: _Columns, max_bytes: int, begin: int
+) -> tuple[memoryview, list[_Line], int]:
+    """The same, a record at a time: some batches of the rows from `begin` on, and the next row."""
     output = bytearray()
     lines: list[_Line] = []
-    start = first = base = latest = 0
-    for index, (timestamp, contents) in enumerate(_plain_records(columns)):
+    start, first, base, latest = 0, begin, 0, 0
+    for index, (timestamp, contents) in enumerate(_plain_records(columns, begin), begin):
         record = _plain_record(contents, timestamp - base, index - first)
-        if index == 0 or len(output) + len(record) - start > max_bytes:
-            if index:
+        if index == begin or len(output) + len(record) - start > max_bytes:
+            if index > begin:
                 lines.append((start, len(output), first, index - first, base, latest))
+            if len(output) >= _IN_ONE_GO:
+                return memoryview(output), lines, index
             start, first, base, latest = len(output), index, timestamp, timestamp
             output += bytes(HEADER_SIZE)
             record = _plain_record(contents, 0, 0)
         output += record
         latest = max(latest, timestamp)
     lines.append((start, len(output), first, columns.total - first, base, latest))
-    return memoryview(output), lines
+    return memoryview(output), lines, columns.total
 
 
 def _plain_record(contents: bytes, timestamp_delta: int, offset_delta: int) -> bytes:
@@ -226,10 +343,10 @@ def _plain_record(contents: bytes, timestamp_delta: int, offset_delta: int) -> b
     return encode_varint(len(body)) + body
 
 
-def _plain_records(columns: _Columns) -> Iterator[tuple[int, bytes]]:
-    """Timestamp and encoded contents of each record."""
+def _plain_records(columns: _Columns, begin: int) -> Iterator[tuple[int, bytes]]:
+    """Timestamp and encoded contents of each record from this one on."""
     headers = columns.headers
-    for index in range(columns.total):
+    for index in range(begin, columns.total):
         row = int(columns.rows[index]) if len(columns.rows) else index
         timestamp = columns.default_timestamp
         if len(columns.timestamps):
@@ -282,7 +399,7 @@ def _finished(
         partition_leader_epoch=-1,
         magic=MAGIC,
         crc=0,
-        attributes=fields.codec | (TRANSACTIONAL_BIT if fields.transactional else 0),
+        attributes=fields.attributes,
         last_offset_delta=count - 1,
         base_timestamp=base_timestamp,
         max_timestamp=max_timestamp,
@@ -291,11 +408,13 @@ def _finished(
         base_sequence=sequence,
         record_count=count,
     )
-    if fields.codec != Codec.NONE:
-        packed = compress(fields.codec, output[start + HEADER_SIZE : end], fields.level)
-        batch = memoryview(bytearray(assemble(header, packed)))
-        return Encoded(batch, first, count, max_timestamp)
     batch = output[start:end]
+    if fields.codec != Codec.NONE:
+        packed = compress(fields.codec, batch[HEADER_SIZE:], fields.level)
+        whole = bytearray(HEADER_SIZE)
+        whole += packed
+        header = header._replace(batch_length=len(whole) - LENGTH_OVERHEAD)
+        batch = memoryview(whole)
     HEADER.pack_into(batch, 0, *header)
     seal(batch)
     return Encoded(batch, first, count, max_timestamp)

@@ -40,10 +40,9 @@ class BytesColumn(NamedTuple):
     valid: Array = _NO_BYTES
     first_bit: int = 0
 
-    @property
-    def size(self) -> int:
-        """Bytes of all entries together."""
-        return int(self.offsets[-1] - self.offsets[0]) if self.present else 0
+    def size_from(self, first: int) -> int:
+        """Bytes of all entries together from this one on."""
+        return int(self.offsets[-1]) - int(self.offsets[first]) if self.present else 0
 
 
 class HeadersColumn(NamedTuple):

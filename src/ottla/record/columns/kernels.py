@@ -9,7 +9,7 @@ Rules that keep compiled code inside its buffers, whatever the bytes claim:
   access; sums cannot overflow, because every length has 32 bits and every position 64;
 - nothing is trusted because a header, a count or a length says so; the caller sizes buffers by the
   bytes that exist, never by a count in them;
-- bytes are moved by `_copy` alone, which checks both ranges once more;
+- bytes are moved by `copy` alone, which checks both ranges once more;
 - the tests run the same functions with numba's bounds checks switched on.
 
 A decoding call can stop at any record and go on later: the caller's `state` holds all that it needs
@@ -22,15 +22,48 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
+from ottla.record.columns.copy_kernels import copy
+from ottla.record.columns.encode_kernels import (
+    ATTRIBUTES,
+    BAD_INPUT,
+    BASE_SEQUENCE,
+    BATCH_COLUMNS,
+    BATCH_COUNT,
+    BATCH_CUT,
+    BATCH_FIRST,
+    BATCH_LIMIT,
+    BATCH_START,
+    BATCHES,
+    BATCHES_FULL,
+    ENCODE_STATE_SIZE,
+    ENCODED,
+    HAS_HEADERS,
+    HAS_KEY,
+    HAS_VALUE,
+    HEADER_VALUE_BIT,
+    HEADERS_BIT,
+    KEY_BIT,
+    NEXT_ROW,
+    OUTPUT_FULL,
+    OUTPUT_SIZE,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    REQUIRED,
+    ROW_COUNT,
+    SEALS,
+    TIMESTAMP,
+    VALUE_BIT,
+    encode_records,
+)
+from ottla.record.columns.socket_kernels import CAN_RECEIVE, receive
 from ottla.record.columns.walk_kernels import (
     PLAN_END,
     PLAN_HEADER,
     PLAN_START,
+    WALK_ARRIVED,
     WALK_CHECKS,
     WALK_END_OFFSET,
     WALK_LIMIT,
@@ -42,12 +75,44 @@ from ottla.record.columns.walk_kernels import (
     WALK_SPECIAL,
     WALK_START_OFFSET,
     WALK_STATE_SIZE,
+    WALK_UNTIL,
     big_endian,
     compiled,
     walk_plain,
 )
 
 __all__ = [
+    "ATTRIBUTES",
+    "BAD_INPUT",
+    "BASE_SEQUENCE",
+    "BATCHES",
+    "BATCHES_FULL",
+    "BATCH_COLUMNS",
+    "BATCH_COUNT",
+    "BATCH_CUT",
+    "BATCH_FIRST",
+    "BATCH_LIMIT",
+    "BATCH_START",
+    "CAN_RECEIVE",
+    "ENCODED",
+    "ENCODE_STATE_SIZE",
+    "HAS_HEADERS",
+    "HAS_KEY",
+    "HAS_VALUE",
+    "HEADERS_BIT",
+    "HEADER_VALUE_BIT",
+    "KEY_BIT",
+    "NEXT_ROW",
+    "OUTPUT_FULL",
+    "OUTPUT_SIZE",
+    "PRODUCER_EPOCH",
+    "PRODUCER_ID",
+    "REQUIRED",
+    "ROW_COUNT",
+    "SEALS",
+    "TIMESTAMP",
+    "VALUE_BIT",
+    "WALK_ARRIVED",
     "WALK_CHECKS",
     "WALK_END_OFFSET",
     "WALK_LIMIT",
@@ -59,9 +124,11 @@ __all__ = [
     "WALK_SPECIAL",
     "WALK_START_OFFSET",
     "WALK_STATE_SIZE",
+    "WALK_UNTIL",
     "decode_plain",
     "decode_records",
     "encode_records",
+    "receive_plain",
     "walk_plain",
 ]
 
@@ -110,6 +177,8 @@ STATE_SIZE = 25
 # Bytes of batches that are checked before they are read: few, so that the processor's fastest cache
 # still has them the second time.
 _STRETCH = 16 * 1024
+# Bytes that are received before they are read: what the kernel has copied is in the cache then.
+_RECEIVED_AT_ONCE = 256 * 1024
 
 _BATCH_HEADER_SIZE = 61
 _ATTRIBUTES_AT = 21
@@ -135,46 +204,7 @@ _bytes = types.uint8[::1]
 _int8s = types.int8[::1]
 _int32s = types.int32[::1]
 _int64s = types.int64[::1]
-_inputs32 = types.Array(types.int32, 1, "C", readonly=True)
-_inputs64 = types.Array(types.int64, 1, "C", readonly=True)
 _plan = types.int64[:, ::1]
-
-
-@intrinsic
-def _memcpy(
-    typing_context: Any, target: Any, target_at: Any, source: Any, source_at: Any, length: Any
-) -> Any:
-    """`length` bytes between two arrays that do not overlap, by the C library's routine."""
-    del typing_context, target_at, source_at, length
-    signature = types.void(target, types.intp, source, types.intp, types.intp)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target, target_at, source, source_at, length = arguments
-        target_array = context.make_array(signature.args[0])(context, builder, target)
-        source_array = context.make_array(signature.args[2])(context, builder, source)
-        to = builder.gep(target_array.data, [target_at])
-        from_ = builder.gep(source_array.data, [source_at])
-        cgutils.raw_memcpy(builder, to, from_, length, 1)  # type: ignore[no-untyped-call]
-        return ir.Constant(ir.IntType(8).as_pointer(), None)
-
-    return signature, generate
-
-
-# An intrinsic is called without the typing context that its definition takes.
-_move: Any = _memcpy
-
-
-@register_jitable(forceinline=True)
-def _copy(target: Any, target_at: int, source: Any, source_at: int, length: int) -> None:
-    if (
-        length < 0
-        or target_at < 0
-        or source_at < 0
-        or target_at + length > len(target)
-        or source_at + length > len(source)
-    ):
-        raise IndexError("a copy beyond a buffer")
-    _move(target, target_at, source, source_at, length)
 
 
 # Both readers give a position beyond `end` for anything that is not a number of theirs; every use
@@ -371,7 +401,7 @@ def decode_records(
                         status = KEY_FULL
                         at = record_at
                         break
-                    _copy(key_data, key_bytes, contents, key_at, key_length)
+                    copy(key_data, key_bytes, contents, key_at, key_length)
                 key_offsets[row] = key_bytes
             if want_value:
                 if value_length > 0:
@@ -380,7 +410,7 @@ def decode_records(
                         status = VALUE_FULL
                         at = record_at
                         break
-                    _copy(value_data, value_bytes, contents, value_at, value_length)
+                    copy(value_data, value_bytes, contents, value_at, value_length)
                 value_offsets[row] = value_bytes
 
             if want_headers:
@@ -407,7 +437,7 @@ def decode_records(
                             state[NEEDED] = keys + size
                             status = HEADER_KEY_FULL
                             break
-                        _copy(header_key_data, keys, contents, at, size)
+                        copy(header_key_data, keys, contents, at, size)
                         header_key_offsets[entry] = keys
                         keys += size
                         at += size
@@ -423,7 +453,7 @@ def decode_records(
                             state[NEEDED] = values + size
                             status = HEADER_VALUE_FULL
                             break
-                        _copy(header_value_data, values, contents, at, size)
+                        copy(header_value_data, values, contents, at, size)
                         _set_bit(header_value_valid, entry)
                         values += size
                         at += size
@@ -543,236 +573,41 @@ def decode_plain(
         walk[WALK_PLANNED] = 0
 
 
-# Places in the state of an encoding call: what the caller sets …
-ROW_COUNT = 0
-BATCH_LIMIT = 1  # bytes of a batch, header included, that the next record may not pass
-TIMESTAMP = 2  # of all records, where there is no column
-KEY_BIT = 3  # of the first row in the key's bitmap
-VALUE_BIT = 4
-HEADERS_BIT = 5
-HEADER_VALUE_BIT = 6  # of the first entry of the header values' bitmap
-HAS_KEY = 7
-HAS_VALUE = 8
-HAS_HEADERS = 9
-# … and what the kernel keeps.
-NEXT_ROW = 10
-OUTPUT_SIZE = 11
-BATCHES = 12
-REQUIRED = 13  # the size of the output that the next record needs
-ENCODE_STATE_SIZE = 14
-
-# What an encoding call ends with, beside DONE.
-OUTPUT_FULL = 1
-BATCHES_FULL = 2
-BAD_INPUT = 3  # offsets of a column that do not lie in its data, or a row that is not there
-
-# Places in a row of the table of batches.
-BATCH_START = 0
-BATCH_END = 1
-BATCH_FIRST = 2
-BATCH_COUNT = 3
-BATCH_BASE_TIMESTAMP = 4
-BATCH_MAX_TIMESTAMP = 5
-BATCH_COLUMNS = 6
-
-
-@register_jitable(forceinline=True)
-def _is_valid(bitmap: Any, index: int) -> bool:
-    return bool((bitmap[index >> 3] >> (index & 7)) & 1)
-
-
-@register_jitable(forceinline=True)
-def _varint_size(value: int) -> int:
-    rest = _uint64((value << 1) ^ (value >> 63))
-    size = 1
-    while rest >= _uint64(0x80):
-        rest >>= _uint64(7)
-        size += 1
-    return size
-
-
-@register_jitable(forceinline=True)
-def _put_varint(output: Any, at: int, value: int) -> int:
-    """Write `value` and give the position behind it; the caller has made sure of the room."""
-    rest = _uint64((value << 1) ^ (value >> 63))
-    while rest >= _uint64(0x80):
-        output[at] = _uint8(rest & _uint64(0x7F)) | _uint8(0x80)
-        rest >>= _uint64(7)
-        at += 1
-    output[at] = _uint8(rest)
-    return at + 1
-
-
-@register_jitable(forceinline=True)
-def _span(offsets: Any, data: Any, index: int) -> tuple[Any, Any]:
-    """Start and length of an entry; a length of -2 if it does not lie in the data."""
-    start = _int64(offsets[index])
-    end = _int64(offsets[index + 1])
-    if start < 0 or end < start or end > len(data):
-        return _int64(0), _int64(-2)
-    return start, end - start
-
-
 @compiled(
     types.int64(
-        _int64s, _inputs64, _inputs64,
-        _inputs32, _input, _input, _inputs32, _input, _input,
-        _inputs32, _input, _inputs32, _input, _inputs32, _input, _input,
-        _bytes, _plan,
+        types.int32, _input, _int64s, _plan, _int64s,
+        _int64s, _int64s, _int8s,
+        _int32s, _bytes, _bytes, _int32s, _bytes, _bytes,
+        _int32s, _int32s, _bytes, _int32s, _bytes, _bytes,
     )
 )  # fmt: skip
-def encode_records(
-    state: Any, rows: Any, timestamps: Any,
+def receive_plain(
+    descriptor: int, data: Any, walk: Any, plan: Any, state: Any,
+    offsets: Any, timestamps: Any, timestamp_types: Any,
     key_offsets: Any, key_data: Any, key_valid: Any,
     value_offsets: Any, value_data: Any, value_valid: Any,
-    list_offsets: Any, list_valid: Any, header_key_offsets: Any, header_key_data: Any,
+    list_offsets: Any, header_key_offsets: Any, header_key_data: Any,
     header_value_offsets: Any, header_value_data: Any, header_value_valid: Any,
-    output: Any, table: Any,
 ) -> int:  # fmt: skip
-    """Write records of the columns' rows, with room for a header before each batch's records.
+    """Receive from a socket that does not block, and `decode_plain` what has come, in turn.
 
-    `rows` says which and in which order; when empty, all. `timestamps`, bitmaps and columns that do
-    not exist are empty. Each batch gets a line in `table`; its header is the caller's to write.
+    The bytes go into `data`, which nobody else may write to, behind those that are there. Ends as
+    `decode_plain` does; with DONE also when nothing more comes for now, or all that was wanted has come.
     """
-    row_count = state[ROW_COUNT]
-    limit = state[BATCH_LIMIT]
-    gathers = len(rows) > 0
-    has_key = state[HAS_KEY] != 0
-    has_value = state[HAS_VALUE] != 0
-    has_headers = state[HAS_HEADERS] != 0
-    index = state[NEXT_ROW]
-    at = state[OUTPUT_SIZE]
-    batch = state[BATCHES] - 1
-    status = DONE
-    while index < row_count:
-        row = rows[index] if gathers else index
-        if row < 0:
-            status = BAD_INPUT
-            break
-        timestamp = state[TIMESTAMP]
-        if len(timestamps) > 0:
-            if row >= len(timestamps):
-                status = BAD_INPUT
-                break
-            timestamp = timestamps[row]
-        key_at, key_length = _int64(0), _int64(-1)
-        if has_key:
-            if row + 1 >= len(key_offsets):
-                status = BAD_INPUT
-                break
-            if len(key_valid) == 0 or _is_valid(key_valid, state[KEY_BIT] + row):
-                key_at, key_length = _span(key_offsets, key_data, row)
-        value_at, value_length = _int64(0), _int64(-1)
-        if has_value:
-            if row + 1 >= len(value_offsets):
-                status = BAD_INPUT
-                break
-            if len(value_valid) == 0 or _is_valid(value_valid, state[VALUE_BIT] + row):
-                value_at, value_length = _span(value_offsets, value_data, row)
-        if key_length == -2 or value_length == -2:
-            status = BAD_INPUT
-            break
-        # Everything but the two deltas, which depend on the batch.
-        fixed = 1 + _varint_size(key_length) + max(key_length, 0)
-        fixed += _varint_size(value_length) + max(value_length, 0)
-        first_entry, entries = _int64(0), _int64(0)
-        if has_headers:
-            if row + 1 >= len(list_offsets):
-                status = BAD_INPUT
-                break
-            if len(list_valid) == 0 or _is_valid(list_valid, state[HEADERS_BIT] + row):
-                first_entry = _int64(list_offsets[row])
-                entries = _int64(list_offsets[row + 1]) - first_entry
-            if (
-                first_entry < 0
-                or entries < 0
-                or first_entry + entries > len(header_key_offsets) - 1
-                or first_entry + entries > len(header_value_offsets) - 1
-            ):
-                status = BAD_INPUT
-                break
-            for entry in range(first_entry, first_entry + entries):
-                _, size = _span(header_key_offsets, header_key_data, entry)
-                if size < 0:
-                    status = BAD_INPUT
-                    break
-                fixed += _varint_size(size) + size
-                size = _int64(-1)
-                if len(header_value_valid) == 0 or _is_valid(
-                    header_value_valid, state[HEADER_VALUE_BIT] + entry
-                ):
-                    _, size = _span(header_value_offsets, header_value_data, entry)
-                    if size < 0:
-                        status = BAD_INPUT
-                        break
-                fixed += _varint_size(size) + max(size, 0)
-            if status != DONE:
-                break
-        fixed += _varint_size(entries)
-
-        body = _int64(0)
-        starts_batch = batch < 0
-        if not starts_batch:
-            body = (
-                fixed
-                + _varint_size(timestamp - table[batch, BATCH_BASE_TIMESTAMP])
-                + _varint_size(index - table[batch, BATCH_FIRST])
-            )
-            starts_batch = at + _varint_size(body) + body - table[batch, BATCH_START] > limit
-        if starts_batch:
-            body = fixed + 2
-        needed = at + _varint_size(body) + body
-        if starts_batch:
-            needed += _BATCH_HEADER_SIZE
-        if needed > len(output):
-            state[REQUIRED] = needed
-            status = OUTPUT_FULL
-            break
-        if starts_batch:
-            if batch + 1 >= len(table):
-                status = BATCHES_FULL
-                break
-            batch += 1
-            table[batch, BATCH_START] = at
-            table[batch, BATCH_FIRST] = index
-            table[batch, BATCH_COUNT] = 0
-            table[batch, BATCH_BASE_TIMESTAMP] = timestamp
-            table[batch, BATCH_MAX_TIMESTAMP] = timestamp
-            at += _BATCH_HEADER_SIZE
-
-        at = _put_varint(output, at, body)
-        output[at] = 0
-        at = _put_varint(output, at + 1, timestamp - table[batch, BATCH_BASE_TIMESTAMP])
-        at = _put_varint(output, at, index - table[batch, BATCH_FIRST])
-        at = _put_varint(output, at, key_length)
-        if key_length > 0:
-            _copy(output, at, key_data, key_at, key_length)
-            at += key_length
-        at = _put_varint(output, at, value_length)
-        if value_length > 0:
-            _copy(output, at, value_data, value_at, value_length)
-            at += value_length
-        at = _put_varint(output, at, entries)
-        for entry in range(first_entry, first_entry + entries):
-            start, size = _span(header_key_offsets, header_key_data, entry)
-            at = _put_varint(output, at, size)
-            _copy(output, at, header_key_data, start, size)
-            at += size
-            if len(header_value_valid) > 0 and not _is_valid(
-                header_value_valid, state[HEADER_VALUE_BIT] + entry
-            ):
-                at = _put_varint(output, at, _int64(-1))
-                continue
-            start, size = _span(header_value_offsets, header_value_data, entry)
-            at = _put_varint(output, at, size)
-            _copy(output, at, header_value_data, start, size)
-            at += size
-        table[batch, BATCH_COUNT] += 1
-        table[batch, BATCH_END] = at
-        if timestamp > table[batch, BATCH_MAX_TIMESTAMP]:
-            table[batch, BATCH_MAX_TIMESTAMP] = timestamp
-        index += 1
-    state[NEXT_ROW] = index
-    state[OUTPUT_SIZE] = at
-    state[BATCHES] = batch + 1
-    return status
+    while True:
+        arrived = max(0, min(walk[WALK_ARRIVED], len(data)))
+        status = decode_plain(
+            data[:arrived], walk, plan, state,
+            offsets, timestamps, timestamp_types,
+            key_offsets, key_data, key_valid,
+            value_offsets, value_data, value_valid,
+            list_offsets, header_key_offsets, header_key_data,
+            header_value_offsets, header_value_data, header_value_valid,
+        )  # fmt: skip
+        if status != DONE:
+            return status
+        until = min(walk[WALK_UNTIL], arrived + _RECEIVED_AT_ONCE)
+        count = receive(descriptor, data, arrived, until)
+        if count <= 0:
+            return DONE
+        walk[WALK_ARRIVED] = arrived + count

@@ -41,7 +41,13 @@ WORTH_LOADING = 4 * 1024 * 1024
 
 _COMPILER_TIMEOUT = 120  # seconds
 _KERNELS = "ottla.record.columns.kernels"
-_SOURCES = ("walk_kernels.py", "kernels.py")
+_SOURCES = (
+    "copy_kernels.py",
+    "encode_kernels.py",
+    "kernels.py",
+    "socket_kernels.py",
+    "walk_kernels.py",
+)
 _READY = "ready"
 
 

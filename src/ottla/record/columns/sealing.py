@@ -7,6 +7,7 @@ many bytes of them follow.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from crc32c import crc32c
@@ -55,7 +56,7 @@ def set_producer(
         return
     changes = int.from_bytes(before) ^ int.from_bytes(batch[ATTRIBUTES_AT:HEADER_SIZE])
     bits = crc32c(changes.to_bytes(len(before)), _ALL_ONES) ^ _ALL_ONES  # begun with 0
-    bits = _product(_power_of_bytes(len(batch) - HEADER_SIZE), bits)
+    bits = _product(power_of_bytes(len(batch) - HEADER_SIZE), bits)
     checksum = int.from_bytes(batch[CRC_AT : CRC_AT + 4]) ^ bits
     batch[CRC_AT : CRC_AT + 4] = checksum.to_bytes(4)
 
@@ -65,8 +66,14 @@ def seal(batch: memoryview) -> None:
     batch[CRC_AT : CRC_AT + 4] = crc32c(batch[ATTRIBUTES_AT:]).to_bytes(4)
 
 
+# What does the same in compiled code, once that is loaded.
+compiled_product: Callable[[int, int], int] | None = None
+
+
 def _product(one: int, other: int) -> int:
     """Of two polynomials, modulo the checksum's."""
+    if compiled_product is not None:
+        return compiled_product(one, other)
     result = 0
     for power in range(31, -1, -1):
         if one >> power & 1:
@@ -76,13 +83,27 @@ def _product(one: int, other: int) -> int:
 
 
 @lru_cache(256)
-def _power_of_bytes(count: int) -> int:
+def power_of_bytes(count: int) -> int:
     """The power of x that so many zero bytes multiply a sum with: eight for each."""
     result = _ONE
-    power = _ONE >> 8
+    place = 0
     while count:
-        if count & 1:
-            result = _product(power, result)
-        power = _product(power, power)
-        count >>= 1
+        digit = count & 0xFF
+        if digit:
+            result = _product(_power_of_digit(digit, place), result)
+        count >>= 8
+        place += 1
     return result
+
+
+@lru_cache(1024)
+def _power_of_digit(digit: int, place: int) -> int:
+    """The same for a digit of the count, in base 256. Few of these make all lengths there are."""
+    if digit == 1:
+        if place == 0:
+            return _ONE >> 8
+        power = _power_of_digit(128, place - 1)
+        return _product(power, power)
+    half = _power_of_digit(digit >> 1, place)
+    power = _product(half, half)
+    return _product(_power_of_digit(1, place), power) if digit & 1 else power

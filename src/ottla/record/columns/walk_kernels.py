@@ -56,7 +56,10 @@ WALK_PLANNED = 8
 WALK_READ = (
     9  # where the last batch starts of those that it has read as a whole; the caller sets -1
 )
-WALK_STATE_SIZE = 10
+# Of `kernels.receive_plain`: bytes that are there, and up to where to receive.
+WALK_ARRIVED = 10
+WALK_UNTIL = 11
+WALK_STATE_SIZE = 12
 
 PLAIN_ATTRIBUTES = CODEC_MASK | CONTROL_BIT
 
@@ -82,15 +85,29 @@ _int64s = types.int64[::1]
 _plan = types.int64[:, ::1]
 
 
+# The caller holds on to every array, and no kernel makes one: numba need not count who uses them. It did
+# so for every record, and atomically, which has a processor wait for all that it has written before.
+_UNCOUNTED = {"_nrt": False}
+
+
 def compiled(signature: Any) -> Callable[[Function], Function]:
     """Compile now, for this signature only, without the interpreter's lock, cached if possible."""
 
     def decorate(function: Function) -> Function:
-        try:
-            return njit(signature, nogil=True, cache=True)(function)  # type: ignore[no-any-return]
-        except RuntimeError:
-            # No folder for the cache can be written.
-            return njit(signature, nogil=True)(function)  # type: ignore[no-any-return]
+        options: dict[str, Any] = {"nogil": True, "cache": True, **_UNCOUNTED}
+        while True:
+            try:
+                return njit(signature, **options)(function)  # type: ignore[no-any-return]
+            except KeyError:
+                # A numba that does not know the option, which is none of those it documents.
+                if not options.pop("_nrt", True):
+                    continue
+                raise
+            except RuntimeError:
+                # No folder for the cache can be written.
+                if options.pop("cache", False):
+                    continue
+                raise
 
     return decorate
 
@@ -108,7 +125,7 @@ def _behind_zeros(count: int, register: int) -> int:
     return reference(bytes(count), register ^ _ALL_ONES) ^ _ALL_ONES
 
 
-def _table(count: int) -> Any:
+def zeros_table(count: int) -> Any:
     """`_behind_zeros` for each of the register's four bytes."""
     return np.array(
         [[_behind_zeros(count, byte << shift) for byte in range(256)] for shift in (0, 8, 16, 24)],
@@ -116,9 +133,9 @@ def _table(count: int) -> Any:
     )
 
 
-_BEHIND_LONG = _table(_LONG)
-_BEHIND_MIDDLE = _table(_MIDDLE)
-_BEHIND_SHORT = _table(_SHORT)
+_BEHIND_LONG = zeros_table(_LONG)
+_BEHIND_MIDDLE = zeros_table(_MIDDLE)
+_BEHIND_SHORT = zeros_table(_SHORT)
 # Of a word: the sum of its byte number n is that byte's behind 8 - n zeros.
 _OF_BYTE = np.array(
     [[_behind_zeros(8 - at, byte) for byte in range(256)] for at in range(8)], np.uint64
@@ -168,7 +185,7 @@ def _instruction(typing_context: Any, register: Any, word: Any) -> Any:
 
 
 # Intrinsics are called without the typing context that their definitions take.
-_word_at: Any = _load_word
+word_at: Any = _load_word
 _by_instruction: Any = _instruction
 
 
@@ -195,11 +212,12 @@ def has_instruction() -> bool:
     return bool(binding.get_host_cpu_features().get(_INSTRUCTIONS[machine][0], False))
 
 
-_sum: Any = _sum_by_instruction if has_instruction() else sum_by_tables
+sum_of_word: Any = _sum_by_instruction if has_instruction() else sum_by_tables
 
 
 @register_jitable(forceinline=True)
-def _behind(table: Any, register: Any) -> Any:
+def behind(table: Any, register: Any) -> Any:
+    """The register behind the zero bytes that the table is of."""
     byte = _uint64(0xFF)
     return _uint64(
         table[0, register & byte]
@@ -215,18 +233,17 @@ def _sum_of_three(register: Any, data: Any, at: int, block: int, table: Any) -> 
     second = _uint64(0)
     third = _uint64(0)
     for place in range(at, at + block, 8):
-        register = _sum(register, _word_at(data, place))
-        second = _sum(second, _word_at(data, place + block))
-        third = _sum(third, _word_at(data, place + 2 * block))
-    return _behind(table, _behind(table, register) ^ second) ^ third
+        register = sum_of_word(register, word_at(data, place))
+        second = sum_of_word(second, word_at(data, place + block))
+        third = sum_of_word(third, word_at(data, place + 2 * block))
+    return behind(table, behind(table, register) ^ second) ^ third
 
 
-@compiled(types.uint64(_input, types.int64, types.int64))
-def crc32c(data: Any, start: int, end: int) -> Any:
-    """The checksum of data[start:end]."""
+@compiled(types.uint64(types.uint64, _input, types.int64, types.int64))
+def summed(register: Any, data: Any, start: int, end: int) -> Any:
+    """The sum's register behind data[start:end]."""
     if not 0 <= start <= end <= len(data):
         raise IndexError("a checksum beyond a buffer")
-    register = _uint64(_ALL_ONES)
     at = start
     while end - at >= 3 * _LONG:
         register = _sum_of_three(register, data, at, _LONG, _BEHIND_LONG)
@@ -238,14 +255,20 @@ def crc32c(data: Any, start: int, end: int) -> Any:
         register = _sum_of_three(register, data, at, _SHORT, _BEHIND_SHORT)
         at += 3 * _SHORT
     while end - at >= 8:
-        register = _sum(register, _word_at(data, at))
+        register = sum_of_word(register, word_at(data, at))
         at += 8
     while at < end:
         low = (register ^ _uint64(data[at])) & _uint64(0xFF)
         # The last byte of a word stands before no zeros but its own.
         register = _OF_BYTE[7, low] ^ (register >> _uint64(8))
         at += 1
-    return register ^ _uint64(_ALL_ONES)
+    return register
+
+
+@compiled(types.uint64(_input, types.int64, types.int64))
+def crc32c(data: Any, start: int, end: int) -> Any:
+    """The checksum of data[start:end]."""
+    return summed(_uint64(_ALL_ONES), data, start, end) ^ _uint64(_ALL_ONES)
 
 
 @compiled(types.int64(_input, _int64s, _plan))
