@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from producer_kit.behind_meddler import meddled, meddler, topic
 from producer_kit.meddler import Decision, Fate, Meddler, Produced
 from producer_kit.reading import read_all
 
@@ -24,32 +24,13 @@ from ottla import Admin, Producer
 from ottla.client.errors import DeliveryTimeout
 from ottla.protocol.errors import ErrorCode
 from ottla.record.columns import compile_kernels
-from ottla.testing import BrokerProcess
+
+__all__ = ["meddled", "meddler", "topic"]
 
 
-@pytest.fixture(scope="module")
-def meddled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Meddler, BrokerProcess]]:
+@pytest.fixture(scope="module", autouse=True)
+def kernels() -> None:
     assert compile_kernels()
-    data = tmp_path_factory.mktemp("buffers") / "data"
-    with Meddler() as meddler:
-        settings = {"advertised.listeners": f"PLAINTEXT://{meddler.address}"}
-        with BrokerProcess(data, settings=settings) as process:
-            meddler.forward_to(process.port)
-            yield meddler, process
-
-
-@pytest.fixture
-def meddler(meddled: tuple[Meddler, BrokerProcess]) -> Meddler:
-    meddled[0].begin(lambda _: Fate.FORWARD)
-    return meddled[0]
-
-
-@pytest.fixture
-def topic(meddled: tuple[Meddler, BrokerProcess]) -> str:
-    name = f"buffers-{uuid.uuid4().hex[:10]}"
-    with Admin(meddled[0].address) as admin:
-        admin.create_topic(name, partitions=1)
-    return name
 
 
 def some_values(count: int, size: int = 1000) -> list[bytes]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from producer_kit.behind_meddler import meddled, meddler, topic
 from producer_kit.meddler import Decision, Fate, Meddler, Produced
 from producer_kit.reading import read_all
 
@@ -28,29 +28,7 @@ from ottla.client.producer.batches import NOBODY
 from ottla.protocol.errors import ErrorCode
 from ottla.testing import BrokerProcess
 
-
-@pytest.fixture(scope="module")
-def meddled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Meddler, BrokerProcess]]:
-    data = tmp_path_factory.mktemp("meddled") / "data"
-    with Meddler() as meddler:
-        settings = {"advertised.listeners": f"PLAINTEXT://{meddler.address}"}
-        with BrokerProcess(data, settings=settings) as process:
-            meddler.forward_to(process.port)
-            yield meddler, process
-
-
-@pytest.fixture
-def meddler(meddled: tuple[Meddler, BrokerProcess]) -> Meddler:
-    meddled[0].begin(lambda _: Fate.FORWARD)
-    return meddled[0]
-
-
-@pytest.fixture
-def topic(meddled: tuple[Meddler, BrokerProcess]) -> str:
-    name = f"faults-{uuid.uuid4().hex[:10]}"
-    with Admin(meddled[0].address) as admin:
-        admin.create_topic(name, partitions=1)
-    return name
+__all__ = ["meddled", "meddler", "topic"]
 
 
 # Small batches, so that several are in flight.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import threading
-
 import numpy as np
 import pyarrow as pa
 
@@ -43,25 +40,3 @@ def test_no_more_is_kept_than_the_limit() -> None:
     assert memory.kept == 9 * MIB
     memory.take(11 * MIB)
     assert memory.kept == 0, "what is too large takes the place of all, and goes itself"
-
-
-def test_nobody_gets_what_another_thread_has() -> None:
-    memory = Memory(limit=64 * MIB)
-    wrong: list[int] = []
-
-    def work(number: int) -> None:
-        dice = random.Random(number)
-        for _ in range(300):
-            held = [memory.take(dice.choice((MIB, MIB + 10))) for _ in range(dice.randrange(1, 4))]
-            for at, buffer in enumerate(held):
-                buffer[:: MIB // 8] = (number * 8 + at) % 251
-            for at, buffer in enumerate(held):
-                if (buffer[:: MIB // 8] != (number * 8 + at) % 251).any():
-                    wrong.append(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong

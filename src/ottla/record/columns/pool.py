@@ -1,8 +1,8 @@
 """Memory for batches and columns that is used again, and never while anybody can still see it.
 
 Fresh memory is dear: the kernel maps and clears it page by page, and the processor's cache does not have
-it. A buffer of a pool comes back when the last view of it is gone, wherever that was held: by a batch
-that waits for its acknowledgement or for another attempt, by a request that timed out, or by a
+it. A buffer comes back when the last view of it is gone, wherever that was held: by a column that a user
+has, a batch that waits for its acknowledgement or for another attempt, a request that timed out, or a
 connection that has still to send it. Nobody has to say that he is done with it, so nobody can say so
 too early.
 """
@@ -20,46 +20,23 @@ import numpy.typing as npt
 _SPARE = 4
 
 
-class BufferPool:
-    """Buffers of one size. Safe to use from several threads."""
-
-    def __init__(self, size: int, kept: int) -> None:
-        self.size = size
-        # Those that nobody has; a deque, because they come back in whatever thread lets go of them,
-        # perhaps in the middle of a call of that thread's, where no lock may be waited for.
-        self._free: deque[memoryview] = deque(maxlen=kept)
-
-    def take(self) -> npt.NDArray[Any]:
-        """A buffer with no particular contents, the one last used if there is a choice."""
-        try:
-            memory = self._free.pop()
-        except IndexError:
-            memory = np.empty(self.size, np.uint8).data  # a bytearray would be cleared
-        # Views of this array, and arrays made of it, keep it alive: its base is no array, so that
-        # numpy has none to put in its place.
-        buffer = np.frombuffer(memory, np.uint8)
-        weakref.finalize(buffer, self._free.append, memory).atexit = False
-        return buffer
-
-    @property
-    def free(self) -> int:
-        """Buffers that are kept for later."""
-        return len(self._free)
-
-
 class Memory:
     """Buffers of any size, of which some bytes are kept for later. Safe to use from several threads."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._free: deque[_Kept] = (
-            deque()
-        )  # as in a pool; the ones that came back last are on the right
+        # Those that nobody has, the ones that came back last on the right; a deque, because they come
+        # back in whatever thread lets go of them, perhaps in the middle of a call of that thread's,
+        # where no lock may be waited for.
+        self._free: deque[_Kept] = deque()
 
     def take(self, size: int) -> npt.NDArray[Any]:
         """At least `size` bytes with no particular contents, and not many more."""
         kept = self._fitting(size)
+        # A bytearray would be cleared.
         memory = np.empty(size, np.uint8).data if kept is None else kept.memory
+        # Views of this array, and arrays made of it, keep it alive: its base is no array, so that
+        # numpy has none to put in its place.
         buffer = np.frombuffer(memory, np.uint8)
         weakref.finalize(buffer, self._give_back, memory).atexit = False
         return buffer
@@ -102,3 +79,20 @@ class _Kept:
 
     def __init__(self, memory: memoryview) -> None:
         self.memory = memory
+
+
+class BufferPool:
+    """Buffers of one size, of which some are kept for later. Safe to use from several threads."""
+
+    def __init__(self, size: int, kept: int) -> None:
+        self.size = size
+        self._memory = Memory(size * kept)
+
+    def take(self) -> npt.NDArray[Any]:
+        """A buffer with no particular contents, the one last used if there is a choice."""
+        return self._memory.take(self.size)
+
+    @property
+    def free(self) -> int:
+        """Buffers that are kept for later."""
+        return self._memory.kept // self.size
