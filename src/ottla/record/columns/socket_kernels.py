@@ -5,6 +5,7 @@ A part of `kernels`, as `walk_kernels` is.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Any
 
@@ -18,13 +19,22 @@ _recv: Any = types.ExternalFunction(
 )
 _place: Any = np.uintp
 
-# Windows has sockets of another kind.
-CAN_RECEIVE = os.name == "posix"
+# Windows has sockets of another kind. A name that is not there would end the process.
+CAN_RECEIVE = os.name == "posix" and hasattr(ctypes.CDLL(None), "recv")
 
 
 @register_jitable
-def receive(descriptor: int, data: Any, start: int, end: int) -> int:
+def _receive(descriptor: int, data: Any, start: int, end: int) -> int:
     """Receive into data[start:end]; how many bytes came, 0 or less if none did, for whatever reason."""
     if not 0 <= start < end <= len(data):
         return 0
     return int(_recv(descriptor, data.ctypes.data + _place(start), _place(end - start), 0))
+
+
+@register_jitable
+def receive_nothing(descriptor: int, data: Any, start: int, end: int) -> int:  # noqa: ARG001
+    """The same where there is nothing to receive with."""
+    return 0
+
+
+receive: Any = _receive if CAN_RECEIVE else receive_nothing
