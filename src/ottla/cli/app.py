@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import os
 import sys
+import warnings
 from typing import Any, NoReturn
 
 import typer
@@ -44,6 +45,8 @@ class _Ottla(TyperGroup):
 
     def main(self, *args: Any, **options: Any) -> NoReturn:
         options["standalone_mode"] = False
+        # Ctrl-C may come between the beginning of a call and its way into the client's loop.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         try:
             code = super().main(*args, **options)
         except Failure as failure:
