@@ -30,7 +30,3 @@ def same_number(number: int, count: int) -> pa.Array:
     return pa.Array.from_buffers(
         pa.int32(), count, [None, pa.py_buffer(np.full(count, number, np.int32))]
     )
-
-
-def nulls(kind: pa.DataType, count: int) -> pa.Array:
-    return pa.nulls(count, kind)

@@ -64,7 +64,9 @@ class RecordLines:
     def _text_columns(
         self, first: int, block: Block
     ) -> tuple[pa.RecordBatch | None, Failure | None]:
-        from ottla.cli.plain_columns import nulls, same_bytes
+        import pyarrow as pa
+
+        from ottla.cli.plain_columns import same_bytes
 
         failure = None
         values = block.column()
@@ -82,7 +84,7 @@ class RecordLines:
             return None, failure
         columns = {"value": values}
         if keys is not None:
-            columns["key"] = keys if keys.null_count < len(keys) else nulls(keys.type, len(keys))
+            columns["key"] = keys if keys.null_count < len(keys) else pa.nulls(len(keys), keys.type)
         return self._batch(columns), failure
 
     def _json_columns(
@@ -148,12 +150,13 @@ def _split_once(lines: pa.Array, separator: bytes) -> tuple[pa.Array, pa.Array]:
 
 def _with_nulls(values: pa.Array, marker: bytes) -> pa.Array:
     """Nulls where the marker stands."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    from ottla.cli.plain_columns import nulls, same_bytes
+    from ottla.cli.plain_columns import same_bytes
 
     is_marker = pc.equal(values, same_bytes(marker, 1)[0])
-    return pc.if_else(is_marker, nulls(values.type, 1)[0], values)
+    return pc.if_else(is_marker, pa.nulls(1, values.type)[0], values)
 
 
 def _columns_of(records: list[OutgoingRecord]) -> dict[str, pa.Array]:

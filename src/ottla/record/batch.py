@@ -114,11 +114,11 @@ _LAST_CODEC = 4
 _SMALLEST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 _MAX_SEQUENCE = 0x7FFFFFFF
 # Length, attributes, timestamp delta, offset delta, key length, value length, header count.
-_SMALLEST_RECORD = 7
+SMALLEST_RECORD = 7
 # A record begins with its length as a varint, in which the lowest bit is the sign: no negative one,
 # and none that is less than the rest of the smallest record.
 _NO_RECORD_BEGINS_WITH = frozenset(
-    byte for byte in range(256) if byte & 1 or byte < 2 * (_SMALLEST_RECORD - 1)
+    byte for byte in range(256) if byte & 1 or byte < 2 * (SMALLEST_RECORD - 1)
 )
 
 _unpack_header = HEADER.unpack_from
@@ -243,7 +243,7 @@ def check_produced(buffer: Buffer, at: int = 0) -> HeaderFields:
     if attributes & CODEC_MASK:
         if not room:
             raise InvalidRecord(f"{count} records in no bytes")
-    elif count * _SMALLEST_RECORD > room or buffer[at + RECORDS_AT] in _NO_RECORD_BEGINS_WITH:
+    elif count * SMALLEST_RECORD > room or buffer[at + RECORDS_AT] in _NO_RECORD_BEGINS_WITH:
         raise InvalidRecord(f"{count} records cannot be in {room} bytes that begin like these")
     if attributes & _BROKERS_BITS:
         if attributes & TIMESTAMP_TYPE_BIT:
@@ -283,7 +283,7 @@ def plainly_produced(batch: memoryview) -> HeaderFields | None:
     if attributes:
         if room <= 0:
             return None
-    elif count * _SMALLEST_RECORD > room or batch[RECORDS_AT] in _NO_RECORD_BEGINS_WITH:
+    elif count * SMALLEST_RECORD > room or batch[RECORDS_AT] in _NO_RECORD_BEGINS_WITH:
         return None
     return fields if crc32c(batch[ATTRIBUTES_AT:]) == crc else None
 
@@ -420,7 +420,7 @@ def parse_records(data: bytes, header: BatchHeader) -> Iterator[Record]:
     """
     count = header.record_count
     end = len(data)
-    if not 0 <= count * _SMALLEST_RECORD <= end:
+    if not 0 <= count * SMALLEST_RECORD <= end:
         raise InvalidRecord(f"{count} records cannot be in {end} bytes")
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp

@@ -21,6 +21,7 @@ from ottla.record.batch import (
     HEADER_SIZE,
     MAGIC,
     MAGIC_AT,
+    SMALLEST_RECORD,
     contents,
     one_header,
     parse_records,
@@ -28,7 +29,7 @@ from ottla.record.batch import (
 from ottla.record.codecs import Codec, decompress, decompress_frames, frame_bound
 from ottla.record.columns.buffers import ColumnBuffers
 from ottla.record.columns.cursor import Cursor, Decoded
-from ottla.record.columns.walking import SMALLEST_RECORD, Found, found_at
+from ottla.record.columns.walking import Found, found_at
 from ottla.record.errors import InvalidBatch, InvalidRecord
 
 SCRATCH_SIZE = 4 * 1024 * 1024

@@ -34,6 +34,16 @@ from ottla.record.batch import (
 )
 from ottla.record.columns import sealing
 from ottla.record.columns.copy_kernels import copy, fetch
+from ottla.record.columns.kernel_types import (
+    ALL_ONES,
+    BYTES,
+    INPUT,
+    INT64S,
+    TABLE,
+    int64,
+    uint8,
+    uint64,
+)
 from ottla.record.columns.walk_kernels import (
     behind,
     compiled,
@@ -88,24 +98,12 @@ _LARGEST_SEQUENCE = 0x7FFFFFFF
 _STRETCH = 1024
 _STRETCHES = 3 * _STRETCH
 _LINE = 64  # bytes that memory gives at once
-_ALL_ONES = 0xFFFFFFFF
-_POLYNOMIAL = 0x82F63B78
-_ONE = 1 << 31
 _BEHIND_STRETCH = zeros_table(_STRETCH)
 # What 1, 2, 4, … bytes multiply the sum's register with.
 _POWERS = np.array([sealing.power_of_bytes(1 << bit) for bit in range(32)], np.uint64)
 
-# Numbers of a width; to the type checker they are whatever they have to be.
-_int64: Any = np.int64
-_uint64: Any = np.uint64
-_uint8: Any = np.uint8
-
-_input = types.Array(types.uint8, 1, "C", readonly=True)
-_bytes = types.uint8[::1]
-_int64s = types.int64[::1]
 _inputs32 = types.Array(types.int32, 1, "C", readonly=True)
 _inputs64 = types.Array(types.int64, 1, "C", readonly=True)
-_table = types.int64[:, ::1]
 
 
 @register_jitable(forceinline=True)
@@ -115,14 +113,14 @@ def _is_valid(bitmap: Any, index: int) -> bool:
 
 @register_jitable(forceinline=True)
 def _varint_size(value: int) -> int:
-    rest = _uint64((value << 1) ^ (value >> 63))
-    if rest < _uint64(0x80):
+    rest = uint64((value << 1) ^ (value >> 63))
+    if rest < uint64(0x80):
         return 1
-    if rest < _uint64(0x4000):
+    if rest < uint64(0x4000):
         return 2
     size = 2
-    while rest >= _uint64(0x4000):
-        rest >>= _uint64(7)
+    while rest >= uint64(0x4000):
+        rest >>= uint64(7)
         size += 1
     return size
 
@@ -130,15 +128,15 @@ def _varint_size(value: int) -> int:
 @register_jitable(forceinline=True)
 def _put_varint(output: Any, at: int, value: int) -> int:
     """Write `value` and give the position behind it; the caller has made sure of the room."""
-    rest = _uint64((value << 1) ^ (value >> 63))
-    if rest < _uint64(0x80):
-        output[at] = _uint8(rest)
+    rest = uint64((value << 1) ^ (value >> 63))
+    if rest < uint64(0x80):
+        output[at] = uint8(rest)
         return at + 1
-    while rest >= _uint64(0x80):
-        output[at] = _uint8(rest & _uint64(0x7F)) | _uint8(0x80)
-        rest >>= _uint64(7)
+    while rest >= uint64(0x80):
+        output[at] = uint8(rest & uint64(0x7F)) | uint8(0x80)
+        rest >>= uint64(7)
         at += 1
-    output[at] = _uint8(rest)
+    output[at] = uint8(rest)
     return at + 1
 
 
@@ -146,31 +144,31 @@ def _put_varint(output: Any, at: int, value: int) -> int:
 def _put(output: Any, at: int, value: int, size: int) -> None:
     """Write a number of so many bytes, the highest first."""
     for place in range(at + size - 1, at - 1, -1):
-        output[place] = _uint8(value & 0xFF)
+        output[place] = uint8(value & 0xFF)
         value >>= 8
 
 
 @register_jitable(forceinline=True)
 def _span(offsets: Any, data: Any, index: int) -> tuple[Any, Any]:
     """Start and length of an entry; a length of -2 if it does not lie in the data."""
-    start = _int64(offsets[index])
-    end = _int64(offsets[index + 1])
+    start = int64(offsets[index])
+    end = int64(offsets[index + 1])
     if start < 0 or end < start or end > len(data):
-        return _int64(0), _int64(-2)
+        return int64(0), int64(-2)
     return start, end - start
 
 
 @compiled(types.uint64(types.uint64, types.uint64))
 def _product(one: Any, other: Any) -> Any:
     """Of two polynomials, modulo the checksum's: see `sealing`."""
-    result = _uint64(0)
+    result = uint64(0)
     for power in range(31, -1, -1):
-        if (one >> _uint64(power)) & _uint64(1):
+        if (one >> uint64(power)) & uint64(1):
             result ^= other
-        odd = other & _uint64(1)
-        other >>= _uint64(1)
+        odd = other & uint64(1)
+        other >>= uint64(1)
         if odd:
-            other ^= _uint64(_POLYNOMIAL)
+            other ^= uint64(sealing.POLYNOMIAL)
     return result
 
 
@@ -195,8 +193,8 @@ def _sum_stretches(register: Any, data: Any, at: int, source: Any, source_at: in
     if at < 0 or at + _STRETCHES > len(data):
         raise IndexError("a checksum beyond a buffer")
     fetches = source_at >= 0 and source_at + _STRETCHES <= len(source)
-    second = _uint64(0)
-    third = _uint64(0)
+    second = uint64(0)
+    third = uint64(0)
     for line in range(at, at + _STRETCH, _LINE):
         if fetches:
             fetch(source, source_at)
@@ -234,17 +232,17 @@ def _seal(output: Any, state: Any, table: Any, batch: int, sum_of_records: Any) 
     _put(output, start + BASE_SEQUENCE_AT, sequence, 4)
     _put(output, start + RECORD_COUNT_AT, count, 4)
     records_at = start + HEADER_SIZE
-    register = summed(_uint64(_ALL_ONES), output, start + ATTRIBUTES_AT, records_at)
-    register = _far_behind(register, end - records_at) ^ sum_of_records ^ _uint64(_ALL_ONES)
-    _put(output, start + CRC_AT, _int64(register), 4)
+    register = summed(uint64(ALL_ONES), output, start + ATTRIBUTES_AT, records_at)
+    register = _far_behind(register, end - records_at) ^ sum_of_records ^ uint64(ALL_ONES)
+    _put(output, start + CRC_AT, int64(register), 4)
 
 
 @compiled(
     types.int64(
-        _int64s, _inputs64, _inputs64,
-        _inputs32, _input, _input, _inputs32, _input, _input,
-        _inputs32, _input, _inputs32, _input, _inputs32, _input, _input,
-        _bytes, _table,
+        INT64S, _inputs64, _inputs64,
+        _inputs32, INPUT, INPUT, _inputs32, INPUT, INPUT,
+        _inputs32, INPUT, _inputs32, INPUT, _inputs32, INPUT, INPUT,
+        BYTES, TABLE,
     )
 )  # fmt: skip
 def encode_records(
@@ -272,8 +270,8 @@ def encode_records(
     at = state[OUTPUT_SIZE]
     batch = state[BATCHES] - 1
     # Of the batch that is being written.
-    start = first = base_timestamp = max_timestamp = summed_to = _int64(0)
-    sum_of_records = _uint64(0)
+    start = first = base_timestamp = max_timestamp = summed_to = int64(0)
+    sum_of_records = uint64(0)
     if batch >= 0:
         start = table[batch, BATCH_START]
         summed_to = start + HEADER_SIZE
@@ -292,14 +290,14 @@ def encode_records(
                 status = BAD_INPUT
                 break
             timestamp = timestamps[row]
-        key_at, key_length = _int64(0), _int64(-1)
+        key_at, key_length = int64(0), int64(-1)
         if has_key:
             if row + 1 >= len(key_offsets):
                 status = BAD_INPUT
                 break
             if len(key_valid) == 0 or _is_valid(key_valid, state[KEY_BIT] + row):
                 key_at, key_length = _span(key_offsets, key_data, row)
-        value_at, value_length = _int64(0), _int64(-1)
+        value_at, value_length = int64(0), int64(-1)
         if has_value:
             if row + 1 >= len(value_offsets):
                 status = BAD_INPUT
@@ -312,14 +310,14 @@ def encode_records(
         # Everything but the two deltas, which depend on the batch.
         fixed = 1 + _varint_size(key_length) + max(key_length, 0)
         fixed += _varint_size(value_length) + max(value_length, 0)
-        first_entry, entries = _int64(0), _int64(0)
+        first_entry, entries = int64(0), int64(0)
         if has_headers:
             if row + 1 >= len(list_offsets):
                 status = BAD_INPUT
                 break
             if len(list_valid) == 0 or _is_valid(list_valid, state[HEADERS_BIT] + row):
-                first_entry = _int64(list_offsets[row])
-                entries = _int64(list_offsets[row + 1]) - first_entry
+                first_entry = int64(list_offsets[row])
+                entries = int64(list_offsets[row + 1]) - first_entry
             if (
                 first_entry < 0
                 or entries < 0
@@ -334,7 +332,7 @@ def encode_records(
                     status = BAD_INPUT
                     break
                 fixed += _varint_size(size) + size
-                size = _int64(-1)
+                size = int64(-1)
                 if len(header_value_valid) == 0 or _is_valid(
                     header_value_valid, state[HEADER_VALUE_BIT] + entry
                 ):
@@ -347,7 +345,7 @@ def encode_records(
                 break
         fixed += _varint_size(entries)
 
-        body = _int64(0)
+        body = int64(0)
         starts_batch = batch < 0
         if not starts_batch:
             body = fixed + _varint_size(timestamp - base_timestamp) + _varint_size(index - first)
@@ -381,7 +379,7 @@ def encode_records(
             table[batch, BATCH_BASE_TIMESTAMP] = base_timestamp
             at += HEADER_SIZE
             summed_to = at
-            sum_of_records = _uint64(0)
+            sum_of_records = uint64(0)
 
         at = _put_varint(output, at, body)
         output[at] = 0
@@ -404,7 +402,7 @@ def encode_records(
             if len(header_value_valid) > 0 and not _is_valid(
                 header_value_valid, state[HEADER_VALUE_BIT] + entry
             ):
-                at = _put_varint(output, at, _int64(-1))
+                at = _put_varint(output, at, int64(-1))
                 continue
             start_of, size = _span(header_value_offsets, header_value_data, entry)
             at = _put_varint(output, at, size)
@@ -414,7 +412,7 @@ def encode_records(
         index += 1
         if seals:
             # The next row's value is most often behind this one's.
-            next_at = _int64(-1) if gathers else value_at + value_length
+            next_at = int64(-1) if gathers else value_at + value_length
             while at - summed_to >= _STRETCHES:
                 sum_of_records = _sum_stretches(
                     sum_of_records, output, summed_to, value_data, next_at

@@ -21,10 +21,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
+from ottla.record.batch import (
+    ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    MAX_TIMESTAMP_AT,
+    RECORD_COUNT_AT,
+    SMALLEST_RECORD,
+    TIMESTAMP_TYPE_BIT,
+)
 from ottla.record.columns.copy_kernels import copy
 from ottla.record.columns.encode_kernels import (
     ATTRIBUTES,
@@ -57,6 +66,19 @@ from ottla.record.columns.encode_kernels import (
     TIMESTAMP,
     VALUE_BIT,
     encode_records,
+)
+from ottla.record.columns.kernel_types import (
+    BYTES,
+    INPUT,
+    INT8S,
+    INT32S,
+    INT64S,
+    LARGEST_INT64,
+    TABLE,
+    int8,
+    int64,
+    uint8,
+    uint64,
 )
 from ottla.record.columns.socket_kernels import CAN_RECEIVE, receive
 from ottla.record.columns.walk_kernels import (
@@ -180,31 +202,9 @@ _STRETCH = 16 * 1024
 # Bytes that are received before they are read: what the kernel has copied is in the cache then.
 _RECEIVED_AT_ONCE = 256 * 1024
 
-_BATCH_HEADER_SIZE = 61
-_ATTRIBUTES_AT = 21
-_LAST_OFFSET_DELTA_AT = 23
-_BASE_TIMESTAMP_AT = 27
-_MAX_TIMESTAMP_AT = 35
-_RECORD_COUNT_AT = 57
-_TIMESTAMP_TYPE_BIT = 0x08
-_SMALLEST_RECORD = 7
 _NO_TIMESTAMP = -1
-_LARGEST_INT64 = 2**63 - 1
 _SMALLEST_INT64 = -(2**63)
 _LARGEST_INT32 = 2**31 - 1
-
-# Numbers of a width; to the type checker they are whatever they have to be.
-_int64: Any = np.int64
-_uint64: Any = np.uint64
-_int8: Any = np.int8
-_uint8: Any = np.uint8
-
-_input = types.Array(types.uint8, 1, "C", readonly=True)
-_bytes = types.uint8[::1]
-_int8s = types.int8[::1]
-_int32s = types.int32[::1]
-_int64s = types.int64[::1]
-_plan = types.int64[:, ::1]
 
 
 # Both readers give a position beyond `end` for anything that is not a number of theirs; every use
@@ -214,8 +214,8 @@ _plan = types.int64[:, ::1]
 @register_jitable(forceinline=True)
 def _varint(data: Any, at: int, end: int) -> tuple[Any, Any]:
     if at >= end:
-        return _int64(0), end + 1
-    byte = _int64(data[at])
+        return int64(0), end + 1
+    byte = int64(data[at])
     at += 1
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at
@@ -223,53 +223,53 @@ def _varint(data: Any, at: int, end: int) -> tuple[Any, Any]:
     shift = 7
     while shift < 35:
         if at >= end:
-            return _int64(0), end + 1
-        byte = _int64(data[at])
+            return int64(0), end + 1
+        byte = int64(data[at])
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if value >> 32:
-                return _int64(0), end + 1
+                return int64(0), end + 1
             return (value >> 1) ^ -(value & 1), at
         shift += 7
-    return _int64(0), end + 1
+    return int64(0), end + 1
 
 
 @register_jitable(forceinline=True)
 def _varlong(data: Any, at: int, end: int) -> tuple[Any, Any]:
     if at >= end:
-        return _int64(0), end + 1
-    byte = _int64(data[at])
+        return int64(0), end + 1
+    byte = int64(data[at])
     at += 1
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at
-    value = _uint64(byte & 0x7F)
+    value = uint64(byte & 0x7F)
     shift = 7
     while shift < 70:
         if at >= end:
-            return _int64(0), end + 1
-        byte = _int64(data[at])
+            return int64(0), end + 1
+        byte = int64(data[at])
         at += 1
-        value |= _uint64(byte & 0x7F) << _uint64(shift)
+        value |= uint64(byte & 0x7F) << uint64(shift)
         if byte < 0x80:
             if shift == 63 and byte > 1:
-                return _int64(0), end + 1
-            return _int64(value >> _uint64(1)) ^ -_int64(value & _uint64(1)), at
+                return int64(0), end + 1
+            return int64(value >> uint64(1)) ^ -int64(value & uint64(1)), at
         shift += 7
-    return _int64(0), end + 1
+    return int64(0), end + 1
 
 
 @register_jitable(forceinline=True)
 def _set_bit(bitmap: Any, index: int) -> None:
-    bitmap[index >> 3] |= _uint8(1 << (index & 7))
+    bitmap[index >> 3] |= uint8(1 << (index & 7))
 
 
 @compiled(
     types.int64(
-        _input, _input, _plan, _int64s,
-        _int64s, _int64s, _int8s,
-        _int32s, _bytes, _bytes, _int32s, _bytes, _bytes,
-        _int32s, _int32s, _bytes, _int32s, _bytes, _bytes,
+        INPUT, INPUT, TABLE, INT64S,
+        INT64S, INT64S, INT8S,
+        INT32S, BYTES, BYTES, INT32S, BYTES, BYTES,
+        INT32S, INT32S, BYTES, INT32S, BYTES, BYTES,
     )
 )  # fmt: skip
 def decode_records(
@@ -294,7 +294,7 @@ def decode_records(
     want_key = state[WANT_KEY] != 0
     want_value = state[WANT_VALUE] != 0
     want_headers = state[WANT_HEADERS] != 0
-    largest_timestamp = _LARGEST_INT64 // scale
+    largest_timestamp = LARGEST_INT64 // scale
     row = state[ROW]
     key_bytes = state[KEY_BYTES]
     value_bytes = state[VALUE_BYTES]
@@ -310,30 +310,30 @@ def decode_records(
         content_end = plan[batch, PLAN_END]
         if (
             header_at < 0
-            or header_at + _BATCH_HEADER_SIZE > len(headers)
+            or header_at + HEADER_SIZE > len(headers)
             or not 0 <= content_start <= content_end <= len(contents)
         ):
             status = INVALID
             break
         base_offset = big_endian(headers, header_at, 8)
-        attributes = _int64(headers[header_at + _ATTRIBUTES_AT + 1])
-        last_delta = big_endian(headers, header_at + _LAST_OFFSET_DELTA_AT, 4)
-        base_timestamp = big_endian(headers, header_at + _BASE_TIMESTAMP_AT, 8)
-        max_timestamp = big_endian(headers, header_at + _MAX_TIMESTAMP_AT, 8)
-        append_time = attributes & _TIMESTAMP_TYPE_BIT != 0
-        timestamp_type = _int8(1 if append_time else 0)
+        attributes = int64(headers[header_at + ATTRIBUTES_AT + 1])
+        last_delta = big_endian(headers, header_at + LAST_OFFSET_DELTA_AT, 4)
+        base_timestamp = big_endian(headers, header_at + BASE_TIMESTAMP_AT, 8)
+        max_timestamp = big_endian(headers, header_at + MAX_TIMESTAMP_AT, 8)
+        append_time = attributes & TIMESTAMP_TYPE_BIT != 0
+        timestamp_type = int8(1 if append_time else 0)
         if state[POSITION] < 0:
-            count = big_endian(headers, header_at + _RECORD_COUNT_AT, 4)
+            count = big_endian(headers, header_at + RECORD_COUNT_AT, 4)
             state[BATCH_ROW] = row
             state[POSITION] = content_start
             state[LEFT] = count
             state[PREVIOUS_DELTA] = -1
             if (
                 count < 0
-                or count * _SMALLEST_RECORD > content_end - content_start
+                or count * SMALLEST_RECORD > content_end - content_start
                 or base_offset < 0
                 or last_delta < 0
-                or base_offset > _LARGEST_INT64 - last_delta - 1
+                or base_offset > LARGEST_INT64 - last_delta - 1
             ):
                 status = INVALID
                 break
@@ -492,7 +492,7 @@ def decode_records(
             elif -largest_timestamp <= timestamp <= largest_timestamp:
                 timestamps[row] = timestamp * scale
             else:
-                timestamps[row] = _LARGEST_INT64 if timestamp > 0 else _SMALLEST_INT64
+                timestamps[row] = LARGEST_INT64 if timestamp > 0 else _SMALLEST_INT64
             timestamp_types[row] = timestamp_type
             row += 1
             state[NEXT_OFFSET] = offset + 1
@@ -531,10 +531,10 @@ def decode_records(
 
 @compiled(
     types.int64(
-        _input, _int64s, _plan, _int64s,
-        _int64s, _int64s, _int8s,
-        _int32s, _bytes, _bytes, _int32s, _bytes, _bytes,
-        _int32s, _int32s, _bytes, _int32s, _bytes, _bytes,
+        INPUT, INT64S, TABLE, INT64S,
+        INT64S, INT64S, INT8S,
+        INT32S, BYTES, BYTES, INT32S, BYTES, BYTES,
+        INT32S, INT32S, BYTES, INT32S, BYTES, BYTES,
     )
 )  # fmt: skip
 def decode_plain(
@@ -575,10 +575,10 @@ def decode_plain(
 
 @compiled(
     types.int64(
-        types.int32, _input, _int64s, _plan, _int64s,
-        _int64s, _int64s, _int8s,
-        _int32s, _bytes, _bytes, _int32s, _bytes, _bytes,
-        _int32s, _int32s, _bytes, _int32s, _bytes, _bytes,
+        types.int32, INPUT, INT64S, TABLE, INT64S,
+        INT64S, INT64S, INT8S,
+        INT32S, BYTES, BYTES, INT32S, BYTES, BYTES,
+        INT32S, INT32S, BYTES, INT32S, BYTES, BYTES,
     )
 )  # fmt: skip
 def receive_plain(

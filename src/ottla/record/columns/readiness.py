@@ -44,6 +44,7 @@ _KERNELS = "ottla.record.columns.kernels"
 _SOURCES = (
     "copy_kernels.py",
     "encode_kernels.py",
+    "kernel_types.py",
     "kernels.py",
     "socket_kernels.py",
     "walk_kernels.py",

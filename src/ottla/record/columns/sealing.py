@@ -24,7 +24,7 @@ from ottla.record.batch import (
 # Bytes of a batch from which on its checksum is changed and not made anew.
 _CHANGED_ABOVE = 64 * 1024
 # CRC32C's polynomial without its highest power. The lowest power is in the highest bit, here and below.
-_POLYNOMIAL = 0x82F63B78
+POLYNOMIAL = 0x82F63B78
 _ONE = 1 << 31
 _ALL_ONES = 0xFFFFFFFF
 
@@ -78,7 +78,7 @@ def _product(one: int, other: int) -> int:
     for power in range(31, -1, -1):
         if one >> power & 1:
             result ^= other
-        other = other >> 1 ^ _POLYNOMIAL if other & 1 else other >> 1
+        other = other >> 1 ^ POLYNOMIAL if other & 1 else other >> 1
     return result
 
 

@@ -29,9 +29,22 @@ from ottla.record.batch import (
     CONTROL_BIT,
     CRC_AT,
     HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
     LENGTH_OVERHEAD,
     MAGIC,
     MAGIC_AT,
+    RECORD_COUNT_AT,
+    SMALLEST_RECORD,
+)
+from ottla.record.columns.kernel_types import (
+    ALL_ONES,
+    INPUT,
+    INT64S,
+    LARGEST_INT64,
+    TABLE,
+    int8,
+    int64,
+    uint64,
 )
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -68,21 +81,7 @@ PLAIN_ATTRIBUTES = CODEC_MASK | CONTROL_BIT
 _LONG = 4096
 _MIDDLE = 512
 _SHORT = 64
-_SMALLEST_RECORD = 7
 _SMALLEST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
-_LARGEST_INT64 = 2**63 - 1
-_LAST_OFFSET_DELTA_AT = 23
-_RECORD_COUNT_AT = 57
-_ALL_ONES = 0xFFFFFFFF
-
-# Numbers of a width; to the type checker they are whatever they have to be.
-_int64: Any = np.int64
-_uint64: Any = np.uint64
-_int8: Any = np.int8
-
-_input = types.Array(types.uint8, 1, "C", readonly=True)
-_int64s = types.int64[::1]
-_plan = types.int64[:, ::1]
 
 
 # The caller holds on to every array, and no kernel makes one: numba need not count who uses them. It did
@@ -114,15 +113,15 @@ def compiled(signature: Any) -> Callable[[Function], Function]:
 
 @register_jitable(forceinline=True)
 def big_endian(data: Any, at: int, size: int) -> Any:
-    value = _int64(_int8(data[at]))
+    value = int64(int8(data[at]))
     for index in range(1, size):
-        value = (value << 8) | _int64(data[at + index])
+        value = (value << 8) | int64(data[at + index])
     return value
 
 
 def _behind_zeros(count: int, register: int) -> int:
     """What `count` zero bytes make of the sum's register."""
-    return reference(bytes(count), register ^ _ALL_ONES) ^ _ALL_ONES
+    return reference(bytes(count), register ^ ALL_ONES) ^ ALL_ONES
 
 
 def zeros_table(count: int) -> Any:
@@ -198,9 +197,9 @@ def _sum_by_instruction(register: Any, word: Any) -> Any:
 def sum_by_tables(register: Any, word: Any) -> Any:
     """The same as the instruction, for processors that have none."""
     word ^= register
-    result = _uint64(0)
+    result = uint64(0)
     for at in range(8):
-        result ^= _OF_BYTE[at, (word >> _uint64(8 * at)) & _uint64(0xFF)]
+        result ^= _OF_BYTE[at, (word >> uint64(8 * at)) & uint64(0xFF)]
     return result
 
 
@@ -218,20 +217,20 @@ sum_of_word: Any = _sum_by_instruction if has_instruction() else sum_by_tables
 @register_jitable(forceinline=True)
 def behind(table: Any, register: Any) -> Any:
     """The register behind the zero bytes that the table is of."""
-    byte = _uint64(0xFF)
-    return _uint64(
+    byte = uint64(0xFF)
+    return uint64(
         table[0, register & byte]
-        ^ table[1, (register >> _uint64(8)) & byte]
-        ^ table[2, (register >> _uint64(16)) & byte]
-        ^ table[3, register >> _uint64(24)]
+        ^ table[1, (register >> uint64(8)) & byte]
+        ^ table[2, (register >> uint64(16)) & byte]
+        ^ table[3, register >> uint64(24)]
     )
 
 
 @register_jitable(forceinline=True)
 def _sum_of_three(register: Any, data: Any, at: int, block: int, table: Any) -> Any:
     """The register behind three blocks from `at` on; the caller checks bounds."""
-    second = _uint64(0)
-    third = _uint64(0)
+    second = uint64(0)
+    third = uint64(0)
     for place in range(at, at + block, 8):
         register = sum_of_word(register, word_at(data, place))
         second = sum_of_word(second, word_at(data, place + block))
@@ -239,7 +238,7 @@ def _sum_of_three(register: Any, data: Any, at: int, block: int, table: Any) -> 
     return behind(table, behind(table, register) ^ second) ^ third
 
 
-@compiled(types.uint64(types.uint64, _input, types.int64, types.int64))
+@compiled(types.uint64(types.uint64, INPUT, types.int64, types.int64))
 def summed(register: Any, data: Any, start: int, end: int) -> Any:
     """The sum's register behind data[start:end]."""
     if not 0 <= start <= end <= len(data):
@@ -258,20 +257,20 @@ def summed(register: Any, data: Any, start: int, end: int) -> Any:
         register = sum_of_word(register, word_at(data, at))
         at += 8
     while at < end:
-        low = (register ^ _uint64(data[at])) & _uint64(0xFF)
+        low = (register ^ uint64(data[at])) & uint64(0xFF)
         # The last byte of a word stands before no zeros but its own.
-        register = _OF_BYTE[7, low] ^ (register >> _uint64(8))
+        register = _OF_BYTE[7, low] ^ (register >> uint64(8))
         at += 1
     return register
 
 
-@compiled(types.uint64(_input, types.int64, types.int64))
+@compiled(types.uint64(INPUT, types.int64, types.int64))
 def crc32c(data: Any, start: int, end: int) -> Any:
     """The checksum of data[start:end]."""
-    return summed(_uint64(_ALL_ONES), data, start, end) ^ _uint64(_ALL_ONES)
+    return summed(uint64(ALL_ONES), data, start, end) ^ uint64(ALL_ONES)
 
 
-@compiled(types.int64(_input, _int64s, _plan))
+@compiled(types.int64(INPUT, INT64S, TABLE))
 def walk_plain(data: Any, state: Any, plan: Any) -> int:
     """Go past the next batches that are nothing special, and put them into the plan; their number.
 
@@ -295,7 +294,7 @@ def walk_plain(data: Any, state: Any, plan: Any) -> int:
         base_offset = big_endian(data, at, 8)
         length = big_endian(data, at + 8, 4)
         attributes = big_endian(data, at + ATTRIBUTES_AT, 2)
-        last_delta = big_endian(data, at + _LAST_OFFSET_DELTA_AT, 4)
+        last_delta = big_endian(data, at + LAST_OFFSET_DELTA_AT, 4)
         end = at + LENGTH_OVERHEAD + length
         if (
             data[at + MAGIC_AT] != MAGIC
@@ -304,19 +303,19 @@ def walk_plain(data: Any, state: Any, plan: Any) -> int:
             or end > size
             or not first_offset <= base_offset < end_offset
             or last_delta < 0
-            or last_delta >= _LARGEST_INT64 - base_offset
+            or last_delta >= LARGEST_INT64 - base_offset
         ):
             break
         if checks:
-            told = big_endian(data, at + CRC_AT, 4) & _ALL_ONES
-            if _uint64(told) != crc32c(data, at + ATTRIBUTES_AT, end):
+            told = big_endian(data, at + CRC_AT, 4) & ALL_ONES
+            if uint64(told) != crc32c(data, at + ATTRIBUTES_AT, end):
                 break
         plan[count, PLAN_HEADER] = at
         plan[count, PLAN_START] = at + HEADER_SIZE
         plan[count, PLAN_END] = end
         count += 1
-        claimed = big_endian(data, at + _RECORD_COUNT_AT, 4)
-        records += max(0, min(claimed, length // _SMALLEST_RECORD))
+        claimed = big_endian(data, at + RECORD_COUNT_AT, 4)
+        records += max(0, min(claimed, length // SMALLEST_RECORD))
         at = end
     state[WALK_POSITION] = at
     state[WALK_RECORDS] = records

@@ -25,6 +25,7 @@ from ottla.record.batch import (
     LENGTH_OVERHEAD,
     MAGIC,
     MAGIC_AT,
+    PRODUCER_ID_AT,
     TRANSACTIONAL_BIT,
     records,
 )
@@ -34,8 +35,6 @@ from ottla.record.errors import CorruptBatch, InvalidBatch, InvalidRecord, Unsup
 # Base offset, length, magic, checksum, attributes, last offset delta, record count.
 _FIELDS = struct.Struct(">qi4xbIhi30xi")
 _PRODUCER_ID = struct.Struct(">q")
-_PRODUCER_ID_AT = 43
-SMALLEST_RECORD = 7  # bytes
 _LEGACY_OVERHEAD = 12  # offset and size of a message in the old formats
 _SMALLEST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 _LARGEST_OFFSET = 2**63 - 1
@@ -139,7 +138,7 @@ class Walk:
         self, at: int, end: int, base_offset: int, last_offset: int, has_data: bool
     ) -> bool:
         """Whether a transactional batch is to be seen; keeps track of what is being aborted."""
-        (producer_id,) = _PRODUCER_ID.unpack_from(self._view, at + _PRODUCER_ID_AT)
+        (producer_id,) = _PRODUCER_ID.unpack_from(self._view, at + PRODUCER_ID_AT)
         while self._to_begin and self._to_begin[-1].first_offset <= last_offset:
             self._aborting.add(self._to_begin.pop().producer_id)
         if has_data:
