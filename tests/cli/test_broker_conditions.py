@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from ottla.cli import record_reader, record_writer
 from ottla.cli.app import app
 from ottla.cli.failures import Failure
-from ottla.cli.input_blocks import Block
-from ottla.cli.record_lines import RecordLines
+from ottla.cli.records import reader as record_reader
+from ottla.cli.records import writer as record_writer
+from ottla.cli.records.input_blocks import Block
+from ottla.cli.records.lines import RecordLines
 from ottla.testing import BrokerProcess
 
 TIMEOUT = 60

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ottla import Consumer, Producer
-from ottla.cli import record_reader
 from ottla.cli.app import app
+from ottla.cli.records import reader as record_reader
 from ottla.testing import BrokerProcess
 
 Run = Callable[..., Result]

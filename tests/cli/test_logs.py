@@ -17,11 +17,11 @@ from ottla.record.codecs import Codec
 from ottla.record.control import build_end_of_transaction
 from ottla.record.legacy import build_message_set
 from ottla.storage.checkpoints import write_offsets, write_partition_metadata
+from ottla.storage.index.offset_index import OffsetIndex
+from ottla.storage.index.time_index import TimeIndex
+from ottla.storage.index.transaction_index import TransactionIndex
 from ottla.storage.leader_epochs import LeaderEpochs
-from ottla.storage.offset_index import OffsetIndex
 from ottla.storage.producer_state import ProducerStates
-from ottla.storage.time_index import TimeIndex
-from ottla.storage.transaction_index import TransactionIndex
 
 Run = Callable[..., Result]
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.cli.failures import Failure
-from ottla.cli.input_blocks import Block
-from ottla.cli.json_columns import columns_of_json
-from ottla.cli.record_lines import RecordLines
-from ottla.cli.record_text import OutgoingRecord
+from ottla.cli.records.input_blocks import Block
+from ottla.cli.records.json_columns import columns_of_json
+from ottla.cli.records.lines import RecordLines
+from ottla.cli.records.text import OutgoingRecord
 
 TEXT = st.text(max_size=8)
 OPTIONAL = st.none() | TEXT
@@ -168,8 +168,8 @@ def test_pandas_is_not_imported_for_it(options: str) -> None:
     """It takes as long as sending half a million lines."""
     code = f"""if True:
         import sys
-        from ottla.cli.input_blocks import Block
-        from ottla.cli.record_lines import RecordLines
+        from ottla.cli.records.input_blocks import Block
+        from ottla.cli.records.lines import RecordLines
         lines = RecordLines({options}, partition=0)
         batch, failure = lines.columns(1, Block(b'{{"value":"a"}}\\n' * 9 + b'{{"value":"b"}}', b'\\n'))
         assert (batch.num_rows, failure) == (10, None)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.cli.failures import Failure, Misuse
-from ottla.cli.record_text import IncomingRecord, record_from_json, record_to_json, unescape
+from ottla.cli.records.text import IncomingRecord, record_from_json, record_to_json, unescape
 
 _BYTES = (
     st.none()

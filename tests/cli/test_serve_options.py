@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from ottla.cli import serve
 from ottla.cli.app import app
-from ottla.cli.serve import OPTIONS, ServeArguments, parse
-from ottla.server.config import BrokerConfig, load
+from ottla.cli.commands import serve
+from ottla.cli.commands.serve import OPTIONS, ServeArguments, parse
+from ottla.server.configuration.broker_config import BrokerConfig, load
 
 Run = Callable[..., Result]
 
@@ -171,5 +171,5 @@ main.main()
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     loaded = done.stdout.split()
-    assert "ottla.server.config" in loaded
+    assert "ottla.server.configuration.broker_config" in loaded
     assert [name for name in loaded if name.partition(".")[0] in HEAVY] == []

@@ -16,7 +16,7 @@ from wire_kit.asynchronous import run_if_coroutine
 from wire_kit.kafka import Kafka
 from wire_kit.older import OlderBroker
 
-from ottla.client.admin import Admin
+from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
 
 

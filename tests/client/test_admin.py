@@ -11,16 +11,16 @@ import pytest
 from wire_kit.kafka import Kafka
 
 from ottla import Admin, AsyncAdmin
-from ottla.client.admin_access import (
+from ottla.client.admin.access import (
     Acl,
     AclFilter,
     AclOperation,
     AclResource,
     ClientQuota,
 )
-from ottla.client.admin_configs import Resource, SettingSource
-from ottla.client.admin_offsets import CommittedOffset
-from ottla.client.admin_topics import NewTopic
+from ottla.client.admin.configs import Resource, SettingSource
+from ottla.client.admin.offsets import CommittedOffset
+from ottla.client.admin.topics import NewTopic
 from ottla.client.errors import (
     ConfigurationError,
     Failures,

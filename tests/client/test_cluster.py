@@ -14,7 +14,7 @@ import pytest
 from wire_kit.kafka import SASL_PLAINTEXT, USER, Kafka
 from wire_kit.scripted import Asked, serving
 
-from ottla.client.admin import AsyncAdmin
+from ottla.client.admin.client import AsyncAdmin
 from ottla.client.cluster import (
     CONTROLLER,
     Broker,
@@ -23,7 +23,7 @@ from ottla.client.cluster import (
     CoordinatorKind,
     LeaderOf,
 )
-from ottla.client.configuration import ClientSettings, read_settings
+from ottla.client.configuration.clients import ClientSettings, read_settings
 from ottla.client.errors import (
     AuthenticationError,
     BrokerError,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from wire_kit.certificates import Certificates
 
-from ottla.client.configuration import (
+from ottla.client.configuration.clients import (
     NO_MEANING,
     AdminSettings,
     ClientSettings,
@@ -19,8 +19,8 @@ from ottla.client.configuration import (
     parse_servers,
     read_settings,
 )
-from ottla.client.configuration_jaas import parse_jaas
-from ottla.client.configuration_options import options_of
+from ottla.client.configuration.jaas import parse_jaas
+from ottla.client.configuration.options import options_of
 from ottla.client.errors import ConfigurationError
 from ottla.wire.sasl import OAuthBearer, Plain, Scram
 

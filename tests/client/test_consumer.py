@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from consumer_kit.writing import NOW, values, write, write_values
 
 from ottla import Admin, AsyncConsumer, Consumer
-from ottla.client.admin_offsets import CommittedOffset
+from ottla.client.admin.offsets import CommittedOffset
 from ottla.client.errors import (
     ClientClosed,
     ConfigurationError,

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from consumer_kit.writing import write_values
 
 from ottla import Admin, Consumer, Producer
-from ottla.client.admin_offsets import CommittedOffset
+from ottla.client.admin.offsets import CommittedOffset
 from ottla.client.consumer.classic import ClassicMembership
 from ottla.client.consumer.commits import Commits
 from ottla.client.consumer.next_generation import NextGenerationMembership

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ottla import Admin, AsyncAdmin, AsyncConsumer, Consumer
-from ottla.client.admin_configs import Resource
-from ottla.client.admin_topics import NewTopic
+from ottla.client.admin.configs import Resource
+from ottla.client.admin.topics import NewTopic
 from ottla.client.naming import by_partition, names_of, partition_of, partitions_of
 from ottla.client.positions import TopicPartition
 from ottla.testing import BrokerProcess

@@ -11,7 +11,7 @@ import pytest
 from collect_kit import Collecting, wait_until
 
 from ottla import Admin
-from ottla.client.admin_configs import Resource
+from ottla.client.admin.configs import Resource
 from ottla.client.errors import TopicNotFound
 from ottla.pipeline.collect import KeyChoice, NameTaken, Unreadable, following
 from ottla.pipeline.collect.lines import END_HEADER, PART_HEADER

@@ -31,7 +31,7 @@ from ottla.record.batch import Codec, check_batch, check_produced, headers, reco
 from ottla.record.errors import InvalidBatch
 from ottla.record.legacy import downgrade, messages, upgrade
 from ottla.record.recompress import recompress, validate_records
-from ottla.server import jobs
+from ottla.server.disk import worker_jobs as jobs
 
 LIMIT = 1 << 20
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "interop"))
 from interop_kit import toolchain
 from wire_kit.kafka import running_kafka
 
-from ottla.client.admin import Admin
+from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ottla import Admin, Consumer, Producer
-from ottla.pipeline import archive_merging
-from ottla.pipeline.archive import ArchiveOptions, Archiving, archiving
-from ottla.pipeline.archive_folder import ArchiveError
+from ottla.pipeline.archive import merging as archive_merging
+from ottla.pipeline.archive.folder import ArchiveError
+from ottla.pipeline.archive.job import ArchiveOptions, Archiving, archiving
 from ottla.testing import BrokerProcess
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -159,7 +159,7 @@ def rows_of(options: ArchiveOptions) -> Rows:
             frame = polars.read_delta(str(options.folder.rows))
             return _sorted(frame.select(COLUMNS).to_arrow().to_pylist())
         case "iceberg":
-            from ottla.pipeline.archive_iceberg import catalogue
+            from ottla.pipeline.archive.iceberg import catalogue
 
             table = catalogue(options.root).load_table(("ottla", options.topic))
             return _sorted(table.scan(selected_fields=COLUMNS).to_arrow().to_pylist())

@@ -16,8 +16,10 @@ import duckdb
 import polars
 import pytest
 
-from ottla.pipeline import archive_merging, archive_rows, durable_files
-from ottla.pipeline.archive_folder import (
+from ottla.pipeline import durable_files
+from ottla.pipeline.archive import merging as archive_merging
+from ottla.pipeline.archive import rows as archive_rows
+from ottla.pipeline.archive.folder import (
     ArchivedFile,
     ArchiveError,
     ArchiveFolder,
@@ -25,7 +27,7 @@ from ottla.pipeline.archive_folder import (
     Name,
     Spans,
 )
-from ottla.pipeline.archive_merging import worthwhile
+from ottla.pipeline.archive.merging import worthwhile
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

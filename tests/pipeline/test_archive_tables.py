@@ -11,9 +11,9 @@ import polars
 import pytest
 from deltalake import DeltaTable, TableFeatures
 
-from ottla.pipeline.archive_delta import DeltaFiles
-from ottla.pipeline.archive_iceberg import IcebergFiles, catalogue
-from ottla.pipeline.restore_tables import TableError, table_files
+from ottla.pipeline.archive.delta import DeltaFiles
+from ottla.pipeline.archive.iceberg import IcebergFiles, catalogue
+from ottla.pipeline.restore.tables import TableError, table_files
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ottla import Producer
-from ottla.client.admin import Admin
+from ottla.client.admin.client import Admin
 from ottla.client.errors import ClusterUnreachable, TimedOut, TopicNotFound
 from ottla.client.positions import TopicPartition
 from ottla.testing import BrokerProcess, free_port

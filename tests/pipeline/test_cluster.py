@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ottla import Producer
-from ottla.client.admin import Admin
+from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

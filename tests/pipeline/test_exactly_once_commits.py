@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ottla import Producer
-from ottla.client.admin import Admin
+from ottla.client.admin.client import Admin
 from ottla.client.errors import Fenced
 from ottla.client.loop import background_loop
 from ottla.testing import BrokerProcess
@@ -347,7 +347,7 @@ def test_two_phases_outlive_timeouts(tmp_path: Path, topic: str) -> None:
 
 
 def test_decisions_are_kept_in_a_compacted_topic(query: Query, admin: Admin) -> None:
-    from ottla.client.admin_configs import Resource
+    from ottla.client.admin.configs import Resource
 
     run = query.run()
     run.commit(0, run.tasks("a"))

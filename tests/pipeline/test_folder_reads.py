@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla import Producer
-from ottla.client.admin import Admin
+from ottla.client.admin.client import Admin
 from ottla.client.positions import TopicPartition
 from ottla.record.batch import Record, build_batch
 from ottla.record.control import build_end_of_transaction

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ottla import Producer
-from ottla.client.admin import Admin
-from ottla.pipeline import java
+from ottla.client.admin.client import Admin
+from ottla.pipeline.spark import java
 from ottla.testing import BrokerProcess
 
 

@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ottla import Admin, Consumer, Producer
-from ottla.client.admin_configs import Resource
+from ottla.client.admin.configs import Resource
 from ottla.client.positions import TopicPartition
-from ottla.pipeline import mirror_offsets
-from ottla.pipeline.mirror import MirrorError, Mirroring, MirrorOptions, mirroring
-from ottla.pipeline.mirror_offsets import Boundaries, Boundary
+from ottla.pipeline.mirror import offsets as mirror_offsets
+from ottla.pipeline.mirror.job import MirrorError, Mirroring, MirrorOptions, mirroring
+from ottla.pipeline.mirror.offsets import Boundaries, Boundary
 from ottla.testing import BrokerProcess
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -16,8 +16,8 @@ import pytest
 
 from ottla import Admin, Consumer, Producer
 from ottla.client.errors import OttlaError
-from ottla.pipeline import weblogs
-from ottla.pipeline.weblogs_traffic import Traffic
+from ottla.pipeline.weblogs import job as weblogs
+from ottla.pipeline.weblogs.traffic import Traffic
 from ottla.testing import BrokerProcess
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

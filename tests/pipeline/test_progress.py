@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from ottla.pipeline.progress import QueryFailed, show, show_all, stop_signals, wait, watching
-from ottla.pipeline.session import log_file
-from ottla.pipeline.spark_errors import error_sentence
+from ottla.pipeline.spark.errors import error_sentence
+from ottla.pipeline.spark.progress import QueryFailed, show, show_all, stop_signals, wait, watching
+from ottla.pipeline.spark.session import log_file
 from pyspark_ottla.errors import DataLost
 
 FRAMES = """Traceback (most recent call last):

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ottla import Admin, Consumer
-from ottla.client.admin_configs import Resource
-from ottla.pipeline import restore as restoring
-from ottla.pipeline.restore import RestoreOptions, Rounds, restore
-from ottla.pipeline.restore_tables import Span, TableError, table_files
+from ottla.client.admin.configs import Resource
+from ottla.pipeline.restore import job as restoring
+from ottla.pipeline.restore.job import RestoreOptions, Rounds, restore
+from ottla.pipeline.restore.tables import Span, TableError, table_files
 from ottla.testing import BrokerProcess
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

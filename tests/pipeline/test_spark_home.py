@@ -10,10 +10,10 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla.client.admin import Admin
-from ottla.pipeline import spark_home
-from ottla.pipeline.session import use_in_this_thread
-from ottla.pipeline.spark_home import light_home
+from ottla.client.admin.client import Admin
+from ottla.pipeline.spark import home as spark_home
+from ottla.pipeline.spark.home import light_home
+from ottla.pipeline.spark.session import use_in_this_thread
 from ottla.testing import BrokerProcess
 
 INSTALLED = Path(pyspark.__file__).parent

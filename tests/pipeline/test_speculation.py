@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.admin import Admin
+from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

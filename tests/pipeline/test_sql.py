@@ -14,12 +14,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla import Consumer, Producer
-from ottla.cli.sql_prompt import _statement_end
-from ottla.client.admin import Admin
-from ottla.pipeline.json_fields import json_fields
-from ottla.pipeline.progress import wait
-from ottla.pipeline.sql import TopicTables, UnknownTable
-from ottla.pipeline.sql_targets import follow_to_functions, follow_to_topic
+from ottla.cli.sql.prompt import _statement_end
+from ottla.client.admin.client import Admin
+from ottla.pipeline.spark.progress import wait
+from ottla.pipeline.sql.json_fields import json_fields
+from ottla.pipeline.sql.tables import TopicTables, UnknownTable
+from ottla.pipeline.sql.targets import follow_to_functions, follow_to_topic
 from ottla.testing import BrokerProcess
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from ottla import Consumer, Producer
-from ottla.client.admin import Admin
+from ottla.client.admin.client import Admin
 from ottla.client.errors import ClusterUnreachable, TimedOut, TopicNotFound
 from ottla.client.positions import TopicPartition
 from ottla.testing import BrokerProcess, free_port

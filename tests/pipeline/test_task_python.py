@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.task_python import settings_for_sent_python
+from ottla.pipeline.spark.task_python import settings_for_sent_python
 
 
 @pytest.mark.parametrize("python", ["python3", "/opt/ottla/bin/python", "./here/bin/python"])

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "client"))
 from formats_kit.registry import Registry, running_registry
 
 from ottla import Producer
-from ottla.client.admin import Admin
+from ottla.client.admin.client import Admin
 from ottla.client.formats import (
     ArrowFormat,
     AvroFormat,

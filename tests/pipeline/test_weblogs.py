@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ottla import Consumer, Producer
-from ottla.pipeline.weblogs import Weblogs, alerts, minutes, requests
-from ottla.pipeline.weblogs_traffic import Traffic
+from ottla.pipeline.weblogs.job import Weblogs, alerts, minutes, requests
+from ottla.pipeline.weblogs.traffic import Traffic
 from ottla.testing import BrokerProcess
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from ottla import Consumer
-from ottla.client.admin import Admin
+from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
 from pyspark_ottla import write_batches
 

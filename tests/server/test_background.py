@@ -23,8 +23,8 @@ from server_kit.calls import (
 from server_kit.wire import Wire
 
 from ottla.protocol.messages.produce import ProduceResponse
-from ottla.server import clockwork
 from ottla.server.broker import Broker
+from ottla.server.upkeep import periodic as clockwork
 from ottla.storage.logs import Logs
 
 StartBroker = Callable[..., BrokerThread]

@@ -28,9 +28,9 @@ from server_kit.wire import Wire
 
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsResponse
-from ottla.server import reads
+from ottla.server.disk import reads
 from ottla.storage.files import Files
-from ottla.storage.maps import SHARED_MAPS
+from ottla.storage.index.maps import SHARED_MAPS
 
 PAGE = 4096
 START = now_ms()

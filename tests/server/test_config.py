@@ -14,10 +14,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.server.config import BrokerConfig, ConfigurationError, check_dynamic, load
-from ottla.server.config_listeners import Listener
-from ottla.server.config_settings import BROKER_SETTINGS, DIFFERENT_DEFAULTS, FAMILIES, SECTIONS
-from ottla.server.config_sources import (
+from ottla.server.configuration.broker_config import (
+    BrokerConfig,
+    ConfigurationError,
+    check_dynamic,
+    load,
+)
+from ottla.server.configuration.broker_settings import (
+    BROKER_SETTINGS,
+    DIFFERENT_DEFAULTS,
+    FAMILIES,
+    SECTIONS,
+)
+from ottla.server.configuration.ignored_settings import WITHOUT_MEANING
+from ottla.server.configuration.listeners import Listener
+from ottla.server.configuration.sources import (
     Assignment,
     merge,
     read_environment,
@@ -26,7 +37,6 @@ from ottla.server.config_sources import (
     read_toml,
     setting_name,
 )
-from ottla.server.config_without_meaning import WITHOUT_MEANING
 from ottla.storage.config import LOG_BROKER_SETTINGS, LogConfig
 from ottla.storage.settings import BrokerLayers, InvalidSetting, Scope, SettingType, Source
 
@@ -758,16 +768,16 @@ def test_loading_imports_nothing_heavy(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("num.partitions=2\n")
     program = (
-        "import sys, ottla.server.config as c; c.load(sys.argv[1], environment={});"
+        "import sys, ottla.server.configuration.broker_config as c; c.load(sys.argv[1], environment={});"
         "print(*sys.modules)"
     )
     loaded = subprocess.run(
         [sys.executable, "-c", program, str(file)], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert "ottla.server.config_settings" in loaded
+    assert "ottla.server.configuration.broker_settings" in loaded
     heavy = {"asyncio", "tomllib", "socket", "pathlib", "difflib", "confluent_kafka", "numpy"}
     assert not heavy & set(loaded)
-    assert "ottla.server.config_without_meaning" not in loaded
+    assert "ottla.server.configuration.ignored_settings" not in loaded
 
 
 def test_the_documentation_is_up_to_date() -> None:

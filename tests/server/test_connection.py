@@ -29,8 +29,8 @@ from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceResponse
-from ottla.server import connection as connection_module
-from ottla.server import reactor as reactor_module
+from ottla.server.network import connection as connection_module
+from ottla.server.network import reactor as reactor_module
 
 MIB = 1 << 20
 

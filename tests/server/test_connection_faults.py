@@ -27,12 +27,12 @@ from server_kit.wire import Wire
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceResponse
-from ottla.server import connection as connection_module
-from ottla.server import reactor as reactor_module
-from ottla.server import workers as workers_module
 from ottla.server.broker import Broker
-from ottla.server.connection import Connection
+from ottla.server.disk import workers as workers_module
 from ottla.server.handlers import fetch as fetch_module
+from ottla.server.network import connection as connection_module
+from ottla.server.network import reactor as reactor_module
+from ottla.server.network.connection import Connection
 
 MIB = 1 << 20
 
@@ -348,7 +348,7 @@ def test_a_bug_in_a_waiting_fetch_costs_one_connection(
 def test_a_bug_in_a_lane_fails_one_append(
     inside: BrokerThread, wire: Wire, complaints: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ottla.server import jobs
+    from ottla.server.disk import worker_jobs as jobs
 
     topic = create_topic(wire, compression_type="lz4")
     real = jobs.prepare_batch

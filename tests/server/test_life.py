@@ -64,7 +64,7 @@ HEAVY = [
     "ottla.coordinator.transactions.shard",
     "ottla.record.legacy",
     "ottla.record.recompress",
-    "ottla.server.jobs",
+    "ottla.server.disk.worker_jobs",
     "ottla.testing",
 ]
 

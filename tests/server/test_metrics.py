@@ -15,7 +15,7 @@ from server_kit.calls import batch_of, create_topic, fill
 
 from ottla import Consumer, Producer
 from ottla.server.broker import CannotStart
-from ottla.server.metrics import FAMILIES, SAMPLES_AT_ONCE, label
+from ottla.server.observability.metrics import FAMILIES, SAMPLES_AT_ONCE, label
 
 TOOL = Path(__file__).parents[2] / "tools" / "metrics_table.py"
 
@@ -181,8 +181,8 @@ def test_an_address_that_is_taken(tmp_path) -> None:
 
 
 def test_a_setting_that_is_no_address() -> None:
-    from ottla.server.config import load
-    from ottla.server.config_sources import ConfigurationError
+    from ottla.server.configuration.broker_config import load
+    from ottla.server.configuration.sources import ConfigurationError
 
     with pytest.raises(ConfigurationError, match=r"metrics.listener.*HOST:PORT"):
         load(environment={}, assignments=["metrics.listener=nowhere"])

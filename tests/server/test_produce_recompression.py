@@ -184,7 +184,7 @@ def test_bombs_are_bounded(
     wire: Wire, connect: Callable[[], Wire], codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Little on the wire, very much inside. Others are served while a worker is at it."""
-    from ottla.server import workers
+    from ottla.server.disk import workers
 
     monkeypatch.setattr(workers, "DECOMPRESSED_LIMIT", 16 << 20)
     topic = create_topic(wire, compression_type="uncompressed")

@@ -18,8 +18,8 @@ from server_kit.wire import Wire
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server import broker as broker_module
-from ottla.server.lanes import Lanes
-from ottla.server.workers import Workers
+from ottla.server.disk.lanes import Lanes
+from ottla.server.disk.workers import Workers
 from ottla.storage.checkpoints import CLEAN_SHUTDOWN
 from ottla.storage.log import Log
 
@@ -120,7 +120,7 @@ def test_worker_processes_do_not_import_the_program(tmp_path: Path) -> None:
     program.write_text(
         "import asyncio, os, sys\n"
         "open(sys.argv[1], 'a').write('imported\\n')\n"
-        "from ottla.server.workers import Workers\n"
+        "from ottla.server.disk.workers import Workers\n"
         "async def main():\n"
         "    workers = Workers(asyncio.get_running_loop(), 1)\n"
         "    print(os.getpid(), await workers.run(os.getpid))\n"

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ottla.storage.errors import CorruptIndex
 from ottla.storage.files import Files
-from ottla.storage.maps import Maps
-from ottla.storage.offset_index import OffsetIndex
+from ottla.storage.index.maps import Maps
+from ottla.storage.index.offset_index import OffsetIndex
 
 # 00000000000000001462.index of a transactional topic, as Kafka 4.3.1 wrote it.
 KAFKA_BASE = 1462

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ottla.storage import recovery, replay
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import CorruptLog
 from ottla.storage.files import Files
 from ottla.storage.log import COORDINATOR, Log
+from ottla.storage.recovery import load as recovery
+from ottla.storage.recovery import replay
 from ottla.storage.segment import Segment, segment_name
 from ottla.storage.verify import verify_log
 from ottla.testing.faulty_files import Disk, FaultyFiles

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.storage import replay
 from ottla.storage.config import LogConfig
 from ottla.storage.log import COORDINATOR, Log
+from ottla.storage.recovery import replay
 from ottla.testing.logs import NOW, LogMaker, a_batch, a_marker, close_cleanly
 
 LARGE = b"x" * 100_000

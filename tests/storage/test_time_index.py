@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.storage.errors import CorruptIndex
-from ottla.storage.maps import Maps
-from ottla.storage.time_index import NO_TIMESTAMP, TimeIndex
+from ottla.storage.index.maps import Maps
+from ottla.storage.index.time_index import NO_TIMESTAMP, TimeIndex
 
 # 00000000000000001462.timeindex of a transactional topic, as Kafka 4.3.1 wrote it.
 KAFKA_BASE = 1462

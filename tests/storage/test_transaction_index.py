@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ottla.storage.errors import CorruptIndex
 from ottla.storage.files import Files
-from ottla.storage.maps import Maps
-from ottla.storage.transaction_index import AbortedTransaction, TransactionIndex
+from ottla.storage.index.maps import Maps
+from ottla.storage.index.transaction_index import AbortedTransaction, TransactionIndex
 
 # 00000000000000001462.txnindex of a transactional topic, as Kafka 4.3.1 wrote it.
 KAFKA_BASE = 1462

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import pytest
 from wire_kit.kafka import SASL_PLAINTEXT, Kafka
 
-from ottla.client.configuration import ClientSettings, read_settings
+from ottla.client.configuration.clients import ClientSettings, read_settings
 from ottla.wire.connection import Connection
 from ottla.wire.errors import AuthenticationFailed
 from ottla.wire.oidc import ClientCredentials, KeptToken, expiry_of

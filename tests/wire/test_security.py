@@ -20,7 +20,7 @@ from wire_kit.kafka import (
     Kafka,
 )
 
-from ottla.client.configuration import ClientSettings, read_settings
+from ottla.client.configuration.clients import ClientSettings, read_settings
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.wire.connection import Connection
 from ottla.wire.errors import AuthenticationFailed, ConnectFailed, TlsFailed

@@ -14,14 +14,15 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from ottla.cli import (
+from ottla.cli.cleanup import close_all
+from ottla.cli.commands import (
     archive,
     collect,
     configs,
     consume,
     demo,
     groups,
-    logs,
+    log,
     mirror,
     pipelines,
     produce,
@@ -30,7 +31,6 @@ from ottla.cli import (
     topics,
     transactions,
 )
-from ottla.cli.closing import close_all
 from ottla.cli.failures import FAILED, INTERRUPTED, PIPE_CLOSED, Failure
 from ottla.cli.options import Json, help_group
 from ottla.cli.output import note, write_document, write_line
@@ -120,7 +120,7 @@ app.command("demo")(demo.demo)
 app.add_typer(configs.app, name="config")
 app.add_typer(groups.app, name="group")
 app.add_typer(transactions.app, name="transaction")
-app.add_typer(logs.app, name="log")
+app.add_typer(log.app, name="log")
 
 
 @app.command()

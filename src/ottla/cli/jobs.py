@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.closing import close_at_end
+from ottla.cli.cleanup import close_at_end
 from ottla.cli.failures import Misuse
 
 if TYPE_CHECKING:
-    from ottla.client.admin import Admin
+    from ottla.client.admin.client import Admin
 
 # What these jobs shuffle is little, and every task costs a fraction of a second.
 PRESET = {"spark.sql.shuffle.partitions": "8", "spark.ui.enabled": "false"}
@@ -39,9 +39,9 @@ def check_master(master: str | None) -> None:
 
 def connect(client: dict[str, str], *topics: str) -> Admin:
     """A cluster, for the time of the command; tells at once if it or a topic is not there."""
-    from ottla.cli.cluster import REQUEST_TIMEOUT
-    from ottla.cli.telling import telling
-    from ottla.client.admin import Admin
+    from ottla.cli.cluster_admin import REQUEST_TIMEOUT
+    from ottla.cli.cluster_failures import telling
+    from ottla.client.admin.client import Admin
 
     admin = Admin(client, default_api_timeout_ms=REQUEST_TIMEOUT * 1000)
     close_at_end(admin.close)

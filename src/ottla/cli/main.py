@@ -15,7 +15,7 @@ COMPLETION_VARIABLE = "_OTTLA_COMPLETE"
 def main() -> None:
     words = sys.argv[1:]
     if words[:1] == ["serve"] and COMPLETION_VARIABLE not in os.environ:
-        from ottla.cli import serve
+        from ottla.cli.commands import serve
 
         arguments = serve.parse(words[1:])
         if arguments is not None:

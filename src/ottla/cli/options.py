@@ -20,7 +20,7 @@ def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of topics for the shell; nothing at all when no broker answers."""
     server = ctx.params.get("server") or DEFAULT_SERVER
     try:
-        from ottla.cli.cluster import Cluster
+        from ottla.cli.cluster_admin import Cluster
 
         topics = Cluster(server, _COMPLETION_PATIENCE).topics()
     except Failure:

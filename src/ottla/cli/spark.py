@@ -48,7 +48,7 @@ SourceOptions = Annotated[
 def warming(work: Callable[[], object]) -> Iterator[None]:
     """Have Spark made ready beside what is done meanwhile. What is wrong with it is not told here: the
     first query will."""
-    from ottla.pipeline.spark_errors import is_of_spark
+    from ottla.pipeline.spark.errors import is_of_spark
 
     def warm() -> None:
         try:
@@ -78,7 +78,7 @@ def spark_session(
     that file where it may say more.
     """
     chosen = {**(preset or {}), **parse_assignments(settings or [], "--conf")}
-    from ottla.pipeline.session import log_file, running_session, session
+    from ottla.pipeline.spark.session import log_file, running_session, session
 
     with telling_spark():
         running = running_session()
@@ -100,7 +100,7 @@ def spark_session(
 
 def _elsewhere() -> dict[str, str]:
     """Spark makes a folder for tables wherever a program is started; commands have no use for it."""
-    from ottla.pipeline.session import state_folder
+    from ottla.pipeline.spark.session import state_folder
 
     return {"spark.sql.warehouse.dir": (state_folder() / "warehouse").absolute().as_uri()}
 
@@ -111,7 +111,7 @@ def starting_session(command: str, preset: Mapping[str, str]) -> Iterator[Future
 
     Raises what the start raises, if nobody has asked for it until the end.
     """
-    from ottla.pipeline.session import log_file, session
+    from ottla.pipeline.spark.session import log_file, session
 
     silence_pyspark()
     log = log_file(command)
@@ -128,10 +128,10 @@ def starting_session(command: str, preset: Mapping[str, str]) -> Iterator[Future
 def telling_spark(log: Path | None = None) -> Iterator[None]:
     """Whatever Spark, Java or the client raise inside leaves as a Failure of one sentence."""
     from ottla.client.errors import OttlaError
-    from ottla.pipeline.java import JavaMissing
-    from ottla.pipeline.progress import QueryFailed
-    from ottla.pipeline.session import SparkMissing
-    from ottla.pipeline.spark_errors import error_sentence, is_of_spark
+    from ottla.pipeline.spark.errors import error_sentence, is_of_spark
+    from ottla.pipeline.spark.java import JavaMissing
+    from ottla.pipeline.spark.progress import QueryFailed
+    from ottla.pipeline.spark.session import SparkMissing
 
     try:
         yield

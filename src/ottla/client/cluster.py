@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Protocol, TypeVar
 
-from ottla.client.configuration import ClientSettings
+from ottla.client.configuration.clients import ClientSettings
 from ottla.client.connections import Connections
 from ottla.client.deadline import Deadline
 from ottla.client.errors import (

@@ -11,7 +11,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from ottla.client.configuration import ClientSettings
+from ottla.client.configuration.clients import ClientSettings
 from ottla.client.errors import ClientClosed
 from ottla.client.metadata import Node
 from ottla.wire.connection import Connection

@@ -1,5 +1,5 @@
 """Data pipelines on Spark: the session that everything runs in."""
 
-from ottla.pipeline.session import session
+from ottla.pipeline.spark.session import session
 
 __all__ = ["session"]

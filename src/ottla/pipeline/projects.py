@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.client.errors import OttlaError
-from ottla.pipeline.progress import watching
-from ottla.pipeline.session import (
+from ottla.pipeline.spark.errors import sentence_in
+from ottla.pipeline.spark.progress import watching
+from ottla.pipeline.spark.session import (
     CONNECT,
     LOCAL,
     SparkMissing,
@@ -30,7 +31,6 @@ from ottla.pipeline.session import (
     start_jvm,
     worker_settings,
 )
-from ottla.pipeline.spark_errors import sentence_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

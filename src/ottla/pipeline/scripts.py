@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ottla.pipeline.progress import wait, watching
-from ottla.pipeline.session import (
+from ottla.pipeline.spark.progress import wait, watching
+from ottla.pipeline.spark.session import (
     LOCAL,
     Defaults,
     defaults,

@@ -62,7 +62,7 @@ class Partition:
         self.index = state.index
         self.waiters: set[Waiter] = set()
         # Where appends queue up while the disk is slow or a batch is being recompressed
-        # (server/lanes.py); None means that an append may be done at once.
+        # (server/disk/lanes.py); None means that an append may be done at once.
         self.lane: object | None = None
         # A topic of the coordinators' own, which clients may not write to.
         self.internal = False

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.frame import frame_response
 from ottla.protocol.message import MalformedMessage, Message
-from ottla.server.connection import Connection, MalformedRequest
-from ottla.server.timings import Timings
+from ottla.server.network.connection import Connection, MalformedRequest
+from ottla.server.observability.timings import Timings
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker

@@ -31,25 +31,26 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.frame import frame_response
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from ottla.server import handlers, strays
+from ottla.server import handlers
 from ottla.server.api import Api
-from ottla.server.clockwork import Clockwork
-from ottla.server.compaction import Compactor
-from ottla.server.config_rules import Rules
-from ottla.server.connection import Connection
-from ottla.server.coordinators import Coordinators
+from ottla.server.configuration.rules import Rules
+from ottla.server.coordination.coordinators import Coordinators
+from ottla.server.coordination.group_callers import GROUP_VERSION
+from ottla.server.coordination.internal_topics import OFFSETS, TRANSACTIONS, ensure_internal_topic
+from ottla.server.coordination.markers import Markers
+from ottla.server.coordination.metadata_view import ImageView
+from ottla.server.coordination.producer_ids import ProducerIds
 from ottla.server.delayed import Wakeups
-from ottla.server.group_callers import GROUP_VERSION
-from ottla.server.internal_topics import OFFSETS, TRANSACTIONS, ensure_internal_topic
-from ottla.server.lanes import Lanes
-from ottla.server.markers import Markers
-from ottla.server.metadata_view import ImageView
+from ottla.server.disk.lanes import Lanes
+from ottla.server.disk.reads import Reads
+from ottla.server.disk.workers import Workers
+from ottla.server.network.connection import Connection
+from ottla.server.network.reactor import Limits, Reactor
 from ottla.server.partitions import Partitions
-from ottla.server.producer_ids import ProducerIds
-from ottla.server.reactor import Limits, Reactor
-from ottla.server.reads import Reads
 from ottla.server.sessions import Sessions
-from ottla.server.workers import Workers
+from ottla.server.upkeep import strays
+from ottla.server.upkeep.compaction import Compactor
+from ottla.server.upkeep.periodic import Clockwork
 from ottla.storage import config as topic_config
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
@@ -59,10 +60,10 @@ if TYPE_CHECKING:
     from ottla.coordinator.groups.shard import GroupShard
     from ottla.coordinator.transactions.shard import TransactionShard
     from ottla.replication.partition import Partition
-    from ottla.server.config import BrokerConfig
-    from ottla.server.config_listeners import Listener
+    from ottla.server.configuration.broker_config import BrokerConfig
+    from ottla.server.configuration.listeners import Listener
     from ottla.server.handlers.fetch import Fetch
-    from ottla.server.metrics_endpoint import MetricsEndpoint
+    from ottla.server.observability.endpoint import MetricsEndpoint
     from ottla.storage.settings import InvalidSetting
 
 log = logging.getLogger("ottla.broker")
@@ -301,7 +302,7 @@ class Broker:
         self.reactor.start()
 
     async def _serve_metrics(self, host: str, port: int) -> None:
-        from ottla.server.metrics_endpoint import MetricsEndpoint
+        from ottla.server.observability.endpoint import MetricsEndpoint
 
         self.metrics_endpoint = MetricsEndpoint(self)
         try:

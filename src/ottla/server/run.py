@@ -15,7 +15,7 @@ from ottla.server.broker import Broker, CannotStart
 from ottla.version import __version__
 
 if TYPE_CHECKING:
-    from ottla.server.config import BrokerConfig
+    from ottla.server.configuration.broker_config import BrokerConfig
 
 log = logging.getLogger("ottla")
 

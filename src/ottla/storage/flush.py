@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla.storage.checkpoints import PARTITION_METADATA
 from ottla.storage.files import READ_ONLY, Files
-from ottla.storage.index import Index
+from ottla.storage.index.entries import Index
 from ottla.storage.producer_state import Snapshot
 from ottla.storage.segment_file import SegmentFile
 

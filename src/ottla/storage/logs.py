@@ -54,7 +54,7 @@ from ottla.storage.folders import (
 from ottla.storage.log import Log
 from ottla.storage.producer_state import DEFAULT_EXPIRATION_MS
 from ottla.storage.readable_log import TRANSIENT, LogOwner, ReadableLog
-from ottla.storage.recovery import create_log, load_log
+from ottla.storage.recovery.load import create_log, load_log
 from ottla.storage.removal import RemovalJob, RetireJob
 from ottla.storage.retention import Retired
 from ottla.storage.segment import LOG_SUFFIX

@@ -20,7 +20,7 @@ from ottla.storage.files import Files
 from ottla.storage.flush import FlushJob
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.producer_state import ProducerStates, Snapshot
-from ottla.storage.replay import mend_transaction_indexes
+from ottla.storage.recovery.replay import mend_transaction_indexes
 from ottla.storage.segment import FOREVER, NO_TIMESTAMP
 from ottla.storage.segment_file import OpenFiles, Slice
 from ottla.storage.segments import Segments, TimedBatch, TimedOffset, time_in_batch
@@ -260,7 +260,7 @@ class ReadableLog:
 
     def offset_for_time(self, timestamp: int) -> TimedOffset | None:
         """The first record that is not older; None if all are. It reads and unpacks batches: for those
-        who may wait. (Others take the same steps one by one, see server/times.py.)"""
+        who may wait. (Others take the same steps one by one, see server/disk/time_search.py.)"""
         start = self.log_start_offset
         while (found := self.batch_for_time(timestamp, start)) is not None:
             try:

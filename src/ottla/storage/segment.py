@@ -12,11 +12,11 @@ from ottla.record.batch import HEADER_SIZE, HeaderFields
 from ottla.record.errors import InvalidBatch
 from ottla.storage.errors import CorruptFile, CorruptIndex, CorruptLog, NotInMemory
 from ottla.storage.files import READ_ONLY, READ_WRITE, READ_WRITE_CREATE, Files
-from ottla.storage.index import MAX_RELATIVE_OFFSET, Index
-from ottla.storage.offset_index import OffsetIndex
+from ottla.storage.index.entries import MAX_RELATIVE_OFFSET, Index
+from ottla.storage.index.offset_index import OffsetIndex
+from ottla.storage.index.time_index import TimeIndex
+from ottla.storage.index.transaction_index import TransactionIndex
 from ottla.storage.segment_file import OpenFiles, SegmentFile
-from ottla.storage.time_index import TimeIndex
-from ottla.storage.transaction_index import TransactionIndex
 from ottla.storage.walk import HEADER_CHUNK, OVERHEAD, SMALLEST_ENTRY, fields_at, walk
 
 LOG_SUFFIX = ".log"

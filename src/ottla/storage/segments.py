@@ -14,9 +14,9 @@ from ottla.record.batch import HeaderFields
 from ottla.record.errors import InvalidBatch
 from ottla.record.times import first_not_older
 from ottla.storage.errors import CorruptIndex
+from ottla.storage.index.transaction_index import AbortedTransaction
 from ottla.storage.segment import Segment
 from ottla.storage.segment_file import Slice
-from ottla.storage.transaction_index import AbortedTransaction
 
 
 class TimedOffset(NamedTuple):

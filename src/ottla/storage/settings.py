@@ -1,6 +1,6 @@
 """Settings: named, typed, validated values that users write as text, and tables of them.
 
-Topics (`storage/config.py`) and brokers (`server/config_settings.py`) describe what can be
+Topics (`storage/config.py`) and brokers (`server/configuration/broker_settings.py`) describe what can be
 configured with the same words: a `Setting` is one row, a `SettingTable` all rows of one kind.
 Names, types, defaults and the text form of values are Kafka's, because its tools read them back
 through DescribeConfigs. No I/O here, and nothing that is slow to import.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ottla.storage import flush
 from ottla.storage.errors import CorruptFile
-from ottla.storage.replay import reload
+from ottla.storage.recovery.replay import reload
 from ottla.storage.segment import SEGMENT_SUFFIXES, Segment
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from ottla.storage.errors import StorageError, TopicIdMismatch
 from ottla.storage.log import COORDINATOR, Log
 from ottla.storage.logs import Job, Logs
 from ottla.storage.producer_state import ProducerStates
-from ottla.storage.replay import replay_batch
+from ottla.storage.recovery.replay import replay_batch
 from ottla.storage.verify import verify_log
 from ottla.testing.faulty_files import Disk, FaultyFiles, PowerLoss
 from ottla.testing.logs import NOW, a_batch, a_marker, stored_batches

@@ -11,7 +11,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.files import OS_FILES, Files
 from ottla.storage.log import Log
 from ottla.storage.readable_log import LogOwner, ReadableLog
-from ottla.storage.recovery import create_log, load_log
+from ottla.storage.recovery.load import create_log, load_log
 from ottla.storage.segment_file import OpenFiles
 from ottla.storage.walk import OVERHEAD, fields_at
 

@@ -25,8 +25,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from ottla.client.admin import Admin
-from ottla.client.admin_configs import Resource
+from ottla.client.admin.client import Admin
+from ottla.client.admin.configs import Resource
 from ottla.client.errors import (
     BrokerError,
     Failures,

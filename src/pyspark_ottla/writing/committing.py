@@ -23,8 +23,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-from ottla.client.admin import AsyncAdmin
-from ottla.client.admin_transactions import TransactionDescription
+from ottla.client.admin.client import AsyncAdmin
+from ottla.client.admin.transactions import TransactionDescription
 from ottla.client.errors import (
     BrokerError,
     Failures,

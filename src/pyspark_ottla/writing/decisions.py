@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
-from ottla.client.admin import AsyncAdmin
+from ottla.client.admin.client import AsyncAdmin
 from ottla.client.consumer import AsyncConsumer
 from ottla.client.deadline import Deadline
 from ottla.client.errors import TimedOut, TopicExists, TopicNotFound

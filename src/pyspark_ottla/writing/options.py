@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ottla.client.configuration import ClientSettings, ProducerSettings, read_settings
-from ottla.client.configuration_options import options_of
+from ottla.client.configuration.clients import ClientSettings, ProducerSettings, read_settings
+from ottla.client.configuration.options import options_of
 from ottla.client.errors import ConfigurationError
 from pyspark_ottla import options as reading
 from pyspark_ottla.errors import OptionError

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 
 from ottla.client.cluster import Cluster, LeaderOf
-from ottla.client.configuration import AdminSettings, read_settings
+from ottla.client.configuration.clients import AdminSettings, read_settings
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,

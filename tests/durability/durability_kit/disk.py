@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cli.log_files import find_logs
-from ottla.cli.log_verify import verify_checkpoints, verify_log
+from ottla.cli.logs.files import find_logs
+from ottla.cli.logs.verify import verify_checkpoints, verify_log
 from ottla.storage.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offsets
 
 PATIENCE = 30.0

@@ -16,9 +16,9 @@ from typing import Self
 import pytest
 
 from ottla.server import broker as broker_module
-from ottla.server import clockwork
 from ottla.server.broker import Broker
-from ottla.server.config import load
+from ottla.server.configuration.broker_config import load
+from ottla.server.upkeep import periodic as clockwork
 from ottla.storage.files import READ_ONLY, Files
 from ottla.storage.logs import Logs
 

@@ -26,8 +26,8 @@ from ottla.protocol.message import MalformedMessage, Message
 from ottla.record.batch import records
 from ottla.server.api import DECLARED
 from ottla.server.broker import Broker
-from ottla.server.config import load
-from ottla.server.connection import Connection
+from ottla.server.configuration.broker_config import load
+from ottla.server.network.connection import Connection
 from ottla.storage.verify import verify_log
 from ottla.storage.walk import walk_checked
 

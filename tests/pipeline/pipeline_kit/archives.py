@@ -16,8 +16,8 @@ import polars
 import pyarrow as pa
 import pyarrow.dataset
 
-from ottla.pipeline.archive import ArchiveOptions, Archiving, destination_of
-from ottla.pipeline.archive_folder import Description
+from ottla.pipeline.archive.folder import Description
+from ottla.pipeline.archive.job import ArchiveOptions, Archiving, destination_of
 
 Row = tuple[int, int, bytes]  # partition, offset, value
 TOPIC = "orders"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from ottla import Consumer
-from ottla.client.admin import Admin
+from ottla.client.admin.client import Admin
 from pyspark_ottla.writing import committing, points
 from pyspark_ottla.writing.attempts import PREFIX, Owner, Prepared, prepare
 from pyspark_ottla.writing.options import SinkOptions, read_sink_options

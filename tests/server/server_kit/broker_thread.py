@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ottla.server.broker import Broker
-from ottla.server.config import load
+from ottla.server.configuration.broker_config import load
 from server_kit.wire import Wire
 
 T = TypeVar("T")

@@ -28,8 +28,8 @@ from ottla.record.batch import read_header
 from ottla.storage.compaction.rewrite import Cancelled, Outcome, run
 from ottla.storage.compaction.swap import Compaction
 from ottla.storage.errors import LogOffline
-from ottla.storage.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
 from ottla.storage.log import Log
+from ottla.storage.recovery.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
 from ottla.storage.segment import DELETED_SUFFIX
 from ottla.storage.verify import verify_log
 from ottla.testing.faulty_files import Disk, FaultyFiles, PowerLoss

@@ -13,7 +13,7 @@ from ottla.record.legacy import downgrade
 from ottla.storage.compaction.filter import BatchFilter, LastOfProducer, record_spans
 from ottla.storage.compaction.offset_map import OffsetMap
 from ottla.storage.compaction.transactions import WalkedTransactions
-from ottla.storage.transaction_index import AbortedTransaction
+from ottla.storage.index.transaction_index import AbortedTransaction
 from ottla.storage.walk import fields_at
 from ottla.testing.logs import NOW
 

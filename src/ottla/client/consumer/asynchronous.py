@@ -25,9 +25,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from ottla.client.admin_offsets import CommittedOffset
+from ottla.client.admin.offsets import CommittedOffset
 from ottla.client.cluster import Cluster
-from ottla.client.configuration import ConsumerSettings, read_settings
+from ottla.client.configuration.clients import ConsumerSettings, read_settings
 from ottla.client.consumer.classic import ClassicMembership
 from ottla.client.consumer.commits import (
     AnyCommit,

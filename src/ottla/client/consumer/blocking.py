@@ -19,7 +19,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from ottla.client.configuration import ConsumerSettings
+from ottla.client.configuration.clients import ConsumerSettings
 from ottla.client.consumer.asynchronous import (
     CLOSE_PATIENCE,
     MAX_BYTES,

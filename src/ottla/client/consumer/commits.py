@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
-from ottla.client.admin_offsets import CommittedOffset, OffsetsAdmin
+from ottla.client.admin.offsets import CommittedOffset, OffsetsAdmin
 from ottla.client.cluster import Cluster, Coordinator
 from ottla.client.consumer.epochs import NO_EPOCH
 from ottla.client.consumer.membership import Membership

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ottla.client.cluster import PASSING, Cluster
-from ottla.client.configuration import ConsumerSettings
+from ottla.client.configuration.clients import ConsumerSettings
 from ottla.client.consumer.arriving import ArrivingAnswer, Head
 from ottla.client.consumer.epochs import (
     EPOCH_IN_FETCH_SINCE,

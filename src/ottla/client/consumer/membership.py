@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from ottla.client.cluster import Cluster, Coordinator
-from ottla.client.configuration import ConsumerSettings
+from ottla.client.configuration.clients import ConsumerSettings
 from ottla.client.errors import OttlaError
 from ottla.client.positions import TopicPartition
 

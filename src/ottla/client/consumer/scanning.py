@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from ottla.client.cluster import Cluster
-from ottla.client.configuration import ConsumerSettings
+from ottla.client.configuration.clients import ConsumerSettings
 from ottla.client.consumer.fetching import AnyLayout, Fetcher
 from ottla.client.consumer.partitions import ReadPartition
 from ottla.client.consumer.starting import resolve

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from ottla.client.cluster import Cluster
-from ottla.client.configuration import ConsumerSettings
+from ottla.client.configuration.clients import ConsumerSettings
 from ottla.client.errors import NoStartingOffset, broker_error
 from ottla.client.offset_lookup import find_offsets
 from ottla.client.positions import EARLIEST, LATEST, AnyPosition, Position, TopicPartition

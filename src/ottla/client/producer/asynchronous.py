@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ottla.client.configuration import ProducerSettings, read_settings
+from ottla.client.configuration.clients import ProducerSettings, read_settings
 from ottla.client.deadline import Deadline
 from ottla.client.producer.batches import Delivery
 from ottla.client.producer.core import Data, Headers, ProducerCore, Written

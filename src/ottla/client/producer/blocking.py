@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ottla.client.configuration import ProducerSettings
+from ottla.client.configuration.clients import ProducerSettings
 from ottla.client.loop import background_loop
 from ottla.client.producer.asynchronous import AsyncProducer
 from ottla.client.producer.batches import Delivery

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.client.cluster import Cluster
-from ottla.client.configuration import ProducerSettings
+from ottla.client.configuration.clients import ProducerSettings
 from ottla.client.deadline import Deadline
 from ottla.client.errors import (
     BufferFull,

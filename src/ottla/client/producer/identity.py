@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from ottla.client.cluster import ANY, Cluster
-from ottla.client.configuration import ProducerSettings
+from ottla.client.configuration.clients import ProducerSettings
 from ottla.client.errors import BrokerError, OttlaError, TimedOut, broker_error
 from ottla.client.producer.batches import NOBODY, PartitionQueue, ProducerIdentity
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

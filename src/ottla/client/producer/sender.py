@@ -29,7 +29,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.client.cluster import Cluster
-from ottla.client.configuration import ProducerSettings
+from ottla.client.configuration.clients import ProducerSettings
 from ottla.client.errors import (
     BrokerError,
     DeliveryTimeout,

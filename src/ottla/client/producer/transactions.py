@@ -32,7 +32,7 @@ from enum import Enum
 from typing import Any, Self
 
 from ottla.client.cluster import Cluster, Coordinator
-from ottla.client.configuration import ProducerSettings
+from ottla.client.configuration.clients import ProducerSettings
 from ottla.client.errors import (
     ConfigurationError,
     Fenced,

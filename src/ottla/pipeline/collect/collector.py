@@ -26,8 +26,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from ottla.client.admin import Admin
-from ottla.client.admin_configs import Resource
+from ottla.client.admin.client import Admin
+from ottla.client.admin.configs import Resource
 from ottla.client.errors import (
     AuthenticationError,
     ConfigurationError,

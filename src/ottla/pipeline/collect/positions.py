@@ -26,7 +26,7 @@ from typing import Final
 
 import pyarrow.compute as pc
 
-from ottla.client.admin import Admin
+from ottla.client.admin.client import Admin
 from ottla.client.consumer.blocking import Consumer
 from ottla.client.errors import TimedOut, TopicExists, TopicNotFound
 from ottla.client.offset_lookup import Isolation

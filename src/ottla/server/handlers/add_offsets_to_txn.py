@@ -22,7 +22,7 @@ from ottla.protocol.messages.add_offsets_to_txn import (
     AddOffsetsToTxnResponse,
 )
 from ottla.server.api import Outcome, Request, handles
-from ottla.server.internal_topics import OFFSETS
+from ottla.server.coordination.internal_topics import OFFSETS
 
 if TYPE_CHECKING:
     from ottla.coordinator.transactions.shard import TransactionShard

@@ -29,7 +29,7 @@ from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from ottla.server.api import Outcome, Request, handles
-from ottla.server.verification import Verdict, result_of
+from ottla.server.coordination.verification import Verdict, result_of
 
 if TYPE_CHECKING:
     from ottla.coordinator.transactions.shard import TransactionShard

@@ -14,7 +14,7 @@ from ottla.protocol.messages.alter_configs import (
     AlterConfigsResponse,
 )
 from ottla.server.api import Request, handles
-from ottla.server.config_changes import change_configs
+from ottla.server.configuration.changes import change_configs
 from ottla.server.failures import error_message
 
 

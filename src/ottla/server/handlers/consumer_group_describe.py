@@ -16,9 +16,9 @@ from ottla.protocol.messages.consumer_group_describe import (
     DescribedGroup,
 )
 from ottla.server.api import Outcome, Request, handles
+from ottla.server.combined_answers import Part, gathered
+from ottla.server.coordination.group_callers import speaks_new_protocol
 from ottla.server.failures import shortened
-from ottla.server.gathering import Part, gathered
-from ottla.server.group_callers import speaks_new_protocol
 from ottla.server.operations import GROUP_OPERATIONS
 
 

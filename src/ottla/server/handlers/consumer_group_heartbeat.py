@@ -24,7 +24,7 @@ from ottla.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 from ottla.server.api import Request, handles
-from ottla.server.group_callers import caller_of, speaks_new_protocol
+from ottla.server.coordination.group_callers import caller_of, speaks_new_protocol
 
 
 @handles(ConsumerGroupHeartbeatRequest, versions=(0, 1))

@@ -11,7 +11,7 @@ from ottla.protocol.messages.delete_groups import (
     DeleteGroupsResponse,
 )
 from ottla.server.api import Outcome, Request, handles
-from ottla.server.gathering import Part, gathered
+from ottla.server.combined_answers import Part, gathered
 
 
 @handles(DeleteGroupsRequest, versions=(0, 2))

@@ -28,7 +28,7 @@ from ottla.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from ottla.server.api import Request, handles
-from ottla.server.config_groups import describe_group
+from ottla.server.configuration.group_settings import describe_group
 from ottla.server.failures import error_message
 from ottla.storage.config import describe_topic
 from ottla.storage.settings import Described, Source

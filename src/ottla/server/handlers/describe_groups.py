@@ -20,8 +20,8 @@ from ottla.protocol.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from ottla.server.api import Outcome, Request, handles
+from ottla.server.combined_answers import Part, gathered
 from ottla.server.failures import shortened
-from ottla.server.gathering import Part, gathered
 from ottla.server.operations import GROUP_OPERATIONS
 
 

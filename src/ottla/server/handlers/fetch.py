@@ -46,8 +46,8 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.server import sessions
 from ottla.server.api import Api, Serve, decode_request, failed, handles_raw
-from ottla.server.connection import Connection, Part, Slot
 from ottla.server.failures import error_code
+from ottla.server.network.connection import Connection, Part, Slot
 from ottla.server.sessions import Session, WatchedPartition
 from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 

@@ -16,7 +16,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from ottla.server.api import Request, handles
-from ottla.server.config_changes import change_configs
+from ottla.server.configuration.changes import change_configs
 from ottla.server.failures import error_message
 
 

@@ -26,7 +26,7 @@ from ottla.coordinator.groups.classic_answers import refused_join
 from ottla.protocol.message import Message
 from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.server.api import Request, handles
-from ottla.server.group_callers import caller_of
+from ottla.server.coordination.group_callers import caller_of
 
 
 @handles(JoinGroupRequest, versions=(0, 9))

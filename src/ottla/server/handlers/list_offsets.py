@@ -27,8 +27,8 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from ottla.server import times
 from ottla.server.api import Outcome, Request, handles
+from ottla.server.disk import time_search as times
 from ottla.server.failures import error_code
 from ottla.storage.errors import StorageError
 

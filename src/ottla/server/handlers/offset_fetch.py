@@ -30,7 +30,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
 )
 from ottla.server.api import Outcome, Request, handles
-from ottla.server.gathering import Part, gathered
+from ottla.server.combined_answers import Part, gathered
 
 _GROUPS_SINCE = 8
 _TOPIC_IDS_SINCE = 10

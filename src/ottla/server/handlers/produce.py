@@ -7,7 +7,8 @@
   error then closes the connection, since that is the only way left to tell.
 - A batch that an idempotent producer sends again is answered with its first offset.
 - A transaction's first batch in a partition is written only if the transaction's coordinator knows
-  the partition to be part of it (see server/verification.py); from v12 on the batch makes it so.
+  the partition to be part of it (server/coordination/verification.py); from v12 on the batch makes
+  it so.
 - `compression.type` other than the producer's own: recompressed in a worker process.
 
 Versions:
@@ -58,10 +59,10 @@ from ottla.record.codecs import Codec
 from ottla.record.errors import InvalidBatch, InvalidRecord
 from ottla.server import many_batches
 from ottla.server.api import Api, Serve, decode_request, handles_raw
-from ottla.server.connection import Connection, Kept, Slot
+from ottla.server.coordination.verification import Client, Verdict, is_open, verify
+from ottla.server.disk.lanes import SLOW_WRITE_SECONDS, Transform
 from ottla.server.failures import error_code, error_message
-from ottla.server.lanes import SLOW_WRITE_SECONDS, Transform
-from ottla.server.verification import Client, Verdict, is_open, verify
+from ottla.server.network.connection import Connection, Kept, Slot
 from ottla.storage.errors import RecordTooLarge, StorageError
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from ottla.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from ottla.server.api import Outcome, Request, handles
-from ottla.server.internal_topics import OFFSETS
-from ottla.server.verification import Client, Verdict, is_open, verify
+from ottla.server.coordination.internal_topics import OFFSETS
+from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.storage.errors import StorageError
 
 _FIRST_WITH_LOADING = 2

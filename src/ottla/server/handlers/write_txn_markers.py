@@ -26,8 +26,8 @@ from ottla.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from ottla.server.api import Outcome, Request, handles
+from ottla.server.coordination.markers import Marker, append_marker
 from ottla.server.failures import error_code
-from ottla.server.markers import Marker, append_marker
 
 
 @handles(WriteTxnMarkersRequest, versions=(0, 2))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from ottla.storage.config import LogConfig
-from ottla.storage.index import MAX_RELATIVE_OFFSET
+from ottla.storage.index.entries import MAX_RELATIVE_OFFSET
 
 # More do not become one at a time: their files are renamed on the loop.
 LARGEST_GROUP = 64

@@ -29,7 +29,8 @@ from ottla.storage.compaction.offset_map import OffsetMap
 from ottla.storage.compaction.plan import Source, Weight, group
 from ottla.storage.compaction.transactions import WalkedTransactions
 from ottla.storage.files import OS_FILES, READ_ONLY, READ_WRITE_CREATE, Files
-from ottla.storage.leftovers import CLEANED_SUFFIX
+from ottla.storage.index.transaction_index import AbortedTransaction
+from ottla.storage.recovery.leftovers import CLEANED_SUFFIX
 from ottla.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -40,7 +41,6 @@ from ottla.storage.segment import (
     segment_name,
 )
 from ottla.storage.segment_file import OpenFiles, SegmentFile
-from ottla.storage.transaction_index import AbortedTransaction
 from ottla.storage.walk import fields_at, walk_checked
 
 WRITE_BYTES = 1 << 20

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from ottla.storage.compaction.filter import LastOfProducer
 from ottla.storage.compaction.plan import Dirt, Source, assess
 from ottla.storage.compaction.rewrite import Job, Outcome, Replacement
-from ottla.storage.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
+from ottla.storage.recovery.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
 from ottla.storage.retention import Retired
 from ottla.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
 

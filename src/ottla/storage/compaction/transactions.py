@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ottla.record.batch import TRANSACTIONAL_BIT, HeaderFields, records
 from ottla.record.control import ABORT, COMMIT, control_type
-from ottla.storage.transaction_index import AbortedTransaction
+from ottla.storage.index.transaction_index import AbortedTransaction
 
 
 class WalkedTransactions:

@@ -1,0 +1,218 @@
+"""`ottla sql`: queries over topics, on Spark."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ottla.cli.failures import Misuse
+from ottla.cli.options import (
+    DEFAULT_SERVER,
+    Server,
+    check_new_name,
+    parse_assignments,
+)
+from ottla.cli.output import note
+from ottla.cli.positions import EARLIEST, parse_position
+from ottla.cli.spark import Master, SourceOptions, SparkSettings, spark_session
+from ottla.cli.sql.output import Form, write_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.positions import Position
+    from ottla.pipeline.sql.tables import Bounds
+
+# A session for one user who waits: what starts soon, and little to set up for each query.
+PRESET: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+def sql(
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="QUERY",
+            help="A query in Spark's SQL; without one, a prompt.",
+            show_default=False,
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+    ] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="TOPIC|DIR",
+            help="Write the rows to a topic, or as Parquet to a folder (with a / in its name).",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="At most N rows.")
+    ] = None,
+    json_lines: Annotated[
+        bool, typer.Option("--json", help="One JSON object for each row.")
+    ] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV, with a header.")] = False,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="WHERE", help="Where topics begin; as `ottla consume` has it."
+        ),
+    ] = "earliest",
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until", metavar="WHERE", help="Where they end.", show_default="the end as of now"
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="DIR",
+            help="Where --follow --to remembers how far it is.",
+            show_default="one for each query and target",
+        ),
+    ] = None,
+    master: Master = None,
+    conf: SparkSettings = None,
+    option: SourceOptions = None,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Query topics as tables. The fields of JSON values are columns.
+
+    \b
+    ottla sql "SELECT page, count(*) AS hits FROM weblogs GROUP BY page ORDER BY hits DESC"
+    ottla sql "SELECT * FROM orders WHERE amount > 100" --from -15m --json
+    ottla sql "SELECT key, value FROM weblogs WHERE status >= 500" --follow --to errors
+    ottla sql 'SELECT * FROM `web.logs`' --to ./weblogs
+    ottla sql
+    """
+    form = _form(json_lines, csv)
+    begin = parse_position(start, "--from")
+    end = None if until is None else parse_position(until, "--until")
+    if follow and end is not None:
+        raise Misuse("--follow never ends and --until does; give one of them")
+    if to is not None and (json_lines or csv):
+        raise Misuse("--json and --csv are for standard output; leave them away with --to")
+    if to is not None and query is None:
+        raise Misuse("--to needs a query")
+    if follow and to is not None and limit is not None:
+        raise Misuse("--follow --to goes on for ever; leave --limit away")
+    if checkpoint is not None and not (follow and to is not None):
+        raise Misuse("--checkpoint is for --follow --to")
+    if to is not None and not _is_folder(to):
+        check_new_name(to)
+    options = {"kafka.bootstrap.servers": server, **parse_assignments(option or [], "--option")}
+    from ottla.cli.cluster_admin import Cluster
+
+    cluster = Cluster(server)
+    if to is not None and not _is_folder(to):
+        cluster.describe_topics([to])  # tells at once if it is not there
+    bounds = None if begin == EARLIEST and end is None else _bounds(cluster, begin, end, follow)
+    with spark_session("sql", master, conf, PRESET) as spark:
+        from ottla.pipeline.sql.tables import TopicTables
+
+        with closing(TopicTables(spark, options, bounds)) as tables:
+            if query is None:
+                from ottla.cli.sql.prompt import Prompt
+
+                Prompt(tables, form, limit).run()
+                return
+            rows = tables.query(query, follow=follow)
+            if follow:
+                place = checkpoint or _checkpoint(query, to, options)
+                _follow(rows, to, options, place, form, limit)
+            elif to is not None:
+                _write(rows if limit is None else rows.limit(limit), to, options)
+            elif rows.columns:
+                write_rows(rows, form, limit)
+
+
+def _form(json_lines: bool, csv: bool) -> Form:
+    if json_lines and csv:
+        raise Misuse("--json and --csv exclude each other; give one of them")
+    return Form.JSON if json_lines else Form.CSV if csv else Form.TABLE
+
+
+def _is_folder(target: str) -> bool:
+    return "/" in target or target in (".", "..")
+
+
+def _bounds(cluster: Cluster, begin: Position, end: Position | None, follow: bool) -> Bounds:
+    """The options that --from and --until come to, for a topic."""
+    import json
+
+    from ottla.cli.commands.consume import find_ranges
+
+    def of(topic: str) -> dict[str, str]:
+        [described] = cluster.describe_topics([topic])
+        partitions = [each.partition for each in described.partitions]
+        ranges = find_ranges(cluster, topic, partitions, begin, end, follow)
+        starts = {str(index): first for index, (first, _) in ranges.items()}
+        options = {"startingOffsets": json.dumps({topic: starts})}
+        if not follow:
+            ends = {str(index): max(first, last or 0) for index, (first, last) in ranges.items()}
+            options["endingOffsets"] = json.dumps({topic: ends})
+        return options
+
+    return of
+
+
+def _write(rows: DataFrame, to: str, options: Mapping[str, str]) -> None:
+    from ottla.pipeline.sql.targets import write_to_folder, write_to_topic
+
+    if _is_folder(to):
+        write_to_folder(rows, to)
+    else:
+        write_to_topic(rows, options, to)
+
+
+def _checkpoint(query: str, to: str | None, options: Mapping[str, str]) -> str | None:
+    """The same for the same query, target and servers: it goes on where it was stopped."""
+    if to is None:
+        return None
+    from ottla.pipeline.spark.session import state_folder
+
+    here = _is_folder(to) and "://" not in to
+    target = str(Path(to).resolve()) if here else to
+    words = "\0".join((" ".join(query.split()), target, options["kafka.bootstrap.servers"]))
+    return str(state_folder() / "sql" / hashlib.sha256(words.encode()).hexdigest()[:16])
+
+
+def _follow(
+    rows: DataFrame,
+    to: str | None,
+    options: Mapping[str, str],
+    checkpoint: str | None,
+    form: Form,
+    limit: int | None,
+) -> None:
+    from ottla.pipeline.spark.progress import show
+    from ottla.pipeline.sql.targets import follow_to_folder, follow_to_topic
+
+    if to is None or checkpoint is None:
+        from ottla.cli.sql.following import print_as_they_come
+
+        print_as_they_come(rows, form, limit)
+        return
+    if _is_folder(to):
+        query = follow_to_folder(rows, to, checkpoint)
+    else:
+        query = follow_to_topic(rows, options, to, checkpoint)
+    note(f"to {to}; the place is kept in {checkpoint}")
+    show(query, what=f"to {to}")

@@ -1,0 +1,1 @@
+"""Log folders without a broker: reading and verifying them."""

@@ -1,0 +1,1 @@
+"""Records on standard input and output: lines, JSON, columns."""

@@ -1,0 +1,1 @@
+"""What `ottla sql` is made of: its prompt, its output, streaming results."""

@@ -1,0 +1,1 @@
+"""The options of clients: declared, read and checked."""

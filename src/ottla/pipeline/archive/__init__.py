@@ -1,0 +1,1 @@
+"""Topics to tables: Parquet files, Delta, Iceberg."""

@@ -1,0 +1,1 @@
+"""Tables back to topics."""

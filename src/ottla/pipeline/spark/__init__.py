@@ -1,0 +1,1 @@
+"""Spark itself: its Java, its session, its errors, the progress of its queries."""

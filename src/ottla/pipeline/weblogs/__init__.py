@@ -1,0 +1,1 @@
+"""The sample pipeline over a web server's logs."""

@@ -1,0 +1,56 @@
+"""The topics in which coordinators keep their state: made when the first client needs one.
+
+Their settings are Kafka's, so that its tools find what they expect.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.cluster.decisions.topics import NewTopic
+from ottla.protocol.errors import ErrorCode, ProtocolError
+
+if TYPE_CHECKING:
+    from ottla.server.broker import Broker
+    from ottla.server.configuration.broker_config import BrokerConfig
+
+OFFSETS = "__consumer_offsets"
+TRANSACTIONS = "__transaction_state"
+
+
+async def ensure_internal_topic(broker: Broker, name: str) -> None:
+    """Create the topic unless it is there. ProtocolError says why it could not be."""
+    if name in broker.image.topics:
+        return
+    topic = _describe(name, broker.config, len(broker.image.brokers))
+    (result,) = await broker.controller.create_topics([topic])
+    if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+        raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.error.message)
+
+
+def _describe(name: str, config: BrokerConfig, brokers: int) -> NewTopic:
+    if name == OFFSETS:
+        return NewTopic(
+            name,
+            config.offsets_topic_num_partitions,
+            min(config.offsets_topic_replication_factor, brokers),
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        )
+    assert name == TRANSACTIONS, name
+    factor = min(config.transaction_state_log_replication_factor, brokers)
+    return NewTopic(
+        name,
+        config.transaction_state_log_num_partitions,
+        factor,
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(min(config.transaction_state_log_min_isr, factor)),
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
+        },
+    )

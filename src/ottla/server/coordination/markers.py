@@ -1,0 +1,205 @@
+"""Markers: the records that end a transaction in each of its partitions.
+
+The coordinator has decided; from here on the outcome only has to reach every partition, however often
+that takes. A marker queues after the appends of its partition that are under way
+(server/disk/lanes.py), so it ends exactly what was written before it. A partition whose topic was
+deleted needs none.
+
+Partitions that other brokers lead will get theirs by WriteTxnMarkers; `Markers` is where that joins.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.record.control import build_end_of_transaction
+from ottla.record.errors import InvalidBatch
+from ottla.server.coordination.internal_topics import OFFSETS
+from ottla.storage.errors import InvalidProducerEpoch, StorageError, UnknownLog
+from ottla.storage.producer_state import Origin
+
+if TYPE_CHECKING:
+    from ottla.coordinator.transactions.ending import Ending
+    from ottla.coordinator.transactions.transaction import TopicPartition
+    from ottla.replication.partition import Partition
+    from ottla.server.broker import Broker
+    from ottla.server.disk.lanes import Batches
+    from ottla.storage.append import Append
+
+log = logging.getLogger("ottla.markers")
+
+# Markers written before the loop gets its turn.
+AT_ONCE = 100
+# How long a marker that could not be written waits for the next try: twice as long each time.
+FIRST_RETRY_SECONDS = 0.05
+LAST_RETRY_SECONDS = 5.0
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction, as one partition is told of it."""
+
+    producer_id: int
+    epoch: int
+    committed: bool
+    coordinator_epoch: int
+    # The transaction protocol: from 2 on a marker has a higher epoch than what it ends.
+    version: int
+
+
+def append_marker(
+    broker: Broker, target: Partition, marker: Marker, done: Callable[[Exception | None], None]
+) -> None:
+    """Write a marker to a partition that this broker leads; `done` is called on the loop, at once
+    or later, with what went wrong or None."""
+
+    def check() -> None:
+        target.log.producers.check_marker(
+            marker.producer_id,
+            marker.epoch,
+            marker.coordinator_epoch,
+            Origin.COORDINATOR,
+            marker.version,
+        )
+
+    async def checked(batch: Batches) -> Batches:
+        # In the lane, right before the append: what queued up before it counts.
+        check()
+        return batch
+
+    def finished(result: Append | Exception) -> None:
+        if isinstance(result, Exception):
+            done(result)
+            return
+        if target.topic == OFFSETS:
+            broker.groups.marker_written(
+                target.index, marker.producer_id, marker.epoch, marker.committed
+            )
+        done(None)
+
+    now = time.time_ns() // 1_000_000
+    batch = bytearray(
+        build_end_of_transaction(
+            committed=marker.committed,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp=now,
+        )
+    )
+    try:
+        lanes = broker.lanes
+        # Coordinators append to their topics at once, so markers there must not be on their way.
+        if not target.internal and (target.lane is not None or lanes.is_slow(target.log.folder)):
+            lanes.append(target, batch, finished, checked, Origin.COORDINATOR)
+            return
+        check()
+        result: Append | Exception = target.append(batch, now, Origin.COORDINATOR)
+    except (StorageError, InvalidBatch) as error:
+        result = error
+    finished(result)
+
+
+class Markers:
+    """Ends transactions in their partitions, then tells the shards that decided on them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        # What is under way, by the shard that decided it.
+        self._under_way: dict[int, set[_Ending]] = {}
+
+    def write(self, shard: int, ending: Ending) -> None:
+        """Have all markers of a transaction written; calls `markers_written` of the shard, at once
+        if nothing has to be waited for."""
+        work = _Ending(self._broker, ending, partial(self._finished, shard))
+        self._under_way.setdefault(shard, set()).add(work)
+        work.start()
+
+    def _finished(self, shard: int, work: _Ending) -> None:
+        self._under_way[shard].discard(work)
+        self._broker.transactions.act(
+            shard, lambda held, now: held.markers_written(work.ending, now)
+        )
+
+    def forget(self, shard: int) -> None:
+        """The shard is led elsewhere, and its new leader will write what is missing."""
+        for work in self._under_way.pop(shard, ()):
+            work.cancelled = True
+
+
+class _Ending:
+    """One transaction whose markers are being written."""
+
+    __slots__ = ("_broker", "_done", "_left", "_marker", "_waits", "cancelled", "ending")
+
+    def __init__(self, broker: Broker, ending: Ending, done: Callable[[_Ending], None]) -> None:
+        self.ending = ending
+        self.cancelled = False
+        self._broker = broker
+        self._done = done
+        self._left = len(ending.partitions)
+        # How long the next try of a partition waits, if one has failed.
+        self._waits: dict[TopicPartition, float] = {}
+        self._marker = Marker(
+            ending.producer_id,
+            ending.epoch,
+            ending.committed,
+            ending.coordinator_epoch,
+            ending.version,
+        )
+
+    def start(self) -> None:
+        if not self._left:
+            self._done(self)
+        else:
+            self._walk(0)
+
+    def _walk(self, first: int) -> None:
+        """Some of the partitions, then the loop's turn, then the next ones."""
+        if self.cancelled:
+            return
+        partitions = self.ending.partitions
+        behind = first + AT_ONCE
+        if behind < len(partitions):
+            self._broker.loop.call_soon(self._walk, behind)
+        for topic, index in partitions[first:behind]:
+            self._write(topic, index)
+
+    def _write(self, topic: str, index: int) -> None:
+        if self.cancelled:
+            return
+        target = self._broker.partitions.get(topic, index)
+        if target is None:
+            # Deleted, and the transaction's records with it.
+            self._written(topic, index, None)
+        elif target.leader != self._broker.id:
+            self._again(topic, index)
+        else:
+            append_marker(self._broker, target, self._marker, partial(self._written, topic, index))
+
+    def _written(self, topic: str, index: int, error: Exception | None) -> None:
+        if isinstance(error, InvalidProducerEpoch):
+            # A newer epoch is there, so an earlier try came through and the producer went on.
+            log.info(
+                "marker not needed: topic=%s partition=%d id=%s %s",
+                topic, index, self.ending.transactional_id, error,
+            )  # fmt: skip
+        elif error is not None and not isinstance(error, UnknownLog):
+            if (topic, index) not in self._waits:
+                log.warning(
+                    "marker not written, will be tried again: topic=%s partition=%d id=%s %s",
+                    topic, index, self.ending.transactional_id, error,
+                )  # fmt: skip
+            self._again(topic, index)
+            return
+        self._left -= 1
+        if not self._left and not self.cancelled:
+            self._done(self)
+
+    def _again(self, topic: str, index: int) -> None:
+        wait = self._waits.get((topic, index), FIRST_RETRY_SECONDS)
+        self._waits[topic, index] = min(2 * wait, LAST_RETRY_SECONDS)
+        self._broker.loop.call_later(wait, self._write, topic, index)

@@ -1,0 +1,114 @@
+"""Bytes of segments on their way out: from memory at once, from the disk by way of a thread.
+
+Before a range is trusted to be in the page cache it is probed. What is not in memory is read once in
+a thread, which brings it there; then it is sent like anything else. On systems without such a probe
+every range counts as held, and the loop waits where the kernel's read-ahead did not suffice.
+
+A probe takes samples. While the kernel reads ahead of somebody who goes through old data, there are
+gaps between them, and a `sendfile` into such a gap would hold up everybody. So a reader that met the
+disk once goes by way of the thread from there on, until the thread has found everything in memory
+for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from ottla.server.network.file_range import FileRange
+
+if TYPE_CHECKING:
+    from ottla.storage.errors import NotInMemory
+    from ottla.storage.segment_file import Slice
+
+# Up to this size a copy costs less than two more system calls.
+INLINE_BYTES = 16 << 10
+# A range that begins so little behind one that came from the disk is of the same reader.
+NEARBY_BYTES = 4 << 20
+# So many ranges in a row were in memory: the reader has caught up with what the cache holds.
+TRUSTED_AFTER = 64
+# The thread goes so much further: the next search then finds a batch header in memory, and it is not
+# the loop that meets the page at which the kernel starts to read the next megabytes.
+BEYOND_BYTES = 128 << 10
+# Files of which it is known that somebody reads them from the disk.
+REMEMBERED_FILES = 64
+
+
+class _ColdStretch:
+    """Where somebody reads from the disk, and for how many ranges it was not needed lately."""
+
+    __slots__ = ("end", "held")
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.held = 0
+
+
+class Reads:
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor) -> None:
+        self._loop = loop
+        self._threads = threads
+        # By descriptor. One that is another file's by now costs that one's readers a few detours.
+        self._cold: OrderedDict[int, _ColdStretch] = OrderedDict()
+
+    def take(self, piece: Slice) -> bytes | FileRange | None:
+        """The range as something to send, or None if the disk has to be asked first."""
+        length = piece.length
+        if length <= INLINE_BYTES:
+            return self._from_memory(piece)
+        if self._cold:
+            stretch = self._cold.get(piece.file.fd)
+            if stretch is not None and 0 <= piece.position - stretch.end < NEARBY_BYTES:
+                return None
+        if not piece.file.seems_in_memory(piece.position, length):
+            return None
+        return FileRange(piece.file, piece.position, length)
+
+    def _from_memory(self, piece: Slice) -> bytes | None:
+        data = piece.file.read_in_memory(piece.length, piece.position)
+        return None if data is None else self._whole(data, piece.length)
+
+    async def _from_disk(self, piece: Slice) -> bytes:
+        data = await self._loop.run_in_executor(self._threads, piece.read)
+        return self._whole(data, piece.length)
+
+    @staticmethod
+    def _whole(data: bytes, length: int) -> bytes:
+        if len(data) != length:
+            raise OSError(errno.EIO, f"read {len(data)} of {length} bytes")
+        return data
+
+    async def read(self, piece: Slice) -> bytes:
+        """The bytes themselves, for those who have to look into them."""
+        held = self._from_memory(piece) if piece.length <= INLINE_BYTES else None
+        return await self._from_disk(piece) if held is None else held
+
+    async def bring(self, missing: NotInMemory, size: int) -> None:
+        """What a search missed, so that it can be tried again."""
+        await self._loop.run_in_executor(self._threads, missing.bring, size)
+
+    async def take_cold(self, piece: Slice) -> bytes | FileRange:
+        """Bring the range into memory without holding up the loop, then take it."""
+        if piece.length <= INLINE_BYTES:
+            return await self._from_disk(piece)
+        asked = await self._loop.run_in_executor(
+            self._threads, piece.file.bring_into_memory, piece.position, piece.length + BEYOND_BYTES
+        )
+        self._remember(piece, asked)
+        return FileRange(piece.file, piece.position, piece.length)
+
+    def _remember(self, piece: Slice, asked: bool) -> None:
+        fd = piece.file.fd
+        stretch = self._cold.pop(fd, None)
+        if stretch is None:
+            stretch = _ColdStretch()
+        stretch.held = 0 if asked else stretch.held + 1
+        if stretch.held < TRUSTED_AFTER:
+            # Ranges end inside of batches: the next one begins a little before this end.
+            stretch.end = piece.position + piece.length // 2
+            self._cold[fd] = stretch
+            if len(self._cold) > REMEMBERED_FILES:
+                self._cold.popitem(last=False)

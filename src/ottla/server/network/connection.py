@@ -1,0 +1,672 @@
+"""One client's connection: frames in, responses out, in order.
+
+The way of a request: the socket becomes readable, bytes land in the reactor's shared buffer, each
+whole frame in it is handled at once and in place, and what the handlers answered goes out with one
+`send` at the end. Only the beginning of a frame that has not arrived yet is copied, into a buffer of
+the connection's own, which grows with the bytes that came and never by what a length field claims.
+
+Responses leave in the order of their requests. A handler that cannot answer at once reserves a
+`Slot`; answers behind it wait in line. A slot may be exclusive (a waiting Fetch): then no further
+request of this connection is handled until it is filled, as in Kafka. The others (a Produce that
+waits for the disk) let the pipeline run on.
+
+Back-pressure: a connection whose peer does not read what it asked for stops being read from, and so
+does one with too many unanswered requests.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import struct
+from collections import deque
+from mmap import mmap
+from typing import TYPE_CHECKING
+
+from ottla.protocol.message import MalformedMessage
+from ottla.protocol.wiretypes import skip_tags
+from ottla.server.network.file_range import FileRange
+from ottla.server.network.platform import HAS_SENDFILE, MORE_FOLLOWS
+from ottla.server.observability.timings import TIMED_ONE_IN
+
+if TYPE_CHECKING:
+    from ottla.server.api import Api
+    from ottla.server.network.reactor import Listener, Reactor
+
+log = logging.getLogger("ottla.connection")
+
+# api key, api version, correlation id, length of the client id: every request header begins so.
+_HEADER = struct.Struct(">ihhih")
+_read_header = _HEADER.unpack_from
+_HEADER_SIZE = _HEADER.size
+_read_length = struct.Struct(">i").unpack_from
+
+# Bytes of answers that may wait for a slow reader before its requests are left unread.
+OUTPUT_LIMIT = 1 << 20
+# Requests handled but not answered yet (they wait for a disk or a replica).
+SLOT_LIMIT = 128
+# Bytes of such requests that had to be kept aside.
+HELD_LIMIT = 8 << 20
+# How much of a large request is taken, of one from a peer whose last one was large too, and
+RECEIVE_QUANTUM = 128 << 10
+FIRST_QUANTUM = 64 << 10
+# how much a single connection may send before others get their turn.
+SEND_QUANTUM = 4 << 20
+# Where there is no sendfile: bytes that are read at once on their way to the socket.
+COPY_BYTES = 256 << 10
+_FIRST_PARTIAL = 4096
+# What a frame gets at once, and once so much of it has come that the peer seems to mean it.
+EAGER_BYTES = 128 << 10
+TRUSTED_BYTES = 32 << 10
+# The size of buffers that are kept for the next frame: a produce request of usual size fits.
+SPARE_BYTES = 1 << 20
+
+_RESET = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EBADF})
+
+Part = bytes | bytearray | memoryview | FileRange
+# Memory for what has arrived of a request.
+Buffer = bytearray | mmap
+
+
+class MalformedRequest(ValueError):
+    """What the peer sent is no request; its connection is closed, with a line in the log."""
+
+
+class Slot:
+    """The place of one response in the order of a connection's responses."""
+
+    __slots__ = ("connection", "parts")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.parts: list[Part] | None = None
+
+    def fill(self, parts: list[Part]) -> None:
+        """Give the response; an empty list is the answer to a request that wants none."""
+        self.parts = parts
+        self.connection.drain_slots()
+
+
+class Kept:
+    """Bytes of a request that outlive its handling: until `release`."""
+
+    __slots__ = ("_buffer", "_connection", "_size", "data")
+
+    def __init__(
+        self,
+        connection: Connection,
+        data: bytearray | memoryview,
+        size: int,
+        buffer: Buffer | None,
+    ) -> None:
+        self.data = data
+        self._connection = connection
+        self._size = size
+        # The connection's own buffer, which came along; None: the data is a copy.
+        self._buffer = buffer
+
+    def release(self, *, reusable: bool = True) -> None:
+        """`reusable`: nobody is still at work on the data (a thread whose result is not awaited)."""
+        reactor = self._connection.reactor
+        self._connection.held_bytes -= self._size
+        if self._buffer is None:
+            reactor.partial_bytes -= self._size
+        elif reusable:
+            reactor.give_buffer_back(self._buffer)
+        else:
+            reactor.partial_bytes -= len(self._buffer)
+        reactor.memory_released(None)
+
+
+class Connection:
+    __slots__ = (
+        "_apis",
+        "_client_id_raw",
+        "_large",
+        "_loop",
+        "_max_request",
+        "_partial",
+        "_partial_filled",
+        "_partial_view",
+        "_reading",
+        "_stalled",
+        "_writing",
+        "active_at",
+        "address",
+        "client_id",
+        "closed",
+        "exclusive",
+        "fd",
+        "held_bytes",
+        "last_api",
+        "listener",
+        "out",
+        "out_bytes",
+        "paused",
+        "reactor",
+        "requests",
+        "slots",
+        "sock",
+        "software_name",
+        "software_version",
+    )
+
+    def __init__(
+        self, reactor: Reactor, sock: socket.socket, listener: Listener, peer: str
+    ) -> None:
+        self.reactor = reactor
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.listener = listener
+        self.address = peer
+        self.client_id = ""
+        self.software_name = ""
+        self.software_version = ""
+        self.requests = 0
+        self.last_api: Api | None = None
+        self.active_at = reactor.now()
+        self.closed = False
+        # The pending slot that no further request may pass, if there is one.
+        self.exclusive: Slot | None = None
+        # Left unread until the reactor has memory for what this peer sends.
+        self.paused = False
+        self.slots: deque[Slot] = deque()
+        # Of requests that were copied because they wait for a disk or a worker.
+        self.held_bytes = 0
+        # Answers ready to leave, oldest first. Invariant: empty unless the socket refused to take more,
+        # or we are inside on_readable.
+        self.out: deque[Part] = deque()
+        self.out_bytes = 0
+        self._client_id_raw: memoryview = memoryview(b"")
+        self._loop = reactor.loop
+        self._apis = reactor.apis
+        self._max_request = reactor.max_request_bytes
+        self._partial: Buffer | None = None
+        self._partial_view: memoryview | None = None
+        self._partial_filled = 0
+        # The last frame was a large one.
+        self._large = False
+        self._reading = True
+        # Whole frames may stand in the partial buffer, left there by requests that were held up: they
+        # are taken by `resume`, before anything more is read.
+        self._stalled = False
+        self._writing = False
+        self._loop.add_reader(self.fd, self.on_readable)
+
+    # Reading ------------------------------------------------------------------------------------
+
+    def on_readable(self) -> None:
+        if self._stalled or self._held_up():
+            # Data behind a pending answer: leave it in the kernel, so that TCP slows the peer down.
+            self._pause_reading()
+            if self._peer_is_gone():
+                self.close("closed by the peer")
+            return
+        partial = self._partial_view
+        try:
+            if partial is None:
+                view = self.reactor.scratch
+                # The beginning of a large request is copied, so let it be small.
+                received = self.sock.recv_into(view, FIRST_QUANTUM if self._large else 0)
+            else:
+                filled = self._partial_filled
+                received = self.sock.recv_into(partial[filled : filled + RECEIVE_QUANTUM])
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(_reason(error))
+            return
+        if received == 0:
+            self.close("closed by the peer")
+            return
+        self.active_at = self._loop.time()
+        self.reactor.received_bytes += received
+        try:
+            if partial is None:
+                self._take(view, 0, received)
+            else:
+                self._partial_filled += received
+                self._take_partial()
+        except Exception as error:  # noqa: BLE001 - one connection pays, the broker goes on
+            self._give_up(error)
+            return
+        if self.out and not self._writing:
+            self.flush()
+        self._resume_if_stalled()
+
+    def _resume_if_stalled(self) -> None:
+        """What held the pipeline up may be over by now."""
+        if self._stalled:
+            self._loop.call_soon(self.resume)
+
+    def _give_up(self, error: Exception) -> None:
+        """What came is no request, or its handler raised what it should not (our mistake)."""
+        if isinstance(error, MalformedRequest):
+            log.warning(
+                "malformed request: peer=%s client=%r %s", self.address, self.client_id, error
+            )
+            self.reactor.malformed += 1
+            self.hang_up("malformed request")
+            return
+        name = "?" if self.last_api is None else self.last_api.name
+        log.error(
+            "handler failed: api=%s peer=%s client=%r", name, self.address, self.client_id,
+            exc_info=error,
+        )  # fmt: skip
+        self.hang_up("internal error")
+
+    def _take(self, view: memoryview, at: int, end: int) -> None:
+        """Handle the frames of the shared buffer and keep what is left over."""
+        at = self._handle_frames(view, at, end)
+        if at < end and not self.closed:
+            self._keep(view, at, end)
+        elif self._large:
+            self._large = False
+
+    def _take_partial(self) -> None:
+        view = self._partial_view
+        assert view is not None
+        filled = self._partial_filled
+        at = self._handle_frames(view, 0, filled)
+        if self.closed:
+            return
+        if at:
+            self._large = at > RECEIVE_QUANTUM
+        if at == 0:
+            self._make_room()
+        elif at == filled:
+            self._drop_partial()
+        else:
+            rest = memoryview(bytes(view[at:filled]))
+            self._drop_partial()
+            self._keep(rest, 0, len(rest))
+
+    def _keep(self, view: memoryview, at: int, end: int) -> None:
+        """Put the beginning of a frame (or whole ones that have to wait) into a buffer of our own."""
+        left = end - at
+        self._partial_filled = 0
+        self._grow_partial(max(left, self._room_for(view[at:end])))
+        assert self._partial_view is not None
+        self._partial_view[:left] = view[at:end]
+        self._partial_filled = left
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """See that the next read has somewhere to go, and ends with the frame at the latest: what
+        follows it goes to the shared buffer again."""
+        if self._held_up():
+            self._stalled = True
+            return
+        partial, filled = self._partial_view, self._partial_filled
+        assert partial is not None
+        size = self._room_for(partial[:filled])
+        if size > len(partial):
+            self._grow_partial(size)
+        elif filled >= 4 and len(partial) > size:
+            self._partial_view = partial[: max(size, filled)]
+
+    def _room_for(self, begun: memoryview) -> int:
+        """How large a buffer for a frame should be. A peer that lies about a length has to send bytes
+        to make us hold memory for it: a little at first, then twice what has come."""
+        filled = len(begun)
+        if filled < 4:
+            return _FIRST_PARTIAL
+        needed: int = _read_length(begun)[0] + 4
+        trusted = filled >= TRUSTED_BYTES and self.reactor.has_memory
+        eager = SPARE_BYTES if trusted else EAGER_BYTES
+        return min(needed, max(2 * filled, eager))
+
+    def _grow_partial(self, size: int) -> None:
+        grown = self.reactor.take_buffer(size)
+        view = memoryview(grown)[:size]
+        if self._partial is not None:
+            filled = self._partial_filled
+            view[:filled] = memoryview(self._partial)[:filled]
+            self.reactor.give_buffer_back(self._partial)
+        self._partial = grown
+        self._partial_view = view
+        if self.reactor.partial_bytes > self.reactor.partial_bytes_limit and size > _FIRST_PARTIAL:
+            self.reactor.wait_for_memory(self)
+
+    def _drop_partial(self) -> None:
+        if self._partial is not None:
+            self.reactor.give_buffer_back(self._partial)
+        if self._partial_view is not None:
+            self.reactor.memory_released(self)
+        self._partial = None
+        self._partial_view = None
+        self._partial_filled = 0
+
+    def _handle_frames(self, view: memoryview, at: int, end: int) -> int:
+        """Handle the whole frames of view[at:end]; how far it came: less than a frame is left, or
+        an exclusive request stands in the way."""
+        apis = self._apis
+        limit = self._max_request
+        while end - at >= _HEADER_SIZE:
+            size, key, version, correlation_id, client_length = _read_header(view, at)
+            stop = at + 4 + size
+            if not 10 <= size <= limit:
+                raise MalformedRequest(f"frame of {size} bytes (limit {limit})")
+            if stop > end:
+                return at
+            body = at + _HEADER_SIZE
+            if client_length > 0:
+                body += client_length
+                if body > stop:
+                    raise MalformedRequest(
+                        f"client id of {client_length} bytes in a frame of {size}"
+                    )
+                raw = view[at + _HEADER_SIZE : body]
+                if raw != self._client_id_raw:
+                    self._client_id_raw = memoryview(bytes(raw))
+                    self.client_id = str(raw, "utf-8", "replace")
+            api = apis.get(key)
+            if api is None or not api.lowest <= version <= api.highest:
+                self.reactor.refuse_version(self, key, version, correlation_id)
+                if self.closed:
+                    return end
+            else:
+                if version >= api.flexible_since:
+                    body = _skip_header_tags(view, body, stop)
+                self.last_api = api
+                self.requests += 1
+                api.requests += 1
+                if api.requests % TIMED_ONE_IN:
+                    api.serve(self, view, body, stop, version, correlation_id)
+                else:
+                    api.serve_timed(self, view, body, stop, version, correlation_id)
+                if self.closed:
+                    return end
+            at = stop
+            if self._held_up():
+                return at
+        if end - at >= 4:
+            size = _read_length(view, at)[0]
+            if not 10 <= size <= limit:
+                raise MalformedRequest(f"frame of {size} bytes (limit {limit})")
+        return at
+
+    def _held_up(self) -> bool:
+        """No further request may be handled now."""
+        return (
+            self.exclusive is not None
+            or self.paused
+            or self.out_bytes > OUTPUT_LIMIT
+            or len(self.slots) >= SLOT_LIMIT
+            or self.held_bytes > HELD_LIMIT
+        )
+
+    def _peer_is_gone(self) -> bool:
+        try:
+            return self.sock.recv(1, socket.MSG_PEEK) == b""
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
+
+    def _pause_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self.fd)
+
+    def pause(self) -> None:
+        self.paused = True
+        self._pause_reading()
+
+    def unpause(self) -> None:
+        self.paused = False
+        self.resume()
+
+    def resume(self) -> None:
+        """Go on with what was left unhandled, then with the socket."""
+        if self.closed or self._held_up():
+            return
+        if self._stalled:
+            self._stalled = False
+            try:
+                self._take_partial()
+            except Exception as error:  # noqa: BLE001 - as in on_readable
+                self._give_up(error)
+                return
+            if self.out and not self._writing:
+                self.flush()
+            if self._stalled:
+                self._loop.call_soon(self.resume)
+                return
+            if self.closed or self._held_up():
+                return
+        if not self._reading:
+            self._reading = True
+            self._loop.add_reader(self.fd, self.on_readable)
+
+    # Answering ----------------------------------------------------------------------------------
+
+    def reserve(self, *, exclusive: bool = False) -> Slot:
+        """A place in the order of answers, for a request that is answered later."""
+        slot = Slot(self)
+        self.slots.append(slot)
+        if exclusive:
+            self.exclusive = slot
+        return slot
+
+    def keep(self, part: memoryview) -> Kept:
+        """Keep a part of the request that is being handled. The buffer that it stands in is the next
+        request's; if it is ours and nearly all of it is this part, it comes along uncopied."""
+        size = len(part)
+        buffer = self._partial
+        if buffer is not None and part.obj is buffer and 2 * size >= len(buffer):
+            # Its memory is accounted for until it is given back.
+            self._partial = None
+            self.held_bytes += size
+            return Kept(self, part, size, buffer)
+        self.held_bytes += size
+        self.reactor.partial_bytes += size
+        return Kept(self, bytearray(part), size, None)
+
+    def answer(self, response: bytes) -> None:
+        """A whole response frame, known at once. Leaves when the current read has been handled."""
+        if self.slots:
+            slot = Slot(self)
+            slot.parts = [response]
+            self.slots.append(slot)
+        else:
+            self.out.append(response)
+            self.out_bytes += len(response)
+
+    def answer_parts(self, parts: list[Part]) -> None:
+        if self.slots:
+            slot = Slot(self)
+            slot.parts = parts
+            self.slots.append(slot)
+        else:
+            for part in parts:
+                self.out.append(part)
+                self.out_bytes += len(part)
+
+    def drain_slots(self) -> None:
+        """Move the answers that have no unanswered request before them to the socket."""
+        if self.closed:
+            self.slots.clear()
+            self.exclusive = None
+            return
+        slots = self.slots
+        while slots and slots[0].parts is not None:
+            slot = slots.popleft()
+            if slot is self.exclusive:
+                self.exclusive = None
+            assert slot.parts is not None
+            for part in slot.parts:
+                self.out.append(part)
+                self.out_bytes += len(part)
+        if self.out and not self._writing:
+            self.flush()
+        if self._stalled or not self._reading:
+            self._loop.call_soon(self.resume)
+
+    def flush(self) -> None:
+        """Send what is ready; what the socket does not take waits until it is writable."""
+        out = self.out
+        sock = self.sock
+        budget = SEND_QUANTUM
+        waiting = self.out_bytes
+        try:
+            while out and budget > 0:
+                part = out[0]
+                if type(part) is FileRange:
+                    sent = self._send_range(part)
+                    self.out_bytes -= sent
+                    budget -= sent
+                    if part.length:
+                        break
+                    out.popleft()
+                    continue
+                if len(out) == 1:
+                    sent = sock.send(part)  # type: ignore[arg-type]
+                    if sent == len(part):
+                        out.clear()
+                        self.out_bytes -= sent
+                        break
+                else:
+                    part, more = self._gather()
+                    out.appendleft(part)
+                    sent = sock.send(part, MORE_FOLLOWS if more else 0)
+                    if sent == len(part):
+                        out.popleft()
+                        self.out_bytes -= sent
+                        budget -= sent
+                        continue
+                self.out_bytes -= sent
+                out[0] = memoryview(part)[sent:]  # type: ignore[arg-type]
+                break
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self.close(_reason(error))
+            return
+        self.reactor.sent_bytes += waiting - self.out_bytes
+        if out:
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self.fd, self._on_writable)
+        elif self._writing:
+            self._writing = False
+            self._loop.remove_writer(self.fd)
+            self.reactor.settled()
+
+    def _gather(self) -> tuple[bytes, bool]:
+        """Take the leading byte parts off the queue as one; whether a file range follows them."""
+        out = self.out
+        parts = []
+        size = 0
+        while out and type(out[0]) is not FileRange and size < 1 << 20:
+            part = out.popleft()
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts), bool(out)  # type: ignore[arg-type]
+
+    def _send_range(self, part: FileRange) -> int:
+        """Send from the page cache to the socket, without the bytes passing through here."""
+        total = 0
+        while part.length:
+            try:
+                sent = self._send_some(part)
+            except (BlockingIOError, InterruptedError):
+                break
+            if sent == 0:
+                # The file is shorter than the range that was promised: the stream cannot be mended.
+                raise OSError(errno.EIO, "file range ended early")
+            part.position += sent
+            part.length -= sent
+            total += sent
+            if total >= SEND_QUANTUM:
+                break
+        return total
+
+    def _send_some(self, part: FileRange) -> int:
+        if HAS_SENDFILE:
+            return os.sendfile(self.fd, part.file.fd, part.position, part.length)
+        data = os.pread(part.file.fd, min(part.length, COPY_BYTES), part.position)
+        return self.sock.send(data) if data else 0
+
+    def _on_writable(self) -> None:
+        self.flush()
+        if not self.closed:
+            self.active_at = self._loop.time()
+            if self._stalled or not self._reading:
+                self.resume()
+
+    # The end ------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is owed to the peer."""
+        return not self.slots and not self.out
+
+    def hang_up(self, why: str) -> None:
+        """Close because of what the peer sent; answers to what it sent before go out first."""
+        if self.out and not self._writing and not self.closed:
+            self.flush()
+        self.close(why)
+
+    def take_leave(self) -> None:
+        """Tell the peer that nothing more comes, and read on without heeding it until it is gone too.
+
+        A socket that is closed with requests in it that nobody read resets the connection, and a
+        reset may overtake the answers that are on their way.
+        """
+        if self.closed:
+            return
+        self._pause_reading()
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self.close(_reason(error))
+            return
+        self._reading = True
+        self._loop.add_reader(self.fd, self._ignore)
+
+    def _ignore(self) -> None:
+        try:
+            if self.sock.recv_into(self.reactor.scratch):
+                return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            pass  # gone, which is what was waited for
+        self.close("the broker stops")
+
+    def close(self, why: str) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        log.debug("connection closed: peer=%s client=%r %s", self.address, self.client_id, why)
+        if self._reading:
+            self._loop.remove_reader(self.fd)
+        if self._writing:
+            self._loop.remove_writer(self.fd)
+        self._drop_partial()
+        self.out.clear()
+        self.out_bytes = 0
+        self.slots.clear()
+        self.exclusive = None
+        self.sock.close()
+        self.reactor.forget(self)
+
+
+def _skip_header_tags(view: memoryview, at: int, stop: int) -> int:
+    """Step over the tagged fields of a request header (clients send none: a single zero)."""
+    if at >= stop:
+        raise MalformedRequest("the request header is cut short")
+    tags = view[at]
+    if tags == 0:
+        return at + 1
+    try:
+        return skip_tags(view, at + 1, tags, stop)
+    except (MalformedMessage, IndexError) as error:
+        raise MalformedRequest(f"tagged fields of the request header: {error}") from None
+
+
+def _reason(error: OSError) -> str:
+    return "closed by the peer" if error.errno in _RESET else str(error)

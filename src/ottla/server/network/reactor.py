@@ -1,0 +1,300 @@
+"""The reactor: listening sockets, the connections they accept, and the limits on them.
+
+One event loop serves all of them; docs/adr/0003 says why there is no pool of handler threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from mmap import mmap
+
+from ottla.server.api import Api
+from ottla.server.network.connection import EAGER_BYTES, SPARE_BYTES, Buffer, Connection
+
+log = logging.getLogger("ottla.reactor")
+
+SCRATCH_BYTES = 512 << 10
+_ACCEPTS_IN_A_ROW = 64
+# Large buffers kept for the next request that arrives in parts.
+SPARES = 4
+# How long the favourite (see wait_for_memory) may be silent while others wait.
+FAVOUR_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening socket, and the name that clients who come in by it are told addresses of."""
+
+    name: str
+    sock: socket.socket
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.sock.getsockname()[:2]
+        return host, port
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_request_bytes: int
+    max_connections: int
+    max_connections_per_address: int
+    max_connections_overrides: Mapping[str, int]
+    idle_seconds: float
+    # Memory for requests that have arrived in part or wait for a disk, over all connections.
+    partial_bytes: int
+    send_buffer: int
+    receive_buffer: int
+    backlog: int
+
+
+class Reactor:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        apis: dict[int, Api],
+        limits: Limits,
+        refuse_version: Callable[[Connection, int, int, int], None],
+    ) -> None:
+        self.loop = loop
+        self.apis = apis
+        self.limits = limits
+        self.refuse_version = refuse_version
+        self.now = loop.time
+        # Every read goes here first: what has arrived whole is handled in place.
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.max_request_bytes = limits.max_request_bytes
+        self._spares: list[Buffer] = []
+        self.partial_bytes = 0
+        self.partial_bytes_limit = limits.partial_bytes
+        # For metrics.
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.accepted = 0
+        self.refused = 0
+        self.malformed = 0
+        self.connections: set[Connection] = set()
+        self.listeners: list[Listener] = []
+        # While the broker stops: done when every connection has been answered.
+        self.draining: asyncio.Future[None] | None = None
+        # Then: done when no connection is left.
+        self._parting: asyncio.Future[None] | None = None
+        self._by_address: Counter[str] = Counter()
+        self._waiting_for_memory: deque[Connection] = deque()
+        self._favourite: Connection | None = None
+        self._favour_check: asyncio.TimerHandle | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._accept_pause: asyncio.TimerHandle | None = None
+
+    # Listening ----------------------------------------------------------------------------------
+
+    def listen(self, name: str, host: str, port: int) -> Listener:
+        family = socket.AF_INET6 if ":" in host or host == "" else socket.AF_INET
+        if host and ":" not in host:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        try:
+            sock = _bound(family, host, port, self.limits.backlog)
+        except OSError as error:
+            if host == "" and family == socket.AF_INET6 and error.errno == errno.EAFNOSUPPORT:
+                sock = _bound(socket.AF_INET, "0.0.0.0", port, self.limits.backlog)
+            else:
+                raise
+        listener = Listener(name, sock)
+        self.listeners.append(listener)
+        return listener
+
+    def start(self) -> None:
+        for listener in self.listeners:
+            self.loop.add_reader(listener.sock.fileno(), self._accept, listener)
+        if self.limits.idle_seconds > 0:
+            self._schedule_sweep()
+
+    def _accept(self, listener: Listener) -> None:
+        for _ in range(_ACCEPTS_IN_A_ROW):
+            try:
+                sock, peer = listener.sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    # The listening socket stays readable: without a pause this would spin.
+                    log.error("cannot accept connections: %s", error)
+                    self._pause_accepting()
+                    return
+                raise
+            self._welcome(sock, peer[0], f"{peer[0]}:{peer[1]}", listener)
+
+    def _pause_accepting(self) -> None:
+        for listener in self.listeners:
+            self.loop.remove_reader(listener.sock.fileno())
+        self._accept_pause = self.loop.call_later(1.0, self._accept_again)
+
+    def _accept_again(self) -> None:
+        self._accept_pause = None
+        for listener in self.listeners:
+            self.loop.add_reader(listener.sock.fileno(), self._accept, listener)
+
+    def _welcome(self, sock: socket.socket, host: str, peer: str, listener: Listener) -> None:
+        limits = self.limits
+        allowed = limits.max_connections_overrides.get(host, limits.max_connections_per_address)
+        if len(self.connections) >= limits.max_connections or self._by_address[host] >= allowed:
+            log.warning("too many connections: peer=%s open=%d", peer, len(self.connections))
+            sock.close()
+            self.refused += 1
+            return
+        self.accepted += 1
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A peer whose machine is gone says nothing; without this it would keep its place until the
+        # idle timeout, or for ever where there is none.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if limits.send_buffer > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer)
+        if limits.receive_buffer > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer)
+        self._by_address[host] += 1
+        self.connections.add(Connection(self, sock, listener, peer))
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        host = connection.address.rpartition(":")[0]
+        self._by_address[host] -= 1
+        if not self._by_address[host]:
+            del self._by_address[host]
+        self.settled()
+        if self._parting is not None and not self.connections and not self._parting.done():
+            self._parting.set_result(None)
+
+    # Limits -------------------------------------------------------------------------------------
+
+    def wait_for_memory(self, connection: Connection) -> None:
+        """Too much is held in half-arrived requests: this one's sender has to wait.
+
+        One connection, the favourite, goes on all the same, or each would wait for all the others.
+        """
+        if self._favourite is None or self._favourite is connection:
+            self._favour(connection)
+        else:
+            connection.pause()
+            self._waiting_for_memory.append(connection)
+
+    @property
+    def has_memory(self) -> bool:
+        """There is enough to be generous with it."""
+        return 2 * self.partial_bytes < self.partial_bytes_limit
+
+    def take_buffer(self, size: int) -> Buffer:
+        """Memory for a request that has arrived in part; it may be larger than asked for."""
+        buffer: Buffer
+        if size <= EAGER_BYTES:
+            buffer = bytearray(size)
+        elif size > SPARE_BYTES or not self.has_memory:
+            buffer = mmap(-1, size)
+        else:
+            # Mapped, since a megabyte is otherwise cleared here and now, a millisecond for which the
+            # loop would serve nobody; so the system does it page by page as the bytes come.
+            buffer = self._spares.pop() if self._spares else mmap(-1, SPARE_BYTES)
+        self.partial_bytes += len(buffer)
+        return buffer
+
+    def give_buffer_back(self, buffer: Buffer) -> None:
+        self.partial_bytes -= len(buffer)
+        if len(buffer) == SPARE_BYTES and len(self._spares) < SPARES:
+            self._spares.append(buffer)
+
+    def memory_released(self, connection: Connection | None) -> None:
+        """`connection` is the one whose half-arrived request is whole or given up."""
+        if connection is not None and connection is self._favourite:
+            self._favourite = None
+        waiting = self._waiting_for_memory
+        while waiting and (
+            self.partial_bytes <= self.partial_bytes_limit or self._favourite is None
+        ):
+            following = waiting.popleft()
+            if not following.closed:
+                if self._favourite is None:
+                    self._favour(following)
+                self.loop.call_soon(following.unpause)
+
+    def _favour(self, connection: Connection) -> None:
+        self._favourite = connection
+        if self._favour_check is None:
+            self._favour_check = self.loop.call_later(FAVOUR_SECONDS, self._check_favourite)
+
+    def _check_favourite(self) -> None:
+        """A favourite that sends nothing has to go, so that somebody else can be it."""
+        self._favour_check = None
+        favourite = self._favourite
+        if favourite is None:
+            return
+        if self._waiting_for_memory and self.loop.time() - favourite.active_at >= FAVOUR_SECONDS:
+            log.warning("request sent too slowly while others wait: peer=%s", favourite.address)
+            favourite.close("too slow while memory is short")
+        else:
+            self._favour(favourite)
+
+    def _schedule_sweep(self) -> None:
+        self._sweep = self.loop.call_later(self.limits.idle_seconds / 4, self._close_idle)
+
+    def _close_idle(self) -> None:
+        oldest = self.loop.time() - self.limits.idle_seconds
+        for connection in [
+            c for c in self.connections if c.active_at < oldest and c.exclusive is None
+        ]:
+            connection.close(f"idle for {self.limits.idle_seconds:.0f} s")
+        self._schedule_sweep()
+
+    # The end ------------------------------------------------------------------------------------
+
+    def stop_listening(self) -> None:
+        for timer in (self._sweep, self._accept_pause, self._favour_check):
+            if timer is not None:
+                timer.cancel()
+        for listener in self.listeners:
+            self.loop.remove_reader(listener.sock.fileno())
+            listener.sock.close()
+        self.listeners.clear()
+
+    async def drained(self, seconds: float) -> None:
+        """Wait until all answers have left, but not long for peers that do not read them."""
+        if all(c.idle for c in self.connections):
+            return
+        self.draining = self.loop.create_future()
+        await asyncio.wait([self.draining], timeout=seconds)
+
+    def settled(self) -> None:
+        """While draining: a connection has nothing more to send, or is gone."""
+        draining = self.draining
+        if draining is not None and not draining.done() and all(c.idle for c in self.connections):
+            draining.set_result(None)
+
+    async def close(self, seconds: float) -> None:
+        """Part from all peers: those that do not go by themselves are left after a while."""
+        for connection in list(self.connections):
+            connection.take_leave()
+        if self.connections:
+            self._parting = self.loop.create_future()
+            await asyncio.wait([self._parting], timeout=seconds)
+        for connection in list(self.connections):
+            connection.close("the broker stops")
+
+
+def _bound(family: int, host: str, port: int, backlog: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and host == "":
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind((host, port))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock

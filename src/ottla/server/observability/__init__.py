@@ -1,0 +1,1 @@
+"""What a broker reports about itself: metrics, their HTTP endpoint, handler timings."""

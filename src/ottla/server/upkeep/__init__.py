@@ -1,0 +1,1 @@
+"""Background work on logs: flush, checkpoints, retention, compaction, folders without a topic."""

@@ -1,0 +1,253 @@
+"""Log compaction by the clock: which log next, its work in a worker process, its new segments in place.
+
+The dirtiest log goes first, `log.cleaner.threads` of them at a time. Deciding and swapping happen on the
+loop, where the logs live; reading and writing of segments in worker processes of their own, so that a
+long pass keeps no produced batch waiting; syncs in threads. When nothing is dirty enough, the next look
+is after `log.cleaner.backoff.ms`.
+
+Only logs that are loaded are looked at. After a clean start that is a log which somebody uses; the
+others have nothing new, and retention loads them within its interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ottla.server.disk.workers import Workers
+from ottla.server.upkeep.periodic import now_ms
+from ottla.storage.errors import CorruptFile, LogOffline
+
+if TYPE_CHECKING:
+    from ottla.server.configuration.broker_config import BrokerConfig
+    from ottla.storage.compaction.plan import Dirt
+    from ottla.storage.compaction.rewrite import Outcome
+    from ottla.storage.compaction.swap import Compaction, Swap
+    from ottla.storage.log import Log
+    from ottla.storage.logs import Logs
+    from ottla.storage.retention import Retired
+
+log = logging.getLogger("ottla.compaction")
+
+# After a pass that failed for no fault of the log (a full disk, a worker that was killed).
+RETRY_MS = 60_000
+# Logs that are looked at before the loop gets its turn.
+LOGS_AT_ONCE = 50
+
+
+class Compactor:
+    """Starts and stops with the broker. Imports what it needs when the first log wants it."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        logs: Logs,
+        threads: ThreadPoolExecutor,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._loop = loop
+        self._logs = logs
+        self._threads = threads
+        self._config = config
+        self._task: asyncio.Task[None] | None = None
+        # Each with the pass that it is about. A log is in it until its job has ended, also when the
+        # compaction was stopped.
+        self._passes: dict[Log, asyncio.Task[None]] = {}
+        self._running: dict[Log, Compaction] = {}
+        # Logs that cannot be compacted, and why; those that are to be left alone for a while.
+        self.uncleanable: dict[Log, str] = {}
+        self._not_before: dict[Log, int] = {}
+        self._workers: Workers | None = None
+        self._processes = 0
+        # Passes that came to their end, for tests and metrics.
+        self.passes = 0
+
+    def start(self) -> None:
+        if self._config().log_cleaner_enable:
+            self._task = self._loop.create_task(self._run(), name="compaction")
+
+    async def stop(self) -> None:
+        """No more passes; what is under way ends at once, with the old segments or the new."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for compaction in self._running.values():
+            compaction.stop()
+        if self._passes:
+            await asyncio.wait(self._passes.values())
+        if self._workers is not None:
+            self._workers.stop()
+
+    # Which log
+
+    async def _run(self) -> None:
+        while True:
+            config = self._config()
+            while len(self._passes) < config.log_cleaner_threads:
+                found = await self._dirtiest()
+                if found is None or not self._begin(found):
+                    break
+            seconds = max(config.log_cleaner_backoff_ms / 1000, 0.01)
+            if self._passes:
+                await asyncio.wait(
+                    self._passes.values(),
+                    timeout=seconds,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            else:
+                await asyncio.sleep(seconds)
+
+    async def _dirtiest(self) -> Log | None:
+        now = now_ms()
+        best: Log | None = None
+        best_ratio = -1.0
+        loaded = self._logs.loaded()
+        for known in (self.uncleanable, self._not_before):
+            for gone in known.keys() - set(loaded):
+                del known[gone]
+        looked_at = 0
+        for each in loaded:
+            if not each.config.compacts or len(each.segments) < 2 or each.offline is not None:
+                continue
+            if each in self._passes or each in self.uncleanable:
+                continue
+            if self._not_before.get(each, 0) > now:
+                continue
+            dirt = self._assess(each, now)
+            if dirt is not None and dirt.ratio > best_ratio:
+                best, best_ratio = each, dirt.ratio
+            looked_at += 1
+            if looked_at % LOGS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return best
+
+    def _assess(self, each: Log, now: int) -> Dirt | None:
+        """How dirty a log is, if that is enough for a pass."""
+        from ottla.storage.compaction.plan import wants_cleaning
+        from ottla.storage.compaction.swap import dirt_of
+
+        try:
+            dirt = dirt_of(each, self._logs.synced_end(each), now)
+        except (OSError, CorruptFile) as error:
+            self._set_aside(each, str(error))
+            return None
+        return dirt if wants_cleaning(dirt, each.config) else None
+
+    def _set_aside(self, each: Log, reason: str) -> None:
+        self.uncleanable[each] = reason
+        log.error("cannot be compacted: log=%s %s", each.name, reason)
+
+    # One pass
+
+    def _begin(self, each: Log) -> bool:
+        from ottla.storage.compaction.swap import Compaction
+
+        """False if it is not to be looked at again now."""
+        config = self._config()
+        threads = max(config.log_cleaner_threads, 1)
+        now = now_ms()
+        # Anew: others had their turn since.
+        dirt = None if each.offline is not None else self._assess(each, now)
+        if dirt is None or each.compaction is not None:
+            return False
+        try:
+            compaction = Compaction(
+                each,
+                dirt,
+                now,
+                int(
+                    config.log_cleaner_dedupe_buffer_size
+                    / threads
+                    * config.log_cleaner_io_buffer_load_factor
+                ),
+                config.log_cleaner_io_max_bytes_per_second / threads,
+            )
+        except (OSError, CorruptFile) as error:
+            self._set_aside(each, str(error))
+            return True
+        self._running[each] = compaction
+        task = self._loop.create_task(self._compact(compaction), name=f"compaction of {each.name}")
+        self._passes[each] = task
+        task.add_done_callback(partial(self._ended, each))
+        return True
+
+    def _ended(self, each: Log, task: asyncio.Task[None]) -> None:
+        self._passes.pop(each, None)
+        self._running.pop(each, None)
+        if not task.cancelled() and task.exception() is not None:
+            self._set_aside(each, repr(task.exception()))
+            log.error("compaction of %s failed", each.name, exc_info=task.exception())
+
+    async def _compact(self, compaction: Compaction) -> None:
+        from ottla.storage.compaction.rewrite import Cancelled, Uncleanable, run
+
+        each = compaction.log
+        outcome = None
+        try:
+            outcome = await self._pool().run(partial(run, compaction.job))
+            await self._put_in_place(compaction, outcome)
+        except Cancelled:
+            pass  # truncated, deleted, or the broker stops
+        except Uncleanable as error:
+            self._set_aside(each, str(error))
+        except OSError as error:
+            if not compaction.stopped:
+                log.warning("compaction of %s is put off: %s", each.name, error)
+                self._not_before[each] = now_ms() + RETRY_MS
+        finally:
+            compaction.stop()
+            if outcome is not None:
+                await self._loop.run_in_executor(self._threads, compaction.discard, outcome)
+
+    async def _put_in_place(self, compaction: Compaction, outcome: Outcome) -> None:
+        each = compaction.log
+        before = each.size
+        retired: list[Retired] = []
+        complete = True
+        try:
+            for replacement in outcome.replacements:
+                swap = compaction.swap(replacement)
+                if swap is None or not await self._swap(swap):
+                    complete = False
+                if swap is not None and swap.retired is not None:
+                    retired.append(swap.retired)
+        except LogOffline:
+            complete = False
+        finally:
+            complete = complete and not compaction.stopped
+            compaction.finish(outcome if complete else None)
+            self._logs.compacted(each, retired)
+        if complete:
+            self.passes += 1
+            log.info(
+                "compacted: log=%s first_dirty=%d bytes=%d bytes_before=%d records_dropped=%d",
+                each.name, outcome.first_dirty, each.size, before, outcome.records_dropped,
+            )  # fmt: skip
+
+    async def _swap(self, swap: Swap) -> bool:
+        """Whether the new segment is in place."""
+        from ottla.storage.compaction.swap import Stage
+
+        try:
+            while not swap.over:
+                if swap.blocks:
+                    await self._loop.run_in_executor(self._threads, swap.step)
+                else:
+                    swap.step()
+        except OSError as error:
+            swap.failed(error)
+            return False
+        return swap.stage is Stage.DONE
+
+    def _pool(self) -> Workers:
+        processes = max(self._config().log_cleaner_threads, 1)
+        if self._workers is None or processes != self._processes:
+            if self._workers is not None:
+                self._workers.stop()
+            self._workers = Workers(self._loop, processes)
+            self._processes = processes
+        return self._workers

@@ -1,0 +1,1 @@
+"""The three indexes of a segment."""

@@ -1,0 +1,329 @@
+"""What the three indexes of a segment share: a file of equal entries in order, and its two lives.
+
+**Active** (the segment takes appends): all entries are in memory; new ones are pending until
+`write()` puts them behind the others in the file with one `pwrite`. No descriptor stays open, and
+an index that was never written has no file.
+
+**Sealed** (the segment was rolled): nothing is in memory; the file is mapped read-only on demand
+(`maps.py`) and searched in place. A mapped file must never shrink, so everything that could shrink
+it unmaps it first and brings the index back to its active life.
+
+Making an index object touches no file in either life. An active index reads its file, if there is
+one, when it is first used.
+
+In a crash the file is a head of the entries, possibly with a torn or zeroed tail, and possibly
+stale: a log that was not shut down cleanly calls `reset()` and rebuilds the indexes of all segments
+behind its recovery point. No checksum protects an index; `sanity_check` and `verify` find what
+can be found without one.
+
+Kafka makes its active indexes 10 MiB long at once and cuts them when it stops. The files of a Kafka
+that crashed are therefore padded with zeros; zeros at the end are never entries here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from ottla.storage.errors import CorruptIndex
+from ottla.storage.files import OS_FILES, READ_ONLY, READ_WRITE, READ_WRITE_CREATE, Files
+from ottla.storage.index.maps import SHARED_MAPS, Maps
+
+# Relative offsets and positions are signed 32-bit numbers.
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+# Above every relative offset and timestamp: as the "last entry" of an index whose entries are not
+# in memory it sends an append to the slow path, so that the fast path needs no check of its own.
+NOT_IN_MEMORY = 2**64
+
+_STEP = 64 * 1024
+
+
+class Index(ABC):
+    """One index file. Subclasses add the entry format, the search and the memory form.
+
+    All methods belong to the thread of the log, but for `sync`.
+    """
+
+    # Bytes of one entry.
+    entry_size: ClassVar[int]
+    # Zeros at the end of the file are padding. (The transaction index is never preallocated.)
+    may_be_padded: ClassVar[bool] = True
+    # But a file of one entry, all zeros, is not: it is what somebody wrote.
+    may_be_one_zero: ClassVar[bool] = False
+    # The file exists after `write()` even if there is no entry, as in Kafka.
+    has_empty_file: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        path: str,
+        base_offset: int,
+        max_bytes: int,
+        files: Files = OS_FILES,
+        *,
+        sealed: bool = False,
+        fresh: bool = False,
+        maps: Maps = SHARED_MAPS,
+    ) -> None:
+        """`fresh`: a new segment's index; a file of that name, should there be one, is stale, and
+        the first `write()` overwrites it."""
+        if sealed and fresh:
+            raise ValueError("a sealed index is not fresh")
+        self.path = path
+        self.base_offset = base_offset
+        self.max_bytes = max_bytes
+        self.files = files
+        self.sealed = sealed
+        self._maps = maps
+        # Active and loaded: memory holds every entry. Sealed: memory is empty.
+        self._loaded = fresh
+        # The first entries in memory that the file holds too; ≤ the number in memory.
+        self._in_file = 0
+        # Bytes in the file, None if that is not known. Active only.
+        self._file_size: int | None = None
+        # Entries in the sealed file, None until it was mapped first.
+        self._sealed_count: int | None = None
+        self._forget()
+
+    # What a subclass keeps in memory
+
+    @abstractmethod
+    def _in_memory(self) -> int:
+        """The number of entries in memory."""
+
+    @abstractmethod
+    def _remember(self, data: bytes) -> None:
+        """Takes the entries of a whole file into memory; CorruptIndex if they are out of order."""
+
+    @abstractmethod
+    def _keep(self, count: int) -> None:
+        """Drops all but the first `count` entries from memory."""
+
+    @abstractmethod
+    def _encode(self, first: int) -> bytes:
+        """The entries in memory from slot `first` on, as they stand in the file."""
+
+    @abstractmethod
+    def _below(self, offset: int) -> int:
+        """How many of the entries in memory are about offsets below `offset`."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Empties the memory, with what guards the fast path of append."""
+
+    @abstractmethod
+    def sanity_check(self) -> None:
+        """Raises CorruptIndex if the index is obviously broken: a missing file (of a sealed
+        index), an odd size, a first or last entry that cannot be. Cheap for a sealed index; an
+        active one is loaded and checked in full."""
+
+    @abstractmethod
+    def verify(self) -> None:
+        """Raises CorruptIndex unless every entry is sane and in order."""
+
+    # Size
+
+    @property
+    def entry_count(self) -> int:
+        if self.sealed:
+            self._view()
+            assert self._sealed_count is not None
+            return self._sealed_count
+        self._load()
+        return self._in_memory()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all entries, pending ones too."""
+        return self.entry_count * self.entry_size
+
+    @property
+    def is_full(self) -> bool:
+        """No further entry fits into `max_bytes`: time to roll. (append itself does not look.)"""
+        count = self._in_memory() if self._loaded else self.entry_count
+        return count >= self.max_bytes // self.entry_size
+
+    # Writing
+
+    def write(self) -> None:
+        """Puts the pending entries into the file. After an OSError the file's tail is unknown; the
+        entries stay pending."""
+        if not self._loaded:
+            return
+        count = self._in_memory()
+        size = count * self.entry_size
+        if count == self._in_file and self._file_size == size:
+            return
+        if count == 0 and not self.has_empty_file and not self.files.exists(self.path):
+            return
+        start = self._in_file * self.entry_size
+        fd = self.files.open(self.path, READ_WRITE_CREATE)
+        try:
+            found = self.files.size_of(fd) if self._file_size is None else self._file_size
+            self._file_size = None
+            if found > start:
+                self.files.truncate(fd, start)
+            if size > start:
+                self.files.write_all(fd, self._encode(self._in_file), start)
+        finally:
+            self.files.close(fd)
+        self._in_file = count
+        self._file_size = size
+
+    def sync(self) -> None:
+        """fsync of what was written. Touches nothing but the file, so it may run on any thread."""
+        try:
+            fd = self.files.open(self.path, READ_ONLY)
+        except FileNotFoundError:
+            if self.has_empty_file:
+                raise
+            return
+        try:
+            self.files.fsync(fd)
+        finally:
+            self.files.close(fd)
+
+    def flush(self) -> None:
+        self.write()
+        self.sync()
+
+    def seal(self) -> None:
+        """The segment was rolled: everything into the file, padding off, memory free."""
+        if self.sealed:
+            return
+        self._load()
+        self.write()
+        count = self._in_memory()
+        self._loaded = False
+        self._forget()
+        self._in_file = 0
+        self._file_size = None
+        self._sealed_count = count
+        self.sealed = True
+
+    def unseal(self) -> None:
+        """The segment takes appends again (the log was truncated back to it)."""
+        if not self.sealed:
+            return
+        self._maps.drop(self)
+        self.sealed = False
+        self._sealed_count = None
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops the entries about `offset` and all behind it, in memory and in the file. The
+        index is active afterwards."""
+        self.unseal()
+        self._load()
+        keep = self._below(offset)
+        self._keep(keep)
+        if self._in_file > keep:
+            self._in_file = keep
+            self._cut_file(keep * self.entry_size)
+
+    def reset(self) -> None:
+        """Drops all entries without looking at them, in memory and in the file: the way out of a
+        corrupt index. The index is active and empty afterwards."""
+        self.unseal()
+        self._loaded = True
+        self._forget()
+        self._keep(0)
+        self._in_file = 0
+        self._cut_file(0)
+
+    # The file
+
+    def rename(self, path: str) -> None:
+        """Renames the file, if there is one yet. The caller syncs the folder."""
+        try:
+            self.files.rename(self.path, path)
+        except FileNotFoundError:
+            pass
+        self.path = path
+
+    def delete(self) -> None:
+        """Unmaps and removes the file. To remove it on another thread: `drop_map()` here, then
+        unlink `path` there."""
+        self.drop_map()
+        try:
+            self.files.unlink(self.path)
+        except FileNotFoundError:
+            pass
+
+    @property
+    def is_mapped(self) -> bool:
+        return self._maps.has(self)
+
+    def drop_map(self) -> None:
+        """Unmaps a sealed index; the next lookup maps it again."""
+        self._maps.drop(self)
+
+    def close(self) -> None:
+        """Writes what is pending and unmaps."""
+        self.write()
+        self.drop_map()
+
+    # Inside
+
+    def _load(self) -> None:
+        """Brings an active index's entries into memory."""
+        if self._loaded:
+            return
+        try:
+            data = self.files.read_file(self.path)
+        except FileNotFoundError:
+            data = b""
+            self._file_size = None
+        else:
+            self._file_size = len(data)
+        count = self._count(memoryview(data))
+        self._remember(data[: count * self.entry_size])
+        self._in_file = count
+        self._loaded = True
+
+    def _view(self) -> memoryview:
+        """The sealed file's bytes; `_sealed_count` is known afterwards."""
+        try:
+            view = self._maps.view(self)
+        except FileNotFoundError:
+            raise CorruptIndex(self.path, "the file is missing") from None
+        if self._sealed_count is None:
+            self._sealed_count = self._count(view)
+        elif len(view) < self._sealed_count * self.entry_size:
+            raise CorruptIndex(self.path, f"the file has only {len(view)} bytes left")
+        return view
+
+    def _content(self) -> bytes:
+        """All entries as bytes, for tools and checks."""
+        if self.sealed:
+            view = self._view()
+            assert self._sealed_count is not None
+            return bytes(view[: self._sealed_count * self.entry_size])
+        self._load()
+        return self._encode(0)
+
+    def _count(self, view: memoryview) -> int:
+        """The number of entries in a file's bytes, without padding."""
+        size = len(view)
+        entry_size = self.entry_size
+        if size % entry_size:
+            raise CorruptIndex(self.path, f"{size} bytes are no whole number of entries")
+        if self.may_be_padded and not (self.may_be_one_zero and size == entry_size):
+            while size and not any(view[size - entry_size : size]):
+                # Backwards in large steps; an entry may itself end in zeros, hence the rounding up.
+                start = max(0, size - _STEP)
+                used = len(bytes(view[start:size]).rstrip(b"\0"))
+                size = start + used
+                size += -size % entry_size
+        return size // entry_size
+
+    def _cut_file(self, size: int) -> None:
+        self._file_size = None
+        try:
+            fd = self.files.open(self.path, READ_WRITE)
+        except FileNotFoundError:
+            return
+        try:
+            self.files.truncate(fd, size)
+        finally:
+            self.files.close(fd)
+        self._file_size = size
