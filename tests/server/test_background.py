@@ -24,7 +24,7 @@ from server_kit.wire import Wire
 
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.broker import Broker
-from ottla.server.upkeep import periodic as clockwork
+from ottla.server.upkeep import periodic as periodic
 from ottla.storage.logs import Logs
 
 StartBroker = Callable[..., BrokerThread]
@@ -55,7 +55,7 @@ def test_a_round_of_retention_that_fails_is_not_the_last(
 def test_a_tick_that_fails_is_not_the_last(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, complaints: list[str]
 ) -> None:
-    monkeypatch.setattr(clockwork, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(periodic, "TICK_SECONDS", 0.01)
     rounds: list[int] = []
     done = threading.Event()
 

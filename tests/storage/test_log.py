@@ -635,7 +635,7 @@ def test_search_for_the_newest_brings_each_segment_once(maker: LogMaker, step_ms
             newest = log.max_timestamp(wait=False)
             break
         except NotInMemory as missing:
-            missing.bring(1000)
+            missing.load(1000)
             brought += 1
             assert brought <= len(log.segments)
     assert newest == NOW + 99 * step_ms

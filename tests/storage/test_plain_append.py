@@ -77,7 +77,7 @@ def either_way(log: Log, batch: bytearray, epoch: int, now: int) -> tuple[object
     """As a partition does it; second, whether the short way was gone."""
     if len(batch) >= HEADER_SIZE:
         sent, before = bytes(batch), facts(log)
-        offset = log.append_plainly(memoryview(batch), epoch, now)
+        offset = log.append_simple(memoryview(batch), epoch, now)
         if offset >= 0:
             return offset, True
         assert batch == sent
@@ -174,15 +174,15 @@ class FailingWrites(Files):
 def test_a_failed_write_takes_the_log_offline(tmp_path: Path) -> None:
     files = FailingWrites()
     log = begun(a_log(tmp_path, files=files))
-    assert log.append_plainly(memoryview(a_batch(b"second")), 0, NOW) == 2
+    assert log.append_simple(memoryview(a_batch(b"second")), 0, NOW) == 2
     size = log.size
     files.failing = True
     with pytest.raises(LogOffline):
-        log.append_plainly(memoryview(a_batch(b"third")), 0, NOW)
+        log.append_simple(memoryview(a_batch(b"third")), 0, NOW)
     assert (log.log_end_offset, log.size) == (3, size)
     assert Path(log.active.path).stat().st_size == size
     files.failing = False
-    assert log.append_plainly(memoryview(a_batch(b"fourth")), 0, NOW) == -1
+    assert log.append_simple(memoryview(a_batch(b"fourth")), 0, NOW) == -1
     with pytest.raises(LogOffline):
         log.append(a_batch(b"fourth"), 0, NOW)
 
@@ -195,7 +195,7 @@ class ShortWrites(Files):
 def test_a_write_that_was_cut_short_goes_on(tmp_path: Path) -> None:
     log = begun(a_log(tmp_path, files=ShortWrites()))
     batch = a_batch(b"second" * 30)
-    assert log.append_plainly(memoryview(batch), 0, NOW) == 2
+    assert log.append_simple(memoryview(batch), 0, NOW) == 2
     assert [data for _, _, data in stored_batches(log)][2] == batch
     assert list(verify_log(log)) == []
 
@@ -204,7 +204,7 @@ def test_nothing_passes_an_append_that_is_on_its_way(tmp_path: Path) -> None:
     log = begun(a_log(tmp_path))
     append = log.prepare(a_batch(b"second"), 0, NOW)
     log.hand_out(append)
-    assert log.append_plainly(memoryview(a_batch(b"third")), 0, NOW) == -1
+    assert log.append_simple(memoryview(a_batch(b"third")), 0, NOW) == -1
     log.write(append)
     log.commit(append)
-    assert log.append_plainly(memoryview(a_batch(b"third")), 0, NOW) == 3
+    assert log.append_simple(memoryview(a_batch(b"third")), 0, NOW) == 3

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ottla.cli.addresses import check_servers
 from ottla.cli.cleanup import close_at_end
-from ottla.cli.cluster_failures import telling
+from ottla.cli.cluster_failures import failures_told
 from ottla.cli.positions import Position
 from ottla.client.admin.client import Admin
 from ottla.client.admin.configs import Resource, ResourceKind, Setting, SettingSource
@@ -66,16 +66,16 @@ class Cluster:
         )
         close_at_end(self.admin.close)
 
-    def telling(
+    def failures_told(
         self, *, topic: str | None = None, group: str | None = None, transaction: str | None = None
     ) -> AbstractContextManager[None]:
         """Whatever goes wrong inside is told in one sentence, about the thing that is named."""
-        return telling(self.servers, topic=topic, group=group, transaction=transaction)
+        return failures_told(self.servers, topic=topic, group=group, transaction=transaction)
 
     # Topics
 
     def topics(self) -> list[TopicSummary]:
-        with self.telling():
+        with self.failures_told():
             listed = self.admin.list_topics(internal=True)
         return [
             TopicSummary(each.name, len(each.partitions), each.replication_factor, each.internal)
@@ -83,13 +83,13 @@ class Cluster:
         ]
 
     def brokers(self) -> list[int]:
-        with self.telling():
+        with self.failures_told():
             return [node.id for node in self.admin.describe_cluster().brokers]
 
     def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
         described = []
         for name in dict.fromkeys(names):
-            with self.telling(topic=name):
+            with self.failures_told(topic=name):
                 described.append(self.admin.describe_topics(name)[name])
         return described
 
@@ -102,17 +102,17 @@ class Cluster:
         *,
         dry_run: bool,
     ) -> None:
-        with self.telling(topic=name):
+        with self.failures_told(topic=name):
             self.admin.create_topic(
                 name, partitions, replication_factor, settings=settings, validate_only=dry_run
             )
 
     def delete_topic(self, name: str) -> None:
-        with self.telling(topic=name):
+        with self.failures_told(topic=name):
             self.admin.delete_topics(name)
 
     def add_partitions(self, topic: str, total: int) -> None:
-        with self.telling(topic=topic):
+        with self.failures_told(topic=topic):
             self.admin.create_partitions(topic, total)
 
     # Settings
@@ -120,14 +120,14 @@ class Cluster:
     def settings_of(self, kind: str, name: str) -> list[SettingValue]:
         """`kind` is "topic" or "broker"."""
         resource = Resource(_KINDS[kind], name)
-        with self.telling(topic=name if kind == "topic" else None):
+        with self.failures_told(topic=name if kind == "topic" else None):
             settings = self.admin.describe_configs(resource)[resource]
         return sorted(_value(kind, each) for each in settings.values())
 
     def alter_settings(
         self, kind: str, name: str, assign: Mapping[str, str], unset: Iterable[str]
     ) -> None:
-        with self.telling(topic=name if kind == "topic" else None):
+        with self.failures_told(topic=name if kind == "topic" else None):
             self.admin.alter_configs(Resource(_KINDS[kind], name), assign=assign, unset=unset)
 
     # Offsets
@@ -141,7 +141,7 @@ class Cluster:
         """
         position = Position.max_timestamp() if spec is None else spec
         asked = {TopicPartition(topic, index): position for index in partitions}
-        with self.telling(topic=topic):
+        with self.failures_told(topic=topic):
             found = self.admin.list_offsets(asked, isolation="read_committed")
         return {
             place.partition: FoundOffset(

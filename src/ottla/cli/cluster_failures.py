@@ -25,7 +25,7 @@ from ottla.client.errors import (
 
 
 @contextmanager
-def telling(
+def failures_told(
     servers: str,
     *,
     topic: str | None = None,

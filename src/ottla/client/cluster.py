@@ -34,7 +34,7 @@ from ottla.client.errors import (
     TimedOut,
     TopicNotFound,
     broker_error,
-    told,
+    client_error,
 )
 from ottla.client.metadata import Metadata, Node, PartitionInfo, TopicInfo
 from ottla.protocol.errors import ErrorCode, error_code
@@ -227,7 +227,7 @@ class Cluster:
                         version=connection.version_of(type(message), newest),
                     )
             except WireError as error:
-                problem = told(error)
+                problem = client_error(error)
                 if not isinstance(problem, PASSING):
                     raise problem from error
             except BrokerError as error:
@@ -289,7 +289,7 @@ class Cluster:
             try:
                 return await self._connections.to_address(host, port, lane)
             except WireError as error:
-                if not isinstance(told(error), ClusterUnreachable):
+                if not isinstance(client_error(error), ClusterUnreachable):
                     raise
                 problem = problem or error
         assert problem is not None
@@ -368,7 +368,7 @@ class Cluster:
                 async with asyncio.timeout(max(deadline.remaining, 0.001)):
                     await self.refresh(missing, allow_auto_create=allow_auto_create)
             except WireError as error:
-                problem = told(error)
+                problem = client_error(error)
                 if not isinstance(problem, PASSING):
                     raise problem from error
             except BrokerError as error:

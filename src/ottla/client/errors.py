@@ -313,7 +313,7 @@ def raise_for(code: int, message: str | None = None, about: str = "") -> None:
         raise broker_error(code, message, about)
 
 
-def told(error: wire.WireError) -> OttlaError:
+def client_error(error: wire.WireError) -> OttlaError:
     """What happened on a connection, in the terms of the client."""
     if isinstance(error, wire.AuthenticationFailed):
         return AuthenticationError(str(error))

@@ -20,7 +20,7 @@ from ottla.client.errors import (
     OttlaError,
     TimedOut,
     broker_error,
-    told,
+    client_error,
 )
 from ottla.client.metadata import Node
 from ottla.client.positions import TopicPartition
@@ -176,7 +176,7 @@ async def spread(
                 timeout=min(cluster.settings.request_timeout, max(deadline.remaining, 0.001)),
             )
         except WireError as error:
-            note(told(error), asked)
+            note(client_error(error), asked)
             return
         for verdict in read(decoded, asked):
             judge(verdict)
@@ -209,7 +209,7 @@ async def spread(
         except BrokerError as error:
             note(error, pending)
         except WireError as error:
-            note(told(error), pending)
+            note(client_error(error), pending)
         except TimedOut as error:
             problems.update(dict.fromkeys(pending, error))
         except TimeoutError:

@@ -65,11 +65,11 @@ __all__ = [
     "check_batch",
     "check_produced",
     "headers",
-    "plainly_produced",
     "read_header",
     "read_header_fields",
     "records",
     "set_log_append_time",
+    "simple_produced",
     "stamp",
 ]
 
@@ -259,7 +259,7 @@ def check_produced(buffer: Buffer, at: int = 0) -> HeaderFields:
     return fields
 
 
-def plainly_produced(batch: memoryview) -> HeaderFields | None:
+def simple_produced(batch: memoryview) -> HeaderFields | None:
     """The header of a buffer (of at least a header's length) that is exactly one batch, which
     `check_produced` lets pass and which belongs to no transaction; None if it is anything else.
 

@@ -118,13 +118,13 @@ class Partition:
                 self._moved(self, appended.size)
         return appended
 
-    def append_plainly(self, batch: memoryview, now_ms: int) -> tuple[int, int, int] | None:
+    def append_simple(self, batch: memoryview, now_ms: int) -> tuple[int, int, int] | None:
         """The base offset, -1 (no append time: the producer's times count), and where the log starts.
-        None if `append` should have a look at it: see Log.append_plainly."""
+        None if `append` should have a look at it: see Log.append_simple."""
         log = self._log
         if log is None or not self._alone:
             return None
-        base_offset = log.append_plainly(batch, self.leader_epoch, now_ms)
+        base_offset = log.append_simple(batch, self.leader_epoch, now_ms)
         if base_offset < 0:
             return None
         log.advance_high_watermark(log.log_end_offset)

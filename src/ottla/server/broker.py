@@ -50,7 +50,7 @@ from ottla.server.partitions import Partitions
 from ottla.server.sessions import Sessions
 from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
-from ottla.server.upkeep.periodic import Clockwork
+from ottla.server.upkeep.periodic import PeriodicWork
 from ottla.storage import config as topic_config
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
@@ -122,7 +122,7 @@ class Broker:
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
         self.logs.is_known = lambda key, topic_id: strays.belongs(self.image, key, topic_id)
-        self.clockwork = Clockwork(self.loop, self.logs, self.threads)
+        self.periodic_work = PeriodicWork(self.loop, self.logs, self.threads)
         self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
         self.partitions = Partitions(self.id, self.logs, self.wakeups.moved, self.topic_config)
         self.store = EmbeddedStore(os.path.join(config.log_dirs[0], METADATA_FILE))
@@ -295,7 +295,7 @@ class Broker:
         self.groups.load_all()
         self.transactions.load_all()
         self.spawn(self._watch_store(), "watch over the metadata store")
-        self.clockwork.start(self.config.log_retention_check_interval_ms / 1000)
+        self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
         if self.config.metrics_listener is not None:
             await self._serve_metrics(*self.config.metrics_listener)
@@ -470,7 +470,7 @@ class Broker:
         for task in list(self._tasks):
             task.cancel()
         await self.compactor.stop()
-        await self.clockwork.stop()
+        await self.periodic_work.stop()
         await self.controller.close()
         await self.store.close()
         await self.loop.run_in_executor(None, self.logs.close)

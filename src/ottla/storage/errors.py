@@ -40,13 +40,13 @@ class OutOfResources(StorageError):
 class NotInMemory(StorageError):
     """What a search has to look at is on the disk alone, and its caller must not wait for that.
 
-    `bring` (on any thread) brings it into the page cache; then the search can be tried again.
+    `load` (on any thread) brings it into the page cache; then the search can be tried again.
     """
 
-    def __init__(self, what: str, bring: Callable[[int], object]) -> None:
+    def __init__(self, what: str, load: Callable[[int], object]) -> None:
         super().__init__(f"{what} is not in memory")
         # Given how many bytes the caller is going to read from there on.
-        self.bring = bring
+        self.load = load
 
 
 class FolderOffline(StorageError):

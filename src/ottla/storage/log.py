@@ -19,8 +19,8 @@ from ottla.record.batch import (
     LENGTH_OVERHEAD,
     check_batch,
     check_produced,
-    plainly_produced,
     set_log_append_time,
+    simple_produced,
     stamp,
 )
 from ottla.record.errors import InvalidRecord
@@ -68,7 +68,7 @@ class Log(ReadableLog):
             self.commit(append)
         return append
 
-    def append_plainly(self, batch: memoryview, leader_epoch: int, now_ms: int) -> int:
+    def append_simple(self, batch: memoryview, leader_epoch: int, now_ms: int) -> int:
         """The base offset of a client's batch, appended; or -1, and nothing was changed: something
         about the batch or the log needs a closer look, and `append` has it.
 
@@ -76,7 +76,7 @@ class Log(ReadableLog):
         batch at least a header long, outside of transactions, in sequence, into a segment that has
         room and has been written to before.
         """
-        fields = plainly_produced(batch)
+        fields = simple_produced(batch)
         if fields is None:
             return -1
         _, length, _, _, _, _, last_delta, first_timestamp, timestamp, producer_id, _, _, _ = fields

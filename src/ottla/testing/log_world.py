@@ -267,7 +267,7 @@ class World:
         last_offset = model.end + read_header(buffer).last_offset_delta
         stored = Stored(model.end, last_offset, bytes(stamped))
         before, model.in_flight = model.in_flight, stored
-        offset = log.append_plainly(memoryview(buffer), self.ids, self.now)
+        offset = log.append_simple(memoryview(buffer), self.ids, self.now)
         model.in_flight = before
         if offset < 0:
             return False
@@ -504,7 +504,7 @@ def run_seed(seed: int, lives: int = 3, steps: int = 40) -> None:
     """Some lives on one disk, each of which ends in a power loss, a kill or a clean stop. An error
     names the seed and what was done."""
     world = World(seed)
-    with told(world, f"seed {seed}"):
+    with client_error(world, f"seed {seed}"):
         for _ in range(lives):
             loss_at = world.chance.randint(1, 250)
             short_writes = world.chance.random() < 0.3
@@ -517,7 +517,7 @@ def run_fault(seed: int, call: int, error: int, power_loss: bool, steps: int = 3
     """One life in which one call fails; the number of calls in it. Afterwards everything that was
     promised is there, and everything that was acknowledged too, unless the power goes."""
     world = World(seed)
-    with told(world, f"seed {seed}, error {error} in call {call}"):
+    with client_error(world, f"seed {seed}, error {error} in call {call}"):
         world.live(steps, faults={call: error} if call else {}, short_writes=True)
         calls = world.files.calls
         world.restart(power_loss=power_loss)
@@ -528,7 +528,7 @@ def run_fault(seed: int, call: int, error: int, power_loss: bool, steps: int = 3
 
 
 @contextmanager
-def told(world: World, what: str) -> Iterator[None]:
+def client_error(world: World, what: str) -> Iterator[None]:
     try:
         yield
     except (AssertionError, StorageError, OSError) as error:

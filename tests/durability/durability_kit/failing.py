@@ -18,7 +18,7 @@ import pytest
 from ottla.server import broker as broker_module
 from ottla.server.broker import Broker
 from ottla.server.configuration.broker_config import load
-from ottla.server.upkeep import periodic as clockwork
+from ottla.server.upkeep import periodic as periodic
 from ottla.storage.files import READ_ONLY, Files
 from ottla.storage.logs import Logs
 
@@ -89,7 +89,7 @@ class InnerBroker:
         patch.setattr(broker_module, "Logs", functools.partial(Logs, files=files))
         # A clock that runs faster, for what is done by the clock.
         self.settings.setdefault("log_flush_offset_checkpoint_interval_ms", "0")
-        patch.setattr(clockwork, "TICK_SECONDS", 0.05)
+        patch.setattr(periodic, "TICK_SECONDS", 0.05)
 
     def start(self) -> Self:
         self._ready.clear()

@@ -36,7 +36,7 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of groups for the shell; nothing at all when no broker answers."""
     try:
         cluster = _connect(ctx.params.get("server") or DEFAULT_SERVER, _COMPLETION_PATIENCE)
-        with cluster.telling():
+        with cluster.failures_told():
             groups = cluster.admin.list_groups()
     except Failure:
         return []
@@ -94,7 +94,7 @@ def list_groups(
     ottla group list --state empty --quiet
     """
     cluster = _connect(server)
-    with cluster.telling():
+    with cluster.failures_told():
         groups = cluster.admin.list_groups(
             states=states or (), types=[each.value for each in types or ()]
         )
@@ -143,13 +143,13 @@ def describe(groups: Groups, server: Server = DEFAULT_SERVER, json: Json = False
 
 
 def _describe(cluster: Cluster, group: str) -> GroupDescription:
-    with cluster.telling(group=group):
+    with cluster.failures_told(group=group):
         return cluster.admin.describe_groups(group)[group]
 
 
 def _lags(cluster: Cluster, group: GroupDescription) -> list[PartitionLag]:
     """Of all partitions in which the group has committed, or that its members read."""
-    with cluster.telling(group=group.group):
+    with cluster.failures_told(group=group.group):
         committed = set(cluster.admin.committed_offsets(group.group))
         assigned = {each for member in group.members for each in member.assignment}
         return cluster.admin.group_lag(group.group, sorted(committed | assigned))
@@ -337,7 +337,7 @@ def reset_offsets(
         )
     plan = _plan(cluster, group, chosen, position, shift_by)
     if execute:
-        with cluster.telling(group=group):
+        with cluster.failures_told(group=group):
             cluster.admin.apply_offsets(plan)
     _write_plan(plan, executed=execute, json=json)
     if not execute:
@@ -404,7 +404,7 @@ def _is_chosen(partition: TopicPartition, chosen: dict[str, set[int]]) -> bool:
 def _is_active(cluster: Cluster, group: str) -> bool:
     from ottla.client.errors import GroupNotFound
 
-    with cluster.telling(group=group):
+    with cluster.failures_told(group=group):
         try:
             return cluster.admin.describe_groups(group)[group].is_active
         except GroupNotFound:
@@ -432,7 +432,7 @@ def _plan(
     partitions = [
         TopicPartition(topic, number) for topic, numbers in chosen.items() for number in numbers
     ]
-    with cluster.telling(group=group):
+    with cluster.failures_told(group=group):
         plan = cluster.admin.plan_offsets(
             group,
             position,
@@ -493,7 +493,7 @@ def delete(
         _describe(cluster, name)
 
     def delete_one(name: str) -> None:
-        with cluster.telling(group=name):
+        with cluster.failures_told(group=name):
             cluster.admin.delete_groups(name)
 
     delete_each(names, "committed offsets", delete_one, yes=yes, json=json)

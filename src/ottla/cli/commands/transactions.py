@@ -53,7 +53,7 @@ def list_transactions(
     span = None if running_for is None else parse_span(running_for, "--running-for") / 1000
     cluster = _connect(server)
     try:
-        with cluster.telling():
+        with cluster.failures_told():
             listed = cluster.admin.list_transactions(
                 states=states or (), producer_ids=producer_ids or (), running_for=span
             )
@@ -94,7 +94,7 @@ def describe(
     cluster = _connect(server)
     documents: list[dict[str, Any]] = []
     for name in dict.fromkeys(transactional_ids):
-        with cluster.telling(transaction=name):
+        with cluster.failures_told(transaction=name):
             each = cluster.admin.describe_transactions(name)[name]
         documents.append(
             {
@@ -159,7 +159,7 @@ def find_hanging(
     cluster = _connect(server)
     if topics:
         cluster.describe_topics(topics)  # a misspelt name is told by name
-    with cluster.telling():
+    with cluster.failures_told():
         found = cluster.admin.find_hanging_transactions(topics=topics or None, longest=span)
     rows: list[dict[str, Any]] = [
         {
@@ -238,7 +238,7 @@ def abort(
     cluster = _connect(server)
     cluster.describe_topics([topic])
     place = TopicPartition(topic, partition)
-    with cluster.telling():
+    with cluster.failures_told():
         producer = cluster.admin.abort_transaction(place, start_offset)
     if json:
         write_document(

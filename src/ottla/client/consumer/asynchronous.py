@@ -54,7 +54,7 @@ from ottla.client.errors import (
     TopicNotFound,
     Unsupported,
     broker_error,
-    told,
+    client_error,
 )
 from ottla.client.naming import (
     AnyPartition,
@@ -177,7 +177,7 @@ class AsyncConsumer:
                 await self._cluster.brokers()  # patiently, as long as none answers
                 await self._cluster.refresh(None)
             except WireError as error:
-                raise told(error) from error
+                raise client_error(error) from error
             names = self._matching()
         else:
             names = frozenset(names_of(topics, "topics"))
@@ -326,7 +326,7 @@ class AsyncConsumer:
             result = queue.take()
             if result is not None:
                 if result.error is not None:
-                    if self._goes_quietly(result):
+                    if self._is_handled_silently(result):
                         continue
                     queue.put(result)  # it stays true
                     raise result.error
@@ -756,7 +756,7 @@ class AsyncConsumer:
         elif back := self._returned():
             self._following = asyncio.create_task(self._read_again(back))
 
-    def _goes_quietly(self, result: Result) -> bool:
+    def _is_handled_silently(self, result: Result) -> bool:
         """Whether it is a deleted topic that the user has not named: nobody waits for it."""
         if self._pattern is None or not isinstance(result.error, TopicNotFound):
             return False

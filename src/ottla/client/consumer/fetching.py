@@ -48,7 +48,7 @@ from ottla.client.errors import (
     OttlaError,
     TopicNotFound,
     broker_error,
-    told,
+    client_error,
 )
 from ottla.client.positions import TopicPartition
 from ottla.protocol.errors import ErrorCode, error_code
@@ -239,7 +239,7 @@ class Fetcher:
             except WireError as error:
                 failures += 1
                 session.reset()
-                problem = told(error)
+                problem = client_error(error)
                 self._note(node, failures, problem)
                 self._return_to_leader(ready)
                 if not isinstance(problem, PASSING):

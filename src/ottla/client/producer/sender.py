@@ -35,7 +35,7 @@ from ottla.client.errors import (
     DeliveryTimeout,
     OttlaError,
     broker_error,
-    told,
+    client_error,
 )
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import LARGEST_SEQUENCE, Batch, PartitionQueue
@@ -236,7 +236,7 @@ class Sender:
             try:
                 connection.send_unanswered(api_key, version, body)
             except WireError as error:
-                self._lost(sent, told(error))
+                self._lost(sent, client_error(error))
             else:
                 self._loop.call_soon(self._assume_delivered, sent)
             return
@@ -300,7 +300,7 @@ class Sender:
         try:
             self._connections[leader] = await self._cluster.connection(leader)
         except (WireError, OttlaError) as error:
-            problem = told(error) if isinstance(error, WireError) else error
+            problem = client_error(error) if isinstance(error, WireError) else error
             logger.debug("no connection to broker %d: %s", leader, problem)
             self._cluster.request_refresh()
             self._identity.note(problem)
@@ -325,10 +325,10 @@ class Sender:
             frame, at = answer.result()
             decoded, _ = ProduceResponse.decode(frame, at, sent.version)
         except WireError as error:
-            self._lost(sent, told(error))
+            self._lost(sent, client_error(error))
         except MalformedMessage as error:
             connection.close()
-            self._lost(sent, told(ProtocolViolation(connection.address, str(error))))
+            self._lost(sent, client_error(ProtocolViolation(connection.address, str(error))))
         else:
             self._answered(sent, decoded)
         self.schedule()

@@ -59,7 +59,7 @@ class GroupOffsets:
         return ahead
 
     @contextmanager
-    def every(self, seconds: float, told: Callable[[str], None]) -> Iterator[None]:
+    def every(self, seconds: float, notify: Callable[[str], None]) -> Iterator[None]:
         """Meanwhile translate again and again; once more at the end."""
         ended = threading.Event()
 
@@ -68,7 +68,7 @@ class GroupOffsets:
                 try:
                     self.translate()
                 except OttlaError as error:  # the next time may go better
-                    told(f"offsets of groups could not be translated: {error}")
+                    notify(f"offsets of groups could not be translated: {error}")
 
         worker = threading.Thread(target=work, name="group-offsets", daemon=True)
         worker.start()

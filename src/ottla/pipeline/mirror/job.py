@@ -44,7 +44,7 @@ _OF_THE_CLUSTER: Final = (
     "follower.replication.throttled.replicas",
 )
 
-Told = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 class MirrorError(RuntimeError):
@@ -82,7 +82,7 @@ class Mirroring:
     target: Admin
     boundaries: Boundaries
     application: str
-    told: Told
+    notify: Notify
     _there: dict[str, int] = field(default_factory=dict)  # partitions of topics at the target
 
     @property
@@ -145,7 +145,7 @@ class Mirroring:
             try:
                 self.target.alter_configs(Resource.topic(name), assign={setting: value})
             except BrokerError as error:
-                self.told(f"topic {name} is mirrored without {setting}={value}: {error}")
+                self.notify(f"topic {name} is mirrored without {setting}={value}: {error}")
         return wanted
 
     def _settings(self, topic: str) -> dict[str, str]:
@@ -202,7 +202,9 @@ def selects(options: MirrorOptions, topic: str) -> bool:
 
 
 @contextmanager
-def mirroring(spark: SparkSession, options: MirrorOptions, told: Told) -> Iterator[StreamingQuery]:
+def mirroring(
+    spark: SparkSession, options: MirrorOptions, notify: Notify
+) -> Iterator[StreamingQuery]:
     """The query that mirrors; it is stopped at the end. Raises MirrorError, OttlaError."""
     if selects(options, OFFSETS_TOPIC):
         raise MirrorError(f"topic {OFFSETS_TOPIC} is what mirrors keep offsets in; leave it out")
@@ -217,10 +219,10 @@ def mirroring(spark: SparkSession, options: MirrorOptions, told: Told) -> Iterat
             raise MirrorError("both addresses are those of one cluster: topics keep their names")
         boundaries = Boundaries(ids[0] or "", options.target)
         boundaries.load()
-        work = Mirroring(options, source, target, boundaries, _application(options.state), told)
+        work = Mirroring(options, source, target, boundaries, _application(options.state), notify)
         if options.groups is not None:
             groups = GroupOffsets(source, target, boundaries, options.groups)
-            stack.enter_context(groups.every(options.groups_every, told))
+            stack.enter_context(groups.every(options.groups_every, notify))
         query = start_batches(
             load(spark, options, boundaries),
             "mirror",

@@ -34,7 +34,7 @@ PIECE: Final = 1_000_000
 _RETENTION: Final = "retention.ms"
 _GLOB: Final = re.compile(r"([\\{}\[\]*?])")  # what Spark takes for patterns in paths
 
-Told = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -96,22 +96,22 @@ class Rounds:
         write_whole(self.path, json.dumps({"ends": self.ends, "finished": self.finished}))
 
 
-def restore(spark: SparkSession, options: RestoreOptions, told: Told) -> int:
+def restore(spark: SparkSession, options: RestoreOptions, notify: Notify) -> int:
     """Write the table to the topic; how many pieces there were. Raises TableError, OttlaError."""
     with undisturbed(options.table):
         files = table_files(options.table)
         ends: dict[int, int] = {}
         for span in (file.span for file in files if file.span is not None):
             ends[span.partition] = max(ends.get(span.partition, 0), span.last + 1)
-        _make_topic(options, ends, told)
+        _make_topic(options, ends, notify)
         rounds = Rounds.load(options.state / f"restore-{options.name}.json")
         number = rounds.begin(ends)
         if number is None:
-            told("all that the table has was restored before")
+            notify("all that the table has was restored before")
             return 0
         pieces = _pieces(files, rounds.starts(number), rounds.ends[number])
         for done, piece in enumerate(pieces):
-            told(f"piece {done + 1} of {len(pieces)}, {len(piece.files)} files")
+            notify(f"piece {done + 1} of {len(pieces)}, {len(piece.files)} files")
             application = f"restore-{options.name}-{number}"
             _write(
                 piece.ordered(_rows(spark, piece.files, options)),
@@ -214,7 +214,7 @@ def _write(frame: DataFrame, options: RestoreOptions, application: str, version:
     chosen.write.format("ottla").mode("append").options(**given).save()
 
 
-def _make_topic(options: RestoreOptions, ends: Mapping[int, int], told: Told) -> None:
+def _make_topic(options: RestoreOptions, ends: Mapping[int, int], notify: Notify) -> None:
     needed = max(ends, default=0) + 1
     with Admin(client_options(options.servers, options.sink)) as admin:
         try:
@@ -226,7 +226,9 @@ def _make_topic(options: RestoreOptions, ends: Mapping[int, int], told: Told) ->
         resource = Resource.topic(options.topic)
         kept = admin.describe_configs(resource, names=[_RETENTION])[resource][_RETENTION].value
     if kept != "-1":
-        told(f"records older than the topic keeps them will be deleted again ({_RETENTION}={kept})")
+        notify(
+            f"records older than the topic keeps them will be deleted again ({_RETENTION}={kept})"
+        )
     if options.keep_partitions and ends and len(topic.partitions) < needed:
         raise TableError(
             f"topic '{options.topic}' has {len(topic.partitions)} partitions, and the table has rows "

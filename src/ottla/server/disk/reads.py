@@ -86,9 +86,9 @@ class Reads:
         held = self._from_memory(piece) if piece.length <= INLINE_BYTES else None
         return await self._from_disk(piece) if held is None else held
 
-    async def bring(self, missing: NotInMemory, size: int) -> None:
+    async def load(self, missing: NotInMemory, size: int) -> None:
         """What a search missed, so that it can be tried again."""
-        await self._loop.run_in_executor(self._threads, missing.bring, size)
+        await self._loop.run_in_executor(self._threads, missing.load, size)
 
     async def take_cold(self, piece: Slice) -> bytes | FileRange:
         """Bring the range into memory without holding up the loop, then take it."""

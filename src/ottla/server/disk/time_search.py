@@ -41,19 +41,19 @@ async def offset_for_time(broker: Broker, log: Log, timestamp: int) -> TimedOffs
 
 async def offset_of_max_timestamp(broker: Broker, log: Log) -> TimedOffset | None:
     """The first record with the largest timestamp; None if no record has one."""
-    await bring(broker, log)
+    await load(broker, log)
     newest = log.max_timestamp()
     return None if newest < 0 else await offset_for_time(broker, log, newest)
 
 
-async def bring(broker: Broker, log: Log) -> None:
+async def load(broker: Broker, log: Log) -> None:
     """What tells the largest timestamp of each segment."""
     for _ in range(SEARCH_STEPS):
         try:
             log.max_timestamp(wait=False)
             return
         except NotInMemory as missing:
-            await broker.reads.bring(missing, HEADER_CHUNK)
+            await broker.reads.load(missing, HEADER_CHUNK)
 
 
 async def _batch(broker: Broker, log: Log, timestamp: int, start: int) -> TimedBatch | None:
@@ -61,7 +61,7 @@ async def _batch(broker: Broker, log: Log, timestamp: int, start: int) -> TimedB
         try:
             return log.batch_for_time(timestamp, start, wait=False)
         except NotInMemory as missing:
-            await broker.reads.bring(missing, HEADER_CHUNK)
+            await broker.reads.load(missing, HEADER_CHUNK)
     return log.batch_for_time(timestamp, start)
 
 

@@ -36,7 +36,7 @@ async def delete_records(request: Request[DeleteRecordsRequest]) -> DeleteRecord
             for topic in request.message.topics
         ]
     )
-    if await request.broker.clockwork.checkpoint() is not None:
+    if await request.broker.periodic_work.checkpoint() is not None:
         for topic in response.topics:
             for partition in topic.partitions:
                 partition.error_code = partition.error_code or ErrorCode.KAFKA_STORAGE_ERROR

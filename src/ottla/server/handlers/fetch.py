@@ -421,7 +421,7 @@ class Fetch:
                 try:
                     records = reads.take(piece)
                 except OSError as error:
-                    self._spoil(each, error)
+                    self._fail_partition(each, error)
                     continue
                 if records is None:
                     cold = True
@@ -435,7 +435,7 @@ class Fetch:
         self.broker.spawn(self._finish_later(found, convert), "fetch")
 
     @staticmethod
-    def _spoil(found: Found, error: Exception) -> None:
+    def _fail_partition(found: Found, error: Exception) -> None:
         """What was found cannot be had."""
         found.answer.error_code = error_code(error)
         found.piece = None
@@ -454,7 +454,7 @@ class Fetch:
                 try:
                     each = found[at] = await self._find(each, each.missing)
                 except OSError as error:
-                    self._spoil(each, error)
+                    self._fail_partition(each, error)
             if each.piece is None or (each.answer.records is not _EMPTY):
                 continue
             try:
@@ -467,13 +467,13 @@ class Fetch:
                 else:
                     each.answer.records = await self.broker.reads.take_cold(each.piece)
             except (StorageError, OSError, ValueError) as error:
-                self._spoil(each, error)
+                self._fail_partition(each, error)
 
     async def _find(self, found: Found, missing: NotInMemory | None) -> Found:
         """Look again, with what the search needs brought into memory before each step of it."""
         for attempt in range(SEARCH_STEPS):
             assert missing is not None
-            await self.broker.reads.bring(missing, found.limit)
+            await self.broker.reads.load(missing, found.limit)
             last = attempt == SEARCH_STEPS - 1
             again = self._look_at(found.watched, found.limit, found.at_least_one, wait=last)
             missing = again.missing

@@ -152,7 +152,7 @@ async def _search_one(
     broker = request.broker
     partition = broker.leader_of(topic, wanted.partition_index, wanted.current_leader_epoch)
     if request.version == 0:
-        await times.bring(broker, partition.log)
+        await times.load(broker, partition.log)
         answer.old_style_offsets = _old_offsets(request, topic, wanted)
         return
     end = partition.readable_end(request.message.isolation_level)

@@ -62,7 +62,7 @@ from ottla.server.api import Api, Serve, decode_request, handles_raw
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS, Transform
 from ottla.server.failures import error_code, error_message
-from ottla.server.network.connection import Connection, Kept, Slot
+from ottla.server.network.connection import Connection, HeldBytes, Slot
 from ottla.storage.errors import RecordTooLarge, StorageError
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def bind(broker: Broker, _: Api) -> Serve:
         try:
             if lanes.slow and lanes.is_slow(target.log.folder):
                 return None
-            done = target.append_plainly(view, now_ms)
+            done = target.append_simple(view, now_ms)
             if done is None:
                 if (
                     view[MAGIC_AT] != 2
@@ -329,7 +329,7 @@ def bind(broker: Broker, _: Api) -> Serve:
                 done = None
                 if plainly and target.plain and target.lane is None:
                     try:
-                        done = target.append_plainly(view[start:end], now_ms)
+                        done = target.append_simple(view[start:end], now_ms)
                     except StorageError:
                         return appended
                 if done is None:
@@ -396,7 +396,7 @@ class _General:
         self.slot: Slot | None = None
         # What the coordinator said of the partitions of a transaction, as far as it was asked.
         self.verdict: dict[tuple[str, int], ErrorCode] = {}
-        self.kept: list[Kept] = []
+        self.kept: list[HeldBytes] = []
         # What was appended of the request's first partitions before one was met that needs this way.
         self.appended = iter(appended)
 
@@ -570,7 +570,7 @@ class _General:
         return workers.transform(config, codec)
 
     def _done(
-        self, answer: PartitionProduceResponse, kept: Kept, result: Append | Exception
+        self, answer: PartitionProduceResponse, kept: HeldBytes, result: Append | Exception
     ) -> None:
         # Where it failed, a thread may have been left behind.
         kept.release(reusable=not isinstance(result, Exception))

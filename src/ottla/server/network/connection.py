@@ -89,7 +89,7 @@ class Slot:
         self.connection.drain_slots()
 
 
-class Kept:
+class HeldBytes:
     """Bytes of a request that outlive its handling: until `release`."""
 
     __slots__ = ("_buffer", "_connection", "_size", "data")
@@ -451,7 +451,7 @@ class Connection:
             self.exclusive = slot
         return slot
 
-    def keep(self, part: memoryview) -> Kept:
+    def keep(self, part: memoryview) -> HeldBytes:
         """Keep a part of the request that is being handled. The buffer that it stands in is the next
         request's; if it is ours and nearly all of it is this part, it comes along uncopied."""
         size = len(part)
@@ -460,10 +460,10 @@ class Connection:
             # Its memory is accounted for until it is given back.
             self._partial = None
             self.held_bytes += size
-            return Kept(self, part, size, buffer)
+            return HeldBytes(self, part, size, buffer)
         self.held_bytes += size
         self.reactor.partial_bytes += size
-        return Kept(self, bytearray(part), size, None)
+        return HeldBytes(self, bytearray(part), size, None)
 
     def answer(self, response: bytes) -> None:
         """A whole response frame, known at once. Leaves when the current read has been handled."""
@@ -610,7 +610,7 @@ class Connection:
             self.flush()
         self.close(why)
 
-    def take_leave(self) -> None:
+    def close_when_sent(self) -> None:
         """Tell the peer that nothing more comes, and read on without heeding it until it is gone too.
 
         A socket that is closed with requests in it that nobody read resets the connection, and a

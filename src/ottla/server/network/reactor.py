@@ -23,7 +23,7 @@ SCRATCH_BYTES = 512 << 10
 _ACCEPTS_IN_A_ROW = 64
 # Large buffers kept for the next request that arrives in parts.
 SPARES = 4
-# How long the favourite (see wait_for_memory) may be silent while others wait.
+# How long the preferred (see wait_for_memory) may be silent while others wait.
 FAVOUR_SECONDS = 10.0
 
 
@@ -87,7 +87,7 @@ class Reactor:
         self._parting: asyncio.Future[None] | None = None
         self._by_address: Counter[str] = Counter()
         self._waiting_for_memory: deque[Connection] = deque()
-        self._favourite: Connection | None = None
+        self._preferred: Connection | None = None
         self._favour_check: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._accept_pause: asyncio.TimerHandle | None = None
@@ -176,9 +176,9 @@ class Reactor:
     def wait_for_memory(self, connection: Connection) -> None:
         """Too much is held in half-arrived requests: this one's sender has to wait.
 
-        One connection, the favourite, goes on all the same, or each would wait for all the others.
+        One connection, the preferred, goes on all the same, or each would wait for all the others.
         """
-        if self._favourite is None or self._favourite is connection:
+        if self._preferred is None or self._preferred is connection:
             self._favour(connection)
         else:
             connection.pause()
@@ -210,34 +210,34 @@ class Reactor:
 
     def memory_released(self, connection: Connection | None) -> None:
         """`connection` is the one whose half-arrived request is whole or given up."""
-        if connection is not None and connection is self._favourite:
-            self._favourite = None
+        if connection is not None and connection is self._preferred:
+            self._preferred = None
         waiting = self._waiting_for_memory
         while waiting and (
-            self.partial_bytes <= self.partial_bytes_limit or self._favourite is None
+            self.partial_bytes <= self.partial_bytes_limit or self._preferred is None
         ):
             following = waiting.popleft()
             if not following.closed:
-                if self._favourite is None:
+                if self._preferred is None:
                     self._favour(following)
                 self.loop.call_soon(following.unpause)
 
     def _favour(self, connection: Connection) -> None:
-        self._favourite = connection
+        self._preferred = connection
         if self._favour_check is None:
             self._favour_check = self.loop.call_later(FAVOUR_SECONDS, self._check_favourite)
 
     def _check_favourite(self) -> None:
-        """A favourite that sends nothing has to go, so that somebody else can be it."""
+        """A preferred that sends nothing has to go, so that somebody else can be it."""
         self._favour_check = None
-        favourite = self._favourite
-        if favourite is None:
+        preferred = self._preferred
+        if preferred is None:
             return
-        if self._waiting_for_memory and self.loop.time() - favourite.active_at >= FAVOUR_SECONDS:
-            log.warning("request sent too slowly while others wait: peer=%s", favourite.address)
-            favourite.close("too slow while memory is short")
+        if self._waiting_for_memory and self.loop.time() - preferred.active_at >= FAVOUR_SECONDS:
+            log.warning("request sent too slowly while others wait: peer=%s", preferred.address)
+            preferred.close("too slow while memory is short")
         else:
-            self._favour(favourite)
+            self._favour(preferred)
 
     def _schedule_sweep(self) -> None:
         self._sweep = self.loop.call_later(self.limits.idle_seconds / 4, self._close_idle)
@@ -277,7 +277,7 @@ class Reactor:
     async def close(self, seconds: float) -> None:
         """Part from all peers: those that do not go by themselves are left after a while."""
         for connection in list(self.connections):
-            connection.take_leave()
+            connection.close_when_sent()
         if self.connections:
             self._parting = self.loop.create_future()
             await asyncio.wait([self._parting], timeout=seconds)

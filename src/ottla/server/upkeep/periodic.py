@@ -19,7 +19,7 @@ from ottla.storage.logs import Job, Logs
 if TYPE_CHECKING:
     from ottla.storage.log import Log
 
-log = logging.getLogger("ottla.clockwork")
+log = logging.getLogger("ottla.periodic")
 
 TICK_SECONDS = 1.0
 # Logs that retention looks at before the loop gets its turn.
@@ -31,7 +31,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Clockwork:
+class PeriodicWork:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, logs: Logs, threads: ThreadPoolExecutor
     ) -> None:
@@ -48,7 +48,7 @@ class Clockwork:
         self.retention_seconds = retention_seconds
         self._logs.on_flush_wanted = self._flush_soon
         self._tasks = [
-            self._loop.create_task(self._repeat("clockwork", self._tick, TICK_SECONDS)),
+            self._loop.create_task(self._repeat("periodic work", self._tick, TICK_SECONDS)),
             self._loop.create_task(self._repeat("retention", self._retain, retention_seconds)),
             self._loop.create_task(
                 self._repeat("producer expiry", self._expire, EXPIRE_PRODUCERS_SECONDS)
