@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from ottla.cluster import layout
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.faulty import Faults, FaultyStore
 from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, Resource, ResourceType
-from ottla.cluster.store import Store
+from ottla.cluster.store import Create, Delete, Store
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
 
@@ -111,6 +114,40 @@ def controller_of(rules: SomeRules) -> Callable[..., Controller]:
     def make(store: Store, broker_id: int = 1, seed: int = 0, **options: object) -> Controller:
         settings: dict[str, object] = {"random": random.Random(seed), "pauses": (0.0,) * 12}
         settings.update(options)
-        return Controller(store, broker_id, rules, FEATURES, **settings)  # type: ignore[arg-type]
+        return JoinedController(store, broker_id, rules, FEATURES, **settings)  # type: ignore[arg-type]
 
     return make
+
+
+class JoinedController(Controller):
+    """A controller that stands against whoever is in office, and registers its broker too."""
+
+    async def open(self, broker: Broker | None = None) -> ClusterImage:  # type: ignore[override]
+        holder = await self._patiently(partial(self._store.get, layout.CONTROLLER))
+        image = await super().open(replacing=holder)
+        if broker is not None:
+            await self.register(broker)
+            image = self.image
+        return image
+
+    async def register(self, broker: Broker) -> Broker:
+        """Registers a broker with this session, and has it taken in."""
+        path = layout.broker_path(broker.id)
+        value = layout.encode_broker(broker)
+        while True:
+            node = await self._patiently(partial(self._store.get, path))
+            if node is not None and node.value == value and node.owner == self._store.session_id:
+                break
+            replaced = [] if node is None else [Delete(path, node.version)]
+            await self._store.multi([*replaced, Create(path, value, ephemeral=True)])
+            await self._patiently(self._store.sync)
+        taken_in = asyncio.Event()
+        unsubscribe = self.subscribe(lambda _old, _new, _delta: taken_in.set())
+        while broker.id not in self.image.brokers or (
+            self.image.brokers[broker.id].epoch != node.created
+        ):
+            self.registrations_changed()
+            await asyncio.wait_for(taken_in.wait(), 10)
+            taken_in.clear()
+        unsubscribe()
+        return self.image.brokers[broker.id]

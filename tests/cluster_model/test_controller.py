@@ -266,7 +266,7 @@ def test_validation_alone_changes_nothing(
         update = controller.update_features([FeatureUpdate("x", 1)], validate_only=True)
         assert await code_of(update) is ErrorCode.INVALID_UPDATE_VERSION
         assert controller.image is before
-        assert await load_image(store, 1) == before
+        assert await load_image(store) == before
         await controller.close()
 
     over_store(tmp_path, use)
@@ -306,7 +306,7 @@ def test_one_bad_request_does_not_spoil_the_batch(
         assert results[2].code is ErrorCode.UNKNOWN_SERVER_ERROR
         assert set(controller.image.topics) == {"a", "b"}
         assert controller.image.configs == {}
-        assert await load_image(store, 1) == controller.image
+        assert await load_image(store) == controller.image
         await controller.close()
 
     over_store(tmp_path, use)
@@ -325,7 +325,7 @@ def test_a_caller_that_gives_up_leaves_the_others_alone(
         (result,) = await patient
         assert result.error is None
         assert impatient.cancelled() or impatient.done()
-        assert await load_image(store, 1) == controller.image
+        assert await load_image(store) == controller.image
         await controller.close()
 
     over_store(tmp_path, use)
@@ -361,7 +361,7 @@ def test_after_a_conflict_all_is_decided_anew(
         assert (await controller.allocate_producer_ids()).first == 1000
         assert set(controller.image.topics) == {"model", "a", "b"}
         assert [[topic.name for topic in delta.created] for delta in told] == [["a"], ["b"], []]
-        assert await load_image(store, 1) == controller.image
+        assert await load_image(store) == controller.image
         await other.close()
         await controller.close()
 
@@ -376,16 +376,16 @@ def test_a_broker_that_vanished_is_noticed(
     async def use(store: EmbeddedStore) -> None:
         controller = controller_of(store)
         await controller.open(broker(1))
-        first = await controller.register_broker(broker(2))
+        first = await controller.register(broker(2))
         other = store.join()
         await other.start()
         node = await store.get("/brokers/ids/2")
         assert node is not None
         assert first.epoch == node.created
         await other.multi([Delete("/brokers/ids/2")])
-        second = await controller.register_broker(broker(2))
+        second = await controller.register(broker(2))
         assert second.epoch > first.epoch
-        third = await controller.register_broker(broker(2))
+        third = await controller.register(broker(2))
         assert third.epoch > second.epoch
         await controller.unregister_broker(2)
         assert set(controller.image.brokers) == {1}
@@ -413,7 +413,7 @@ def test_a_controller_that_was_replaced_can_do_nothing(
         assert await code_of(old.allocate_producer_ids()) is ErrorCode.NOT_CONTROLLER
         (result,) = await new.create_topics([NewTopic("b", 1, 2)])
         assert result.error is None
-        assert set((await load_image(store, 1) or image).topics) == {"b"}
+        assert set((await load_image(store) or image).topics) == {"b"}
         await old.close()
         await new.close()
         await session.close()
@@ -462,7 +462,7 @@ def test_a_lost_answer_is_looked_up(
             (result,) = await request
             assert result.error is None
         assert [topic.name for delta in told for topic in delta.created] == list("abcdefgh")
-        assert await load_image(store, 1) == controller.image
+        assert await load_image(store) == controller.image
         await controller.close()
 
     over_store(tmp_path, use)
@@ -564,14 +564,14 @@ def test_a_cluster_at_levels_unknown_here_is_left_alone(
         controller = controller_of(store)
         await controller.open(broker(1))
         await controller.close()
-        before = await load_image(store, 1)
+        before = await load_image(store)
         fewer = {name: known for name, known in features.items() if name != "group.version"}
         lower = {**features, "transaction.version": FeatureRange(0, 1, 1)}
         for supported, name in ((fewer, "group.version"), (lower, "transaction.version")):
             older = Controller(store, 1, rules, supported)
             with pytest.raises(UnsupportedFeature, match=name):
                 await older.open(broker(1))
-        assert await load_image(store, 1) == before
+        assert await load_image(store) == before
 
     over_store(tmp_path, use)
 
@@ -612,7 +612,7 @@ def test_an_image_is_never_read_half_old_half_new(
                     )
                 return found
 
-        image = await load_image(Disturbed(store, 0, Faults()), 1)
+        image = await load_image(Disturbed(store, 0, Faults()))
         assert image == controller.image
         assert len(image.topics) == len(image.configs) == 3
         await controller.close()

@@ -124,7 +124,7 @@ def test_lost_answers_lose_and_double_nothing(
             await controller.allocate_producer_ids()  # brings the image up to date
             blocks.append(controller.image.next_producer_id - 1000)
             assert follower.topics == controller.image.topics, seed
-            assert await load_image(store, 1) == controller.image, seed
+            assert await load_image(store) == controller.image, seed
             found = {name: len(topic.partitions) for name, topic in controller.image.topics.items()}
             for name in "abcdef":
                 if name not in doubtful:

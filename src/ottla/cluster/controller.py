@@ -1,9 +1,15 @@
 """The controller: takes requests to change the metadata, one batch at a time, and tells of it.
 
+Every broker of a cluster can be the controller; the one in office holds the node /controller. Its
+epoch fences those before it: every write checks that it is still in office.
+
 A request waits in a queue. The controller takes all that wait, lets their decisions (decisions/) work
-on one draft, and writes the draft to the store as one multi. Then, in this order: the new image is in
-place, subscribers are told, the requests are answered. So whoever gets an answer finds the change
-made, on this broker at least.
+on one draft, and writes the draft to the store as one multi, or several if it is large. Then, in this
+order: the new image is in place, subscribers are told, the requests are answered. So whoever gets an
+answer finds the change made, on this broker at least. Other brokers follow (following.py).
+
+Brokers register themselves, each by an ephemeral node of its own session. The controller compares
+those nodes with the brokers it has taken in, when it takes office and whenever one changes.
 
 What the store answers:
 - Ok: as above.
@@ -28,10 +34,17 @@ from ottla.cluster import layout
 from ottla.cluster.decisions import brokers as broker_decisions
 from ottla.cluster.decisions import configs as config_decisions
 from ottla.cluster.decisions import features as feature_decisions
+from ottla.cluster.decisions import partitions as partition_decisions
 from ottla.cluster.decisions import topics as topic_decisions
 from ottla.cluster.decisions.brokers import ProducerIdBlock
 from ottla.cluster.decisions.configs import AlteredResource, ConfigResult, ConfigRules
 from ottla.cluster.decisions.features import FeatureRange, FeatureUpdate
+from ottla.cluster.decisions.partitions import (
+    ElectionResult,
+    ElectionType,
+    IsrResult,
+    WantedIsr,
+)
 from ottla.cluster.decisions.topics import (
     DeadTopic,
     MorePartitions,
@@ -41,11 +54,13 @@ from ottla.cluster.decisions.topics import (
     new_uuid,
 )
 from ottla.cluster.draft import Draft
-from ottla.cluster.loading import load_image
-from ottla.cluster.metadata import Broker, ClusterImage, ImageDelta, difference
+from ottla.cluster.loading import folder, load_image
+from ottla.cluster.metadata import ClusterImage, ImageDelta, ResourceType, difference
 from ottla.cluster.store import (
     Check,
     Conflict,
+    Create,
+    Delete,
     Node,
     Ok,
     Operation,
@@ -66,6 +81,10 @@ R = TypeVar("R")
 
 # Requests that are decided and written together at most, so that the first need not wait for all.
 _LARGEST_BATCH: Final = 1000
+# Bytes and operations of one multi at most: ZooKeeper takes 1 MiB by default.
+_LARGEST_MULTI: Final = 400 << 10
+_MOST_OPERATIONS: Final = 2000
+UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 # Pauses before the store is asked again after it gave no answer; about ten seconds in all.
 _PAUSES: Final = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 2.0, 2.0, 3.0)
 
@@ -76,6 +95,10 @@ class InconsistentClusterId(StoreError):
 
 class UnsupportedFeature(StoreError):
     """The cluster works at a level of some feature that this broker does not know."""
+
+
+class NotElected(StoreError):
+    """Another broker's controller is in office."""
 
 
 class _Deposed(Exception):
@@ -114,6 +137,10 @@ class Controller:
     ) -> None:
         """`cluster_id` is the one a new cluster gets, or must be the one that is found."""
         self.defaults = defaults or TopicDefaults()  # may be replaced while running
+        # Whether topics that do not say may be led by a replica that lacks records.
+        self.unclean_by_default = False
+        # Called when another has taken office, or the session is over.
+        self.on_resigned: Callable[[], None] = lambda: None
         self._store = store
         self._broker_id = broker_id
         self._rules = rules
@@ -127,6 +154,7 @@ class Controller:
         self._queue: list[_Request[Any]] = []
         self._wake = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
+        self._registrations_changed = False
         self._stale = False  # the image may be behind the store: read it before deciding anything
         self._over: ProtocolError | None = None  # why this controller takes no more requests
 
@@ -150,11 +178,19 @@ class Controller:
 
         return unsubscribe
 
-    async def open(self, broker: Broker | None = None) -> ClusterImage:
-        """Takes office, makes the cluster if there is none, and registers `broker` with that.
+    @property
+    def in_office(self) -> bool:
+        """True from the election to the resignation."""
+        return self._worker is not None and self._over is None
 
-        The broker's epoch is given here, not by the caller.
-        """
+    @property
+    def epoch(self) -> int:
+        """Of this controller's office."""
+        return self._epoch
+
+    async def open(self, replacing: Node | None = None) -> ClusterImage:
+        """Takes office, and makes the cluster if there is none. NotElected while another holds it,
+        unless that is the one to replace: the node /controller of one that is known to be dead."""
         image = await self._patiently(self._load)
         if image is None:
             image = await self._found_cluster()
@@ -167,7 +203,9 @@ class Controller:
         if fault is not None:
             raise UnsupportedFeature(fault)
         self._image = image
-        await self._take_office(broker)
+        await self._take_office(replacing)
+        self._registrations_changed = True
+        self._wake.set()
         self._worker = asyncio.create_task(self._work(), name="controller")
         return self.image
 
@@ -180,6 +218,7 @@ class Controller:
             )
             self._wake.set()
             await worker
+            await self._lay_down_office()
 
     # What it does for others
 
@@ -232,18 +271,61 @@ class Controller:
             validate_only,
         )
 
-    async def allocate_producer_ids(self) -> ProducerIdBlock:
-        """A block of producer ids that no one else ever gets."""
-        return await self._decide(broker_decisions.allocate_producer_ids)
+    async def allocate_producer_ids(self, asker: tuple[int, int] | None = None) -> ProducerIdBlock:
+        """A block of producer ids that no one else ever gets; `asker` is another broker's id and
+        epoch."""
 
-    async def register_broker(self, broker: Broker) -> Broker:
-        """Registers a broker with this session, so that it is gone when the session is."""
-        await self._decide(lambda draft: broker_decisions.register_broker(draft, broker))
-        return self.image.brokers[broker.id]
+        def decide(draft: Draft) -> ProducerIdBlock:
+            if asker is not None:
+                broker_decisions.check_broker_epoch(draft, *asker)
+            return broker_decisions.allocate_producer_ids(draft)
+
+        return await self._decide(decide)
+
+    async def alter_isr(
+        self, broker_id: int, broker_epoch: int, wanted: Sequence[WantedIsr]
+    ) -> list[IsrResult]:
+        """What a leader asks for its partitions' in-sync replicas."""
+        return await self._decide(
+            lambda draft: partition_decisions.alter_isr(draft, broker_id, broker_epoch, wanted)
+        )
+
+    async def elect_leaders(
+        self, kind: ElectionType, wanted: Sequence[tuple[str, int]] | None
+    ) -> list[ElectionResult]:
+        """Elections on demand; for all partitions that need one if `wanted` is None."""
+        return await self._decide(
+            lambda draft: partition_decisions.elect_leaders(draft, kind, wanted)
+        )
+
+    async def shut_down_broker(self, broker_id: int, broker_epoch: int) -> list[tuple[str, int]]:
+        """A broker stops in good order; the partitions that only it can lead."""
+        return await self._decide(
+            lambda draft: broker_decisions.shut_down(draft, broker_id, broker_epoch)
+        )
 
     async def unregister_broker(self, broker_id: int) -> None:
-        """Takes a broker out of the cluster."""
+        """Forgets a broker that is away."""
         await self._decide(lambda draft: broker_decisions.unregister_broker(draft, broker_id))
+
+    async def fence_broker(self, broker_id: int, epoch: int) -> None:
+        """A life of a broker is known to have ended: its registration is deleted, so that its session
+        counts for nothing, and its partitions get other leaders."""
+        node = await self._patiently(partial(self._store.get, layout.broker_path(broker_id)))
+        if node is not None and node.created == epoch:
+            answer = await self._store.multi(
+                [
+                    Check(layout.CONTROLLER_EPOCH, self._epoch),
+                    Delete(layout.broker_path(broker_id), node.version),
+                ]
+            )
+            log.warning("broker %d of epoch %d is fenced: %s", broker_id, epoch, answer)
+        self.registrations_changed()
+
+    def registrations_changed(self) -> None:
+        """A broker's own node came, changed or went: look at them."""
+        self._registrations_changed = True
+        self._wake.set()
 
     async def _decide(self, decide: Callable[[Draft], R], validate_only: bool = False) -> R:
         if self._over is not None:
@@ -261,12 +343,64 @@ class Controller:
         while self._over is None:
             await self._wake.wait()
             self._wake.clear()
+            if self._registrations_changed and self._over is None:
+                self._registrations_changed = False
+                await self._look_at_registrations()
             while self._queue and self._over is None:
                 batch = self._queue[:_LARGEST_BATCH]
                 del self._queue[:_LARGEST_BATCH]
                 await self._serve(batch)
         _refuse(self._queue, self._over)
         self._queue.clear()
+        self.on_resigned()
+
+    async def _look_at_registrations(self) -> None:
+        """Takes brokers in that have registered, fences those that are gone."""
+        try:
+            nodes = await self._patiently(self._read_registrations)
+        except StoreError as error:
+            log.error("the registrations of brokers could not be read: %s", error)
+            self._registrations_changed = True  # with the next thing that wakes the controller
+            return
+        found = {}
+        for name, node in nodes:
+            broker_id = int(name)
+            found[broker_id] = layout.decode_broker(broker_id, node)
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def decide(draft: Draft) -> None:
+            for broker_id, broker in list(draft.brokers.items()):
+                if broker_id not in found and self._is_only_broker(draft):
+                    continue  # it is about to come back, and nobody could lead meanwhile
+                if broker_id not in found or found[broker_id][0].epoch != broker.epoch:
+                    log.warning("broker %d of epoch %d is gone", broker_id, broker.epoch)
+                    broker_decisions.fence(draft, broker_id, unclean=self._unclean_allowed)
+            for broker_id, (broker, lost_data) in sorted(found.items()):
+                known = draft.brokers.get(broker_id)
+                if known is None or known.epoch != broker.epoch:
+                    try:
+                        broker_decisions.take_in(
+                            draft, broker, lost_data=lost_data, unclean=self._unclean_allowed
+                        )
+                    except ProtocolError as error:
+                        log.error("broker %d is not taken in: %s", broker_id, error.message)
+            broker_decisions.settle_all(draft, unclean=self._unclean_allowed)
+
+        await self._serve([_Request(decide, answer)])
+        if answer.done() and not answer.cancelled() and answer.exception() is not None:
+            self._registrations_changed = self._over is None
+
+    def _is_only_broker(self, draft: Draft) -> bool:
+        """Whether no other broker than this one was ever part of the cluster."""
+        return {*draft.brokers, *draft.fenced} == {self._broker_id}
+
+    async def _read_registrations(self) -> list[tuple[str, Node]]:
+        await self._store.sync()
+        return await folder(self._store, layout.BROKERS)
+
+    def _unclean_allowed(self, topic: str) -> bool:
+        value = self.image.config(ResourceType.TOPIC, topic).get(UNCLEAN_ELECTION)
+        return self.unclean_by_default if value is None else value.strip().lower() == "true"
 
     async def _serve(self, batch: list[_Request[Any]]) -> None:
         """Sees a batch of requests through to their answers, whatever happens."""
@@ -296,15 +430,8 @@ class Controller:
             if self._stale:
                 await self._refresh()
             draft, outcomes = self._draft(batch)
-            operations = layout.operations_of(draft)
-            if operations:
-                in_office = Check(layout.CONTROLLER_EPOCH, self._epoch)
-                answer = await self._write([in_office, *operations], draft.base.version)
-                self._stale = True  # until the image is that of the store again
-                if isinstance(answer, Conflict):
-                    continue
-                await self._publish_draft(draft)
-                self._stale = False
+            if not await self._write_draft(draft):
+                continue
             # Errors wait for this too: on a newer image they might not have been any.
             for request, result, error in outcomes:
                 _answer(request, result, error)
@@ -336,25 +463,25 @@ class Controller:
             else:
                 return draft, outcomes
 
-    async def _publish_draft(self, draft: Draft) -> None:
+    async def _write_draft(self, draft: Draft) -> bool:
+        """Writes what a draft changes, and publishes it; False if another has changed the metadata
+        meanwhile, and everything is to be decided anew."""
+        operations = layout.operations_of(draft)
+        if not operations:
+            return True
+        version = draft.base.version
+        in_office = Check(layout.CONTROLLER_EPOCH, self._epoch)
+        self._stale = True  # until the image is that of the store again
+        for part in _in_parts(operations):
+            answer = await self._write([in_office, *part], version)
+            if isinstance(answer, Conflict):
+                return False
+            version += 1
         old = self.image
-        new, delta = draft.finish(old.version + 1)
-        registered = [number for number in draft.touched_brokers if number in new.brokers]
-        if registered:
-            new = replace(new, brokers=await self._with_epochs(new.brokers, registered))
+        new, delta = draft.finish(version)
         self._publish(old, new, delta)
-
-    async def _with_epochs(
-        self, brokers: Mapping[int, Broker], registered: Iterable[int]
-    ) -> dict[int, Broker]:
-        """Brokers with the epochs that the store has given them."""
-        result = dict(brokers)
-        for broker_id in registered:
-            path = layout.broker_path(broker_id)
-            node = await self._patiently(partial(self._store.get, path))
-            if node is not None:
-                result[broker_id] = replace(result[broker_id], epoch=node.created)
-        return result
+        self._stale = False
+        return True
 
     def _publish(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         self._image = new
@@ -379,29 +506,66 @@ class Controller:
             raise StoreError("the metadata store is neither empty nor that of a cluster")
         return image
 
-    async def _take_office(self, broker: Broker | None) -> None:
+    async def _take_office(self, replacing: Node | None) -> None:
         for pause in self._pauses:
             await asyncio.sleep(pause)
-            draft = Draft(self.image)
-            if broker is not None:
-                broker_decisions.register_broker(draft, broker)
-            before = draft.base
+            before = self.image
+            holder = await self._patiently(partial(self._store.get, layout.CONTROLLER))
+            operations: list[Operation] = []
+            if holder is not None and holder.owner != self._store.session_id:
+                if replacing is None or holder.created != replacing.created:
+                    raise NotElected(f"broker {layout.decode_controller(holder)} is the controller")
+                operations.append(Delete(layout.CONTROLLER, holder.version))
+                holder = None
+            if holder is None:
+                value = layout.encode_controller(self._broker_id)
+                operations.append(Create(layout.CONTROLLER, value, ephemeral=True))
+            operations += await self._missing_nodes()
             self._epoch = before.controller_epoch + 1
-            epoch = Set(layout.CONTROLLER_EPOCH, str(self._epoch).encode(), before.controller_epoch)
-            answer = await self._write([epoch, *layout.operations_of(draft)], before.version)
+            operations.append(
+                Set(layout.CONTROLLER_EPOCH, str(self._epoch).encode(), before.controller_epoch)
+            )
+            answer = await self._write(operations, before.version)
             if isinstance(answer, Ok):
-                new, _ = draft.finish(before.version + 1)
-                registered = await self._with_epochs(new.brokers, draft.touched_brokers)
-                self._image = replace(new, brokers=registered, controller_epoch=self._epoch)
+                self._image = replace(
+                    before,
+                    version=before.version + 1,
+                    controller_id=self._broker_id,
+                    controller_epoch=self._epoch,
+                )
                 return
             self._image = await self._reload()
         raise StoreError("the metadata store keeps changing: no controller could take office")
+
+    async def _missing_nodes(self) -> list[Operation]:
+        """What a store that an older version made does not have yet."""
+        wanted = ((layout.REGISTRATIONS, b""), (layout.LEADER_EPOCH_BASE, b"0"))
+        nodes = await self._patiently(partial(self._store.get_many, [path for path, _ in wanted]))
+        return [
+            Create(path, value)
+            for (path, value), node in zip(wanted, nodes, strict=True)
+            if node is None
+        ]
+
+    async def _lay_down_office(self) -> None:
+        """The next one need not wait for the end of this session."""
+        try:
+            holder = await self._store.get(layout.CONTROLLER)
+            if holder is not None and holder.owner == self._store.session_id:
+                await self._store.multi(
+                    [
+                        Check(layout.CONTROLLER_EPOCH, self._epoch),
+                        Delete(layout.CONTROLLER, holder.version),
+                    ]
+                )
+        except StoreError as error:
+            log.info("the controller's node stays until the session ends: %s", error)
 
     async def _write(self, operations: Sequence[Operation], version: int) -> Ok | Conflict:
         """Makes a change that follows on a revision; returns when its fate is known."""
         mark = _new_mark()
         revision = Set(layout.REVISION, layout.encode_revision(self._epoch, mark), version)
-        return await self._settle([revision, *operations], mark, version)
+        return await self._settle([*operations, revision], mark, version)
 
     async def _settle(
         self, operations: Sequence[Operation], mark: str, version: int | None
@@ -432,7 +596,7 @@ class Controller:
 
     async def _load(self) -> ClusterImage | None:
         await self._store.sync()
-        return await load_image(self._store, self._broker_id)
+        return await load_image(self._store)
 
     async def _reload(self) -> ClusterImage:
         image = await self._patiently(self._load)
@@ -461,6 +625,21 @@ class Controller:
             except StoreUnavailable as error:
                 reason = error
         raise _Undecided(f"the metadata store does not answer: {reason}")
+
+
+def _in_parts(operations: Sequence[Operation]) -> Iterable[list[Operation]]:
+    """Operations in order, in groups that one multi can carry."""
+    part: list[Operation] = []
+    size = 0
+    for operation in operations:
+        weight = len(operation.path) + len(getattr(operation, "value", b"")) + 64
+        if part and (size + weight > _LARGEST_MULTI or len(part) >= _MOST_OPERATIONS):
+            yield part
+            part, size = [], 0
+        part.append(operation)
+        size += weight
+    if part:
+        yield part
 
 
 def _new_mark() -> str:

@@ -14,6 +14,7 @@ from ottla.cluster.metadata import (
     Broker,
     ClusterImage,
     ImageDelta,
+    Partition,
     Resource,
     Topic,
     delta_of,
@@ -33,6 +34,8 @@ class Draft:
         self.touched_features: dict[str, None] = {}
         self.next_producer_id = base.next_producer_id
         self._brokers = base.brokers
+        self._fenced = base.fenced
+        self.leader_epoch_base = base.leader_epoch_base
         self._configs = base.configs
         self._features = base.features
         self._topics = base.topics
@@ -54,6 +57,15 @@ class Draft:
         return self._brokers
 
     @property
+    def eligible(self) -> frozenset[int]:
+        """The brokers that may lead and join in-sync sets: alive, and not about to leave."""
+        return frozenset(each.id for each in self._brokers.values() if not each.leaving)
+
+    @property
+    def fenced(self) -> Mapping[int, Broker]:
+        return self._fenced
+
+    @property
     def configs(self) -> Mapping[Resource, Mapping[str, str]]:
         return self._configs
 
@@ -70,6 +82,7 @@ class Draft:
             or self.touched_configs
             or self.touched_features
             or self.next_producer_id != self.base.next_producer_id
+            or self.leader_epoch_base != self.base.leader_epoch_base
         )
 
     # Changing
@@ -117,14 +130,43 @@ class Draft:
         return self._topics, self._topics_by_id, self._collisions
 
     def put_broker(self, broker: Broker) -> None:
-        """Registers a broker, in place of an earlier one with its id."""
+        """A broker is alive, in place of an earlier one with its id."""
         self._brokers = {**self._brokers, broker.id: broker}
+        self._fenced = _without(self._fenced, broker.id)
         self.touched_brokers[broker.id] = None
 
-    def remove_broker(self, broker_id: int) -> None:
-        """Takes a broker out, which must be there."""
-        self._brokers = {key: value for key, value in self._brokers.items() if key != broker_id}
+    def fence_broker(self, broker_id: int) -> None:
+        """A broker that was alive is away from now on; its registration stays known."""
+        broker = self._brokers[broker_id]
+        self._brokers = _without(self._brokers, broker_id)
+        self._fenced = {**self._fenced, broker_id: broker}
         self.touched_brokers[broker_id] = None
+
+    def remove_broker(self, broker_id: int) -> None:
+        """Forgets a broker, alive or away, which must be known."""
+        if broker_id not in self._brokers and broker_id not in self._fenced:
+            raise KeyError(broker_id)
+        self._brokers = _without(self._brokers, broker_id)
+        self._fenced = _without(self._fenced, broker_id)
+        self.touched_brokers[broker_id] = None
+
+    def raise_leader_epochs(self) -> None:
+        """Every partition enters its next leader epoch, at the cost of one write.
+
+        For a single node, whose every start is a new life of every leader.
+        """
+        raised: dict[int, tuple[Partition, ...]] = {}
+        by_name, by_id, _ = self._own_topics()
+        for topic in list(by_name.values()):
+            partitions = raised.get(id(topic.partitions))
+            if partitions is None:
+                partitions = raised[id(topic.partitions)] = tuple(
+                    replace(each, leader_epoch=each.leader_epoch + 1) for each in topic.partitions
+                )
+            newer = replace(topic, partitions=partitions)
+            by_name[topic.name] = newer
+            by_id[topic.topic_id] = newer
+        self.leader_epoch_base += 1
 
     def set_config(self, resource: Resource, config: Mapping[str, str]) -> None:
         """Replaces all that is set for a resource."""
@@ -165,6 +207,8 @@ class Draft:
             self.base,
             version=version,
             brokers=self._brokers,
+            fenced=self._fenced,
+            leader_epoch_base=self.leader_epoch_base,
             topics=self._topics,
             topics_by_id=self._topics_by_id,
             configs=self._configs,
@@ -172,12 +216,17 @@ class Draft:
             next_producer_id=self.next_producer_id,
             collisions=self._collisions,
         )
+        keeps_epochs = self.leader_epoch_base == self.base.leader_epoch_base
         delta = delta_of(
             self.base,
             image,
-            list(self.touched_topics),
+            list(self.touched_topics if keeps_epochs else self._topics),
             frozenset(self.touched_brokers),
             frozenset(self.touched_configs),
             frozenset(self.touched_features),
         )
         return image, delta
+
+
+def _without(brokers: Mapping[int, Broker], broker_id: int) -> dict[int, Broker]:
+    return {key: value for key, value in brokers.items() if key != broker_id}

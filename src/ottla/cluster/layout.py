@@ -9,11 +9,17 @@ The paths are those that Kafka used in ZooKeeper, where it had them. Values are 
                                  is the version of the image
     /features                    {"features":{"<name>":<level>, …}}
     /latest_producer_id_block    {"version":1,"broker":N,"block_start":"0","block_end":"999"}
-    /brokers/ids/N               ephemeral: {"rack":…,"endpoints":[{"listener","host","port",
-                                 "protocol"}, …]}; the transaction that created it is the broker's epoch
+    /controller                  ephemeral: {"broker":N}, of the broker whose controller is in office
+    /leader_epoch_base           a decimal number that is added to all leader epochs in the store
+    /brokers/ids/N               ephemeral, written by the broker itself: {"rack":…,"folder_id":"…",
+                                 "lost_data":…,"endpoints":[{"listener","host","port","protocol"},
+                                 …]}; the transaction that created it is the broker's epoch
+    /brokers/registrations/N     the same once the controller has taken the broker in, with
+                                 "epoch" and "state", which is "alive", "leaving" or "fenced"
     /brokers/topics/NAME         {"topic_id":"<22 characters>","partitions":[{"replicas":[…],
                                  "isr":[…],"leader":N,"leader_epoch":N,"partition_epoch":N}, …]}, in
-                                 a reassignment also "adding" and "removing"
+                                 a reassignment also "adding" and "removing", and where the in-sync
+                                 set is empty "last_known_leader"
     /config/KIND/NAME            {"config":{"<name>":"<value>", …}}; KIND is topics, brokers, groups
                                  or client-metrics; `<default>` stands for the name "", and what may
                                  not stand in a path is written as in a URL
@@ -21,20 +27,22 @@ The paths are those that Kafka used in ZooKeeper, where it had them. Values are 
 One node for each topic, not for each partition: 9,000 partitions of 90 topics are read and changed
 with 90 operations. Nobody but the controller writes them, so partitions do not compete for the node.
 
-Every change by a controller sets /metadata_revision at the version it knows, and checks
-/controller_epoch. So all changes stand in one line, a controller that was replaced can change nothing,
-and one look at the node settles whether a change without an answer was made.
+Every change by a controller sets /metadata_revision, as its last operation, at the version it knows,
+and checks /controller_epoch. So all changes stand in one line, a controller that was replaced can
+change nothing, and one look at the node settles whether a change without an answer was made.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import (
+    NO_LEADER,
     Broker,
     ClusterImage,
     Endpoint,
@@ -53,6 +61,9 @@ REVISION: Final = "/metadata_revision"
 FEATURES: Final = "/features"
 PRODUCER_IDS: Final = "/latest_producer_id_block"
 BROKERS: Final = "/brokers/ids"
+REGISTRATIONS: Final = "/brokers/registrations"
+CONTROLLER: Final = "/controller"
+LEADER_EPOCH_BASE: Final = "/leader_epoch_base"
 TOPICS: Final = "/brokers/topics"
 
 CONFIG_FOLDERS: Final[Mapping[ResourceType, str]] = {
@@ -62,11 +73,15 @@ CONFIG_FOLDERS: Final[Mapping[ResourceType, str]] = {
     ResourceType.CLIENT_METRICS: "/config/client-metrics",
 }
 _DEFAULT_NAME: Final = "<default>"
+_ALIVE: Final = "alive"
+_LEAVING: Final = "leaving"
+_FENCED: Final = "fenced"
 
 SKELETON: Final = (
     "/cluster",
     "/brokers",
     BROKERS,
+    REGISTRATIONS,
     TOPICS,
     "/config",
     *CONFIG_FOLDERS.values(),
@@ -78,8 +93,13 @@ class UnreadableMetadata(StoreError):
 
 
 def broker_path(broker_id: int) -> str:
-    """Where a broker is registered."""
+    """Where a broker registers itself."""
     return f"{BROKERS}/{broker_id}"
+
+
+def registration_path(broker_id: int) -> str:
+    """Where a broker stands once it was taken in."""
+    return f"{REGISTRATIONS}/{broker_id}"
 
 
 def topic_path(name: str) -> str:
@@ -114,39 +134,37 @@ def encode_revision(controller_epoch: int, write: str) -> bytes:
 
 def decode_mark(value: bytes) -> str:
     """The mark of the write that made this value of /metadata_revision."""
-    try:
+    with _readable(REVISION):
         return str(json.loads(value)["write"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnreadableMetadata(
-            f"the metadata store has an unreadable value at {REVISION}"
-        ) from error
 
 
-def encode_topic(topic: Topic, known: dict[int, bytes]) -> bytes:
-    """The value of a topic's node.
+def encode_topic(topic: Topic, known: dict[int, bytes], epoch_base: int = 0) -> bytes:
+    """The value of a topic's node; leader epochs are stored without their common base.
 
     On one node nearly all topics have equal partitions, in the same tuple even. So what was encoded
     is kept in `known`, by the tuple's identity: it serves for one call, while the topics are alive.
     """
     rest = known.get(id(topic.partitions))
     if rest is None:
-        partitions = [_partition_fields(partition) for partition in topic.partitions]
+        partitions = [_partition_fields(each, epoch_base) for each in topic.partitions]
         rest = known[id(topic.partitions)] = dump({"partitions": partitions})[1:]
     return b'{"topic_id":"%b",%b' % (uuid_text(topic.topic_id).encode(), rest)
 
 
-def _partition_fields(partition: Partition) -> dict[str, Any]:
+def _partition_fields(partition: Partition, epoch_base: int) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "replicas": partition.replicas,
         "isr": partition.isr,
         "leader": partition.leader,
-        "leader_epoch": partition.leader_epoch,
+        "leader_epoch": partition.leader_epoch - epoch_base,
         "partition_epoch": partition.partition_epoch,
     }
     if partition.adding:
         fields["adding"] = partition.adding
     if partition.removing:
         fields["removing"] = partition.removing
+    if partition.last_known_leader != NO_LEADER:
+        fields["last_known_leader"] = partition.last_known_leader
     return fields
 
 
@@ -155,7 +173,9 @@ _TOPIC_ID_AT: Final = len(_BEFORE_TOPIC_ID)
 _TOPIC_ID_END: Final = _TOPIC_ID_AT + 22
 
 
-def decode_topic(name: str, value: bytes, known: dict[bytes, tuple[Partition, ...]]) -> Topic:
+def decode_topic(
+    name: str, value: bytes, known: dict[bytes, tuple[Partition, ...]], epoch_base: int = 0
+) -> Topic:
     """A topic from its node.
 
     Topics with equal partitions share them: `known` has those that were seen, by what follows the
@@ -167,56 +187,119 @@ def decode_topic(name: str, value: bytes, known: dict[bytes, tuple[Partition, ..
         rest = value[_TOPIC_ID_END:]
         partitions = known.get(rest)
         if partitions is None:
-            partitions = known[rest] = _decode_partitions(json.loads(value))
+            partitions = known[rest] = _decode_partitions(json.loads(value), epoch_base)
     else:
         fields = json.loads(value)
         topic_id = uuid_from_text(fields["topic_id"])
-        partitions = _decode_partitions(fields)
+        partitions = _decode_partitions(fields, epoch_base)
     return Topic(name, topic_id, partitions, is_internal(name))
 
 
-def _decode_partitions(fields: dict[str, Any]) -> tuple[Partition, ...]:
+def _decode_partitions(fields: dict[str, Any], epoch_base: int) -> tuple[Partition, ...]:
     return tuple(
         Partition(
             index,
             tuple(entry["replicas"]),
             tuple(entry["isr"]),
             entry["leader"],
-            entry["leader_epoch"],
+            entry["leader_epoch"] + epoch_base,
             entry["partition_epoch"],
             tuple(entry.get("adding", ())),
             tuple(entry.get("removing", ())),
+            entry.get("last_known_leader", NO_LEADER),
         )
         for index, entry in enumerate(fields["partitions"])
     )
 
 
-def encode_broker(broker: Broker) -> bytes:
-    """The value of a broker's node."""
-    return dump(
-        {
-            "rack": broker.rack,
-            "endpoints": [
-                {
-                    "listener": endpoint.listener,
-                    "host": endpoint.host,
-                    "port": endpoint.port,
-                    "protocol": endpoint.protocol,
-                }
-                for endpoint in broker.endpoints
-            ],
-        }
-    )
+def _broker_fields(broker: Broker) -> dict[str, Any]:
+    return {
+        "rack": broker.rack,
+        "folder_id": broker.folder_id,
+        "endpoints": [
+            {
+                "listener": endpoint.listener,
+                "host": endpoint.host,
+                "port": endpoint.port,
+                "protocol": endpoint.protocol,
+            }
+            for endpoint in broker.endpoints
+        ],
+    }
 
 
-def decode_broker(broker_id: int, node: Node) -> Broker:
-    """A broker from its node."""
-    fields = json.loads(node.value)
+def _broker_of(broker_id: int, epoch: int, fields: dict[str, Any], leaving: bool = False) -> Broker:
     endpoints = tuple(
         Endpoint(entry["listener"], entry["host"], entry["port"], entry["protocol"])
         for entry in fields["endpoints"]
     )
-    return Broker(broker_id, node.created, fields["rack"], endpoints)
+    return Broker(broker_id, epoch, fields["rack"], endpoints, fields.get("folder_id", ""), leaving)
+
+
+def encode_broker(broker: Broker, lost_data: bool = False) -> bytes:
+    """The value of the node by which a broker registers itself."""
+    return dump({"lost_data": lost_data, **_broker_fields(broker)})
+
+
+def decode_broker(broker_id: int, node: Node) -> tuple[Broker, bool]:
+    """A broker as it registered itself, and whether it says that it may have lost data."""
+    with _readable(broker_path(broker_id)):
+        fields = json.loads(node.value)
+        return _broker_of(broker_id, node.created, fields), bool(fields.get("lost_data", False))
+
+
+def encode_registration(broker: Broker, fenced: bool) -> bytes:
+    """The value of the node of a broker that was taken in."""
+    state = _FENCED if fenced else _LEAVING if broker.leaving else _ALIVE
+    return dump({"epoch": broker.epoch, "state": state, **_broker_fields(broker)})
+
+
+def decode_registration(broker_id: int, value: bytes) -> tuple[Broker, bool]:
+    """A broker that was taken in, and whether it is fenced."""
+    with _readable(registration_path(broker_id)):
+        fields = json.loads(value)
+        state = fields["state"]
+        broker = _broker_of(broker_id, fields["epoch"], fields, state == _LEAVING)
+        return broker, state == _FENCED
+
+
+def decode_config(resource: Resource, value: bytes) -> Mapping[str, str]:
+    """What is set for a resource."""
+    with _readable(config_path(resource)):
+        config: Mapping[str, str] = json.loads(value)["config"]
+        return config
+
+
+def decode_features(value: bytes) -> Mapping[str, int]:
+    with _readable(FEATURES):
+        features: Mapping[str, int] = json.loads(value)["features"]
+        return features
+
+
+def decode_next_producer_id(value: bytes) -> int:
+    with _readable(PRODUCER_IDS):
+        return int(json.loads(value)["block_end"]) + 1
+
+
+def encode_controller(broker_id: int) -> bytes:
+    """The value of /controller."""
+    return dump({"broker": broker_id})
+
+
+def decode_controller(node: Node | None) -> int:
+    """The broker whose controller is in office, -1 if none is."""
+    if node is None:
+        return -1
+    with _readable(CONTROLLER):
+        return int(json.loads(node.value)["broker"])
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableMetadata(f"the metadata store has an unreadable value at {path}") from error
 
 
 def encode_producer_ids(broker_id: int, block_start: int, block_end: int) -> bytes:
@@ -239,6 +322,7 @@ def skeleton(cluster_id: str, features: Mapping[str, int], write: str) -> list[O
         Create(CONTROLLER_EPOCH, b"0"),
         Create(FEATURES, dump({"features": dict(features)})),
         Create(PRODUCER_IDS, encode_producer_ids(-1, -1, -1)),
+        Create(LEADER_EPOCH_BASE, b"0"),
         Create(REVISION, encode_revision(0, write)),
     ]
 
@@ -248,17 +332,10 @@ def operations_of(draft: Draft) -> list[Operation]:
     base = draft.base
     operations: list[Operation] = []
     encoded: dict[int, bytes] = {}
-    for broker_id in draft.touched_brokers:
-        # A new registration is a new node, for its epoch.
-        if broker_id in base.brokers:
-            operations.append(Delete(broker_path(broker_id)))
-        if broker_id in draft.brokers:
-            value = encode_broker(draft.brokers[broker_id])
-            operations.append(Create(broker_path(broker_id), value, ephemeral=True))
     for name in draft.touched_topics:
         before, after = base.topics.get(name), draft.topics.get(name)
         if after is not None and before is not after:
-            value = encode_topic(after, encoded)
+            value = encode_topic(after, encoded, draft.leader_epoch_base)
             operations.append(
                 Create(topic_path(name), value) if before is None else Set(topic_path(name), value)
             )
@@ -279,56 +356,63 @@ def operations_of(draft: Draft) -> list[Operation]:
             base.controller_id, base.next_producer_id, draft.next_producer_id - 1
         )
         operations.append(Set(PRODUCER_IDS, value))
+    if draft.leader_epoch_base != base.leader_epoch_base:
+        value = str(draft.leader_epoch_base).encode()
+        operations.append(Set(LEADER_EPOCH_BASE, value))
+    # After the partitions: where a change is written in several steps, a broker must not be part of
+    # the cluster before what its former life led has been settled.
+    for broker_id in draft.touched_brokers:
+        path = registration_path(broker_id)
+        is_known = broker_id in base.brokers or broker_id in base.fenced
+        broker = draft.brokers.get(broker_id) or draft.fenced.get(broker_id)
+        if broker is not None:
+            value = encode_registration(broker, fenced=broker_id in draft.fenced)
+            operations.append(Set(path, value) if is_known else Create(path, value))
+        elif is_known:
+            operations.append(Delete(path))
     return operations
 
 
 def decode_image(
-    controller_id: int,
     single: Mapping[str, Node],
-    brokers: Iterable[tuple[int, Node]],
+    registrations: Iterable[tuple[int, Node]],
     topics: Iterable[tuple[str, Node]],
     configs: Iterable[tuple[Resource, Node]],
 ) -> ClusterImage:
     """The image that a store holds. `single` has the nodes that are not in a list of their own."""
-    at = ""
-    try:
-        known: dict[bytes, tuple[Partition, ...]] = {}
-        decoded: dict[str, Topic] = {}
-        collisions: dict[str, tuple[str, ...]] = {}
-        for name, node in topics:
-            at = topic_path(name)
-            decoded[name] = decode_topic(name, node.value, known)
-            key = collision_key(name)
-            if key is not None:
-                collisions[key] = (*collisions.get(key, ()), name)
-        decoded_brokers: dict[int, Broker] = {}
-        for broker_id, node in brokers:
-            at = broker_path(broker_id)
-            decoded_brokers[broker_id] = decode_broker(broker_id, node)
-        decoded_configs: dict[Resource, Mapping[str, str]] = {}
-        for resource, node in configs:
-            at = config_path(resource)
-            decoded_configs[resource] = json.loads(node.value)["config"]
-        at = CLUSTER_ID
-        cluster_id = json.loads(single[at].value)["id"]
-        at = FEATURES
-        features = json.loads(single[at].value)["features"]
-        at = PRODUCER_IDS
-        next_producer_id = int(json.loads(single[at].value)["block_end"]) + 1
-        at = CONTROLLER_EPOCH
-        controller_epoch = int(single[at].value)
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnreadableMetadata(f"the metadata store has an unreadable value at {at}") from error
+    base_node = single.get(LEADER_EPOCH_BASE)
+    with _readable(LEADER_EPOCH_BASE):
+        base = 0 if base_node is None else int(base_node.value)
+    known: dict[bytes, tuple[Partition, ...]] = {}
+    decoded: dict[str, Topic] = {}
+    collisions: dict[str, tuple[str, ...]] = {}
+    for name, node in topics:
+        with _readable(topic_path(name)):
+            decoded[name] = decode_topic(name, node.value, known, base)
+        key = collision_key(name)
+        if key is not None:
+            collisions[key] = (*collisions.get(key, ()), name)
+    alive: dict[int, Broker] = {}
+    fenced: dict[int, Broker] = {}
+    for broker_id, node in registrations:
+        broker, is_fenced = decode_registration(broker_id, node.value)
+        (fenced if is_fenced else alive)[broker_id] = broker
+    with _readable(CLUSTER_ID):
+        cluster_id = json.loads(single[CLUSTER_ID].value)["id"]
+    with _readable(CONTROLLER_EPOCH):
+        controller_epoch = int(single[CONTROLLER_EPOCH].value)
     return ClusterImage(
         cluster_id=cluster_id,
-        controller_id=controller_id,
+        controller_id=decode_controller(single.get(CONTROLLER)),
         controller_epoch=controller_epoch,
         version=single[REVISION].version,
-        brokers=decoded_brokers,
+        brokers=alive,
+        fenced=fenced,
         topics=decoded,
         topics_by_id={topic.topic_id: topic for topic in decoded.values()},
-        configs=decoded_configs,
-        features=features,
-        next_producer_id=next_producer_id,
+        configs={resource: decode_config(resource, node.value) for resource, node in configs},
+        features=decode_features(single[FEATURES].value),
+        next_producer_id=decode_next_producer_id(single[PRODUCER_IDS].value),
+        leader_epoch_base=base,
         collisions=collisions,
     )

@@ -10,14 +10,16 @@ from ottla.cluster.store import Node, Store
 
 _SINGLE = (
     layout.CLUSTER_ID,
+    layout.CONTROLLER,
     layout.CONTROLLER_EPOCH,
     layout.FEATURES,
+    layout.LEADER_EPOCH_BASE,
     layout.PRODUCER_IDS,
     layout.REVISION,
 )
 
 
-async def load_image(store: Store, controller_id: int) -> ClusterImage | None:
+async def load_image(store: Store) -> ClusterImage | None:
     """The image in a store, or None if there is no cluster in it yet.
 
     The nodes are read one after the other, so a change in between would give a mixture: the revision
@@ -27,32 +29,32 @@ async def load_image(store: Store, controller_id: int) -> ClusterImage | None:
         before = await store.get(layout.REVISION)
         if before is None:
             return None
-        image = await _read(store, controller_id)
+        image = await _read(store)
         after = await store.get(layout.REVISION)
         if after is not None and after.version == before.version == image.version:
             return image
         await asyncio.sleep(0)
 
 
-async def _read(store: Store, controller_id: int) -> ClusterImage:
+async def _read(store: Store) -> ClusterImage:
     single = {
         path: node
         for path, node in zip(_SINGLE, await store.get_many(_SINGLE), strict=True)
         if node is not None
     }
-    brokers = await _folder(store, layout.BROKERS)
-    topics = await _folder(store, layout.TOPICS)
+    registrations = await folder(store, layout.REGISTRATIONS)
+    topics = await folder(store, layout.TOPICS)
     configs: list[tuple[Resource, Node]] = []
-    for resource_type, folder in layout.CONFIG_FOLDERS.items():
-        for name, node in await _folder(store, folder):
+    for resource_type, path in layout.CONFIG_FOLDERS.items():
+        for name, node in await folder(store, path):
             configs.append(((resource_type, layout.config_name(name)), node))
     return layout.decode_image(
-        controller_id, single, [(int(name), node) for name, node in brokers], topics, configs
+        single, [(int(name), node) for name, node in registrations], topics, configs
     )
 
 
-async def _folder(store: Store, folder: str) -> list[tuple[str, Node]]:
+async def folder(store: Store, path: str) -> list[tuple[str, Node]]:
     """The children of a node with their names; one that goes away meanwhile is left out."""
-    names = await store.children(folder) or []
-    nodes = await store.get_many([f"{folder}/{name}" for name in names])
+    names = await store.children(path) or []
+    nodes = await store.get_many([f"{path}/{name}" for name in names])
     return [(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]

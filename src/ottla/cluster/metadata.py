@@ -49,12 +49,14 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that is registered, which here means alive."""
+    """A broker as the controller has taken it in: one life of one broker process."""
 
     id: int
     epoch: int  # grows with every registration of this broker
     rack: str | None
     endpoints: tuple[Endpoint, ...]
+    folder_id: str = ""  # names its data folders; another one has other data
+    leaving: bool = False  # it stops in good order: it serves on, and leads nothing new
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Where clients of a listener reach this broker."""
@@ -66,7 +68,11 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition. `isr` is a subset of `replicas`; `leader` is one of `isr`, or NO_LEADER."""
+    """One partition. `isr` is a subset of `replicas`; `leader` is one of `isr`, or NO_LEADER.
+
+    `isr` is empty only when its last member lost data in a crash; `last_known_leader` is then who
+    led last, and the best that is left (KIP-966).
+    """
 
     index: int
     replicas: tuple[int, ...]  # the first is the preferred leader
@@ -76,6 +82,7 @@ class Partition:
     partition_epoch: int = 0  # grows with every change of any field
     adding: tuple[int, ...] = ()  # replicas on their way in and out in a reassignment
     removing: tuple[int, ...] = ()
+    last_known_leader: int = NO_LEADER
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +108,16 @@ class ClusterImage:
     controller_id: int = -1
     controller_epoch: int = 0
     version: int = -1  # one more with each change that a controller makes
-    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    brokers: Mapping[int, Broker] = field(default_factory=dict)  # those that are alive
+    fenced: Mapping[int, Broker] = field(default_factory=dict)  # known, and away
     topics: Mapping[str, Topic] = field(default_factory=dict)
     topics_by_id: Mapping[bytes, Topic] = field(default_factory=dict)  # the same topics
     # Only what was set; a resource without any has no entry.
     configs: Mapping[Resource, Mapping[str, str]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)  # finalized; level 0 has no entry
     next_producer_id: int = 0
+    # Added to all stored leader epochs: one write raises the epochs of a single node's partitions.
+    leader_epoch_base: int = 0
     # Names of the topics that could collide, by names.collision_key.
     collisions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

@@ -165,6 +165,12 @@ class Stream(Generic[T]):
             self._events.append(event)
             self._wake()
 
+    def take(self) -> list[T]:
+        """All events that wait, without waiting for more."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
     def close(self) -> None:
         """Ends the stream after the events that wait in it."""
         self._closed = True

@@ -1,15 +1,37 @@
-"""One partition as this broker holds it: its log, its leadership and who waits for it to move.
+"""One partition as this broker holds it: its role, its log, its replicas, and who waits for it.
 
-With a single replica the high watermark follows the end of the log at once. The follower's side and
-the in-sync set of several brokers join here later; the server only ever asks this class how far
-readers may see and whether an append counts as committed.
+Roles and what ends them; the cluster's image decides (`update`), never this broker alone:
+
+    ABSENT    no replica here; no log is opened
+    FOLLOWER  copies the leader's log; learns from it what is committed
+    LEADER    appends, counts what its followers have, decides what is committed, asks the controller
+              to change the in-sync set
+
+    from \\ image says     leader is here     replica is here     no replica here
+    ABSENT                LEADER             FOLLOWER            ABSENT
+    FOLLOWER              LEADER             FOLLOWER            ABSENT
+    LEADER, same epoch    LEADER             FOLLOWER            ABSENT
+    LEADER, newer epoch   LEADER, anew       FOLLOWER            ABSENT
+
+An image may skip states, so what matters is where it arrives: a newer leader epoch begins a new term
+even if the leader is the same. Entering or leaving a term fails everybody who waits for a commit in
+the one before it.
+
+The high watermark is the offset below which every member of the in-sync set has everything. It counts
+the larger set while a change of the set is not confirmed, and it stands still while the set is smaller
+than `min.insync.replicas`: so what is below it is on that many brokers.
+
+No socket, no file but the log's, no clock: times are given in milliseconds of a monotonic clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
+from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.storage.errors import LogOffline
 from ottla.storage.producer_state import Origin
 
@@ -20,6 +42,16 @@ if TYPE_CHECKING:
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
+UNKNOWN = -1
+
+# Told None when what it waits for is committed, or why it never will be as far as this broker knows.
+Committed = Callable[[ErrorCode | None], None]
+
+
+class Role(Enum):
+    ABSENT = auto()
+    FOLLOWER = auto()
+    LEADER = auto()
 
 
 class Waiter(Protocol):
@@ -28,13 +60,72 @@ class Waiter(Protocol):
     def progressed(self, partition: Partition, appended_bytes: int) -> None: ...
 
 
+class Owner(Protocol):
+    """What a partition needs from, and tells, the broker that holds it."""
+
+    def load(self, partition: Partition) -> Log:
+        """The partition's log."""
+
+    def appended(self, partition: Partition, size: int) -> None:
+        """The leader's log grew: followers may read on."""
+
+    def advanced(self, partition: Partition, size: int) -> None:
+        """The high watermark moved, by about so many bytes: consumers may read on."""
+
+    def isr_wanted(self, partition: Partition) -> None:
+        """`partition.wanted_isr` is to be put to the controller."""
+
+    def role_changed(self, partition: Partition) -> None:
+        """The role, the leader or the leader epoch changed."""
+
+
+class Follower:
+    """What the leader knows of another replica."""
+
+    __slots__ = ("broker_epoch", "caught_up_ms", "end_offset", "fetched_end", "fetched_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        # Its log's end: everything below it was fetched in this term. UNKNOWN until it first fetches.
+        self.end_offset = UNKNOWN
+        # Of the life of its broker that fetched.
+        self.broker_epoch = UNKNOWN
+        # When it last had everything that the leader had at that time.
+        self.caught_up_ms = now_ms
+        # When it last fetched, and where the leader's log ended then.
+        self.fetched_ms = UNKNOWN
+        self.fetched_end = UNKNOWN
+
+    def fetched(self, offset: int, broker_epoch: int, log_end: int, now_ms: int) -> None:
+        """It asks for what begins at `offset`, so it has what is before."""
+        if offset >= log_end:
+            self.caught_up_ms = now_ms
+        elif self.fetched_end != UNKNOWN and offset >= self.fetched_end:
+            # It has all that there was when it last asked.
+            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        self.end_offset = offset
+        self.broker_epoch = broker_epoch
+        self.fetched_ms = now_ms
+        self.fetched_end = log_end
+
+
 class Partition:
+    """See the module.
+
+    Invariants: wanted_isr is None unless the role is LEADER; every replica but this one has an entry
+    in `followers` while the role is LEADER, and there is none otherwise.
+    """
+
     __slots__ = (
         "_alone",
         "_broken",
-        "_load",
+        "_commit_order",
+        "_commits",
         "_log",
-        "_moved",
+        "_owner",
+        "_uncommitted_bytes",
+        "broker_id",
+        "epoch_start_offset",
+        "followers",
         "index",
         "internal",
         "is_new",
@@ -42,25 +133,33 @@ class Partition:
         "lane",
         "leader",
         "leader_epoch",
+        "partition_epoch",
         "plain",
+        "replica_waiters",
         "replicas",
+        "role",
         "topic",
         "topic_id",
         "waiters",
+        "wanted_isr",
     )
 
     def __init__(
         self,
+        broker_id: int,
         topic: str,
         topic_id: bytes,
         state: PartitionState,
-        load: Callable[[Partition], Log],
-        moved: Callable[[Partition, int], None],
+        owner: Owner,
+        now_ms: int = 0,
     ) -> None:
+        self.broker_id = broker_id
         self.topic = topic
         self.topic_id = topic_id
         self.index = state.index
+        # Consumers, who read below the high watermark, and followers, who read to the log's end.
         self.waiters: set[Waiter] = set()
+        self.replica_waiters: set[Waiter] = set()
         # Where appends queue up while the disk is slow or a batch is being recompressed
         # (server/disk/lanes.py); None means that an append may be done at once.
         self.lane: object | None = None
@@ -68,37 +167,117 @@ class Partition:
         self.internal = False
         # Made in this life of the broker: there is no older log of it.
         self.is_new = False
-        # Nothing about an append to this partition needs a closer look: led here, no other replica
-        # to wait for, batches kept as producers compressed them. The server keeps it up to date.
+        # Nothing about an append to this partition needs a closer look: led here, batches kept as
+        # producers compressed them. The server keeps it up to date.
         self.plain = False
-        self._load = load
-        self._moved = moved
+        self._owner = owner
         # Opened on first use: of thousands of partitions most are asleep.
         self._log: Log | None = None
         self._broken = False
-        self.update(state)
+        self.role = Role.ABSENT
+        self.replicas: tuple[int, ...] = ()
+        self.isr: tuple[int, ...] = ()
+        self.leader = UNKNOWN
+        self.leader_epoch = UNKNOWN
+        self.partition_epoch = UNKNOWN
+        # As leader: where this term began, once the log was opened in it (UNKNOWN before).
+        self.epoch_start_offset = UNKNOWN
+        self.followers: dict[int, Follower] = {}
+        # The in-sync set that the controller was asked for and has not confirmed: brokers with the
+        # epochs in which they fetched.
+        self.wanted_isr: dict[int, int] | None = None
+        # This replica is the whole in-sync set: what it has is committed.
+        self._alone = False
+        # (offset to be committed, order of arrival, whom to tell), the lowest first.
+        self._commits: list[tuple[int, int, Committed]] = []
+        self._commit_order = 0
+        self._uncommitted_bytes = 0
+        self.update(state, now_ms)
 
-    def update(self, state: PartitionState) -> None:
-        """Take over what the cluster has decided about this partition."""
+    def __repr__(self) -> str:
+        return f"<Partition {self.topic}-{self.index} {self.role.name} epoch {self.leader_epoch}>"
+
+    # What the cluster decides -------------------------------------------------------------------
+
+    def update(self, state: PartitionState, now_ms: int) -> None:
+        """Take over what the cluster has decided about this partition. What is older than what is
+        known is passed over."""
+        if state.leader_epoch < self.leader_epoch or (
+            state.leader_epoch == self.leader_epoch and state.partition_epoch < self.partition_epoch
+        ):
+            return
+        if state.leader == self.broker_id:
+            role = Role.LEADER
+        else:
+            role = Role.FOLLOWER if self.broker_id in state.replicas else Role.ABSENT
+        new_term = state.leader_epoch != self.leader_epoch or role is not self.role
+        if state.partition_epoch != self.partition_epoch or new_term:
+            self.wanted_isr = None
         self.replicas = state.replicas
         self.isr = state.isr
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
-        self._alone = len(state.isr) == 1
+        self.partition_epoch = state.partition_epoch
+        self.role = role
+        if new_term:
+            self._begin_term(now_ms)
+        elif role is Role.LEADER:
+            self._know_followers(now_ms)
+        self._settle()
+        if role is Role.LEADER and self._log is not None:
+            self.advance()
+        if new_term:
+            self._owner.role_changed(self)
+
+    def _begin_term(self, now_ms: int) -> None:
+        self._fail_commits(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.followers = {}
+        self.epoch_start_offset = UNKNOWN
+        self._uncommitted_bytes = 0
+        if self.role is Role.LEADER:
+            self._know_followers(now_ms)
+            if self._log is not None:
+                self.epoch_start_offset = self._log.log_end_offset
+        self.wake()
+
+    def _know_followers(self, now_ms: int) -> None:
+        others = [each for each in self.replicas if each != self.broker_id]
+        self.followers = {each: self.followers.get(each) or Follower(now_ms) for each in others}
+
+    def _settle(self) -> None:
+        self._alone = (
+            self.role is Role.LEADER
+            and self.isr == (self.broker_id,)
+            and self.wanted_isr is None
+            and (len(self.replicas) == 1 or not self.is_under_min_isr)
+        )
+
+    def removed(self) -> None:
+        """The topic was deleted, or the replica was taken away from here."""
+        self.role = Role.ABSENT
+        self._alone = False
+        self.plain = False
+        self.followers = {}
+        self.wanted_isr = None
+        self._fail_commits(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.wake()
+
+    # The log ------------------------------------------------------------------------------------
 
     @property
     def log(self) -> Log:
         log = self._log
         if log is None:
             try:
-                log = self._log = self._load(self)
+                log = self._log = self._owner.load(self)
                 self._broken = False
             except LogOffline:
                 self._broken = True
                 raise
-            # Nobody else holds a copy that could be shorter.
-            if self._alone:
-                log.advance_high_watermark(log.log_end_offset)
+            if self.role is Role.LEADER:
+                self.epoch_start_offset = log.log_end_offset
+                self._settle()
+                self.advance()
         return log
 
     @property
@@ -106,51 +285,224 @@ class Partition:
         """The log, if somebody has used it since the start."""
         return self._log
 
+    def forget_log(self) -> None:
+        """The log was closed or moved away; the next use loads it anew."""
+        self._log = None
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the disk under the log is known to have failed."""
+        return self._broken or (self._log is not None and self._log.offline is not None)
+
+    def configured(self) -> None:
+        """The topic's settings changed."""
+        self._settle()
+        if self.role is Role.LEADER and self._log is not None:
+            self.advance()
+
+    # As leader: appending -----------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
+    def min_isr(self) -> int:
+        """In-sync replicas without which nothing is committed. A topic with fewer replicas than it
+        wants in sync is content with those it has, as in Kafka."""
+        log = self._log or self.log
+        return min(log.config.min_insync_replicas, len(self.replicas))
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return self._log is not None and len(self.isr) < self.min_isr
+
     def append(
         self, buffer: bytearray | memoryview, now_ms: int, origin: Origin = Origin.CLIENT
     ) -> Append:
         """Append batches; they are committed when every in-sync replica has them."""
+        self.check_leader()
         log = self._log or self.log
         appended = log.append(buffer, self.leader_epoch, now_ms, origin)
-        if self._alone:
-            log.advance_high_watermark(log.log_end_offset)
-            if self.waiters:
-                self._moved(self, appended.size)
+        self.grew(appended.size)
         return appended
 
     def append_simple(self, batch: memoryview, now_ms: int) -> tuple[int, int, int] | None:
         """The base offset, -1 (no append time: the producer's times count), and where the log starts.
         None if `append` should have a look at it: see Log.append_simple."""
         log = self._log
-        if log is None or not self._alone:
+        if log is None:
             return None
         base_offset = log.append_simple(batch, self.leader_epoch, now_ms)
         if base_offset < 0:
             return None
-        log.advance_high_watermark(log.log_end_offset)
-        if self.waiters:
-            self._moved(self, len(batch))
+        self.grew(len(batch))
         return base_offset, -1, log.log_start_offset
+
+    def check_leader(self) -> None:
+        """ProtocolError unless this broker leads."""
+        if self.role is not Role.LEADER:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def committed(self, appended: Append) -> None:
         """What `append` does after a write that was done in steps elsewhere (a lane)."""
-        log = self.log
+        self.grew(appended.size)
+
+    def grew(self, size: int) -> None:
+        """The log here has so many more bytes at its end."""
         if self._alone:
+            log = self._log
+            assert log is not None
             log.advance_high_watermark(log.log_end_offset)
+            if self._commits:
+                self._tell_committed(log.high_watermark)
             if self.waiters:
-                self._moved(self, appended.size)
+                self._owner.advanced(self, size)
+        elif self.role is Role.LEADER:
+            self._uncommitted_bytes += size
+            if self.replica_waiters:
+                self._owner.appended(self, size)
+
+    # As leader: what is committed ---------------------------------------------------------------
+
+    def is_committed(self, offset: int) -> bool:
+        """Whether everything below `offset` is on all in-sync replicas."""
+        return self._log is not None and self._log.high_watermark >= offset
+
+    def when_committed(self, offset: int, told: Committed) -> None:
+        """Have `told` called, at once or later, when everything below `offset` is committed, or when
+        it is clear that this leader will not see that."""
+        if self.role is not Role.LEADER:
+            told(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.is_committed(offset):
+            told(None)
+        else:
+            self._commit_order += 1
+            heappush(self._commits, (offset, self._commit_order, told))
+
+    def _tell_committed(self, high_watermark: int) -> None:
+        commits = self._commits
+        while commits and commits[0][0] <= high_watermark:
+            heappop(commits)[2](None)
+
+    def _fail_commits(self, code: ErrorCode) -> None:
+        commits, self._commits = self._commits, []
+        for _, _, told in sorted(commits, key=lambda each: each[:2]):
+            told(code)
+
+    def advance(self) -> None:
+        """Move the high watermark to where the in-sync replicas are."""
+        log = self._log
+        if log is None or self.role is not Role.LEADER:
+            return
+        end = log.log_end_offset
+        if not self._alone:
+            if self.is_under_min_isr:
+                return
+            members = set(self.isr)
+            if self.wanted_isr is not None:
+                members |= self.wanted_isr.keys()
+            for member in members:
+                if member != self.broker_id:
+                    follower = self.followers.get(member)
+                    end = min(end, UNKNOWN if follower is None else follower.end_offset)
+        if end <= log.high_watermark:
+            return
+        log.advance_high_watermark(end)
+        if self._commits:
+            self._tell_committed(log.high_watermark)
+        size, self._uncommitted_bytes = self._uncommitted_bytes, 0
+        if self.waiters:
+            self._owner.advanced(self, max(size, 1))
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether what was committed before this leader's term is known to be (KIP-207)."""
+        log = self._log or self.log
+        return log.high_watermark >= self.epoch_start_offset
+
+    # As leader: followers -----------------------------------------------------------------------
+
+    def fetched(self, broker_id: int, offset: int, broker_epoch: int, now_ms: int) -> None:
+        """A follower asks for what begins at `offset`. ProtocolError if it is none."""
+        follower = self.followers.get(broker_id)
+        if follower is None:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        log = self._log or self.log
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            return  # the answer says so
+        before = follower.end_offset
+        follower.fetched(offset, broker_epoch, log.log_end_offset, now_ms)
+        if offset != before:
+            self.advance()
+        if broker_id not in self.isr and self.wanted_isr is None:
+            self._maybe_join(broker_id, follower, log.high_watermark)
+
+    def _maybe_join(self, broker_id: int, follower: Follower, high_watermark: int) -> None:
+        if (
+            follower.end_offset >= high_watermark
+            and follower.end_offset >= self.epoch_start_offset >= 0
+            and self.broker_id in self.isr
+        ):
+            self._want_isr([*self.isr, broker_id])
+
+    def drop_lagging(self, now_ms: int, longest_lag_ms: int, most_records: int = 0) -> None:
+        """Members of the in-sync set that are behind for too long (or, if `most_records` is not 0, by
+        too many records) are to leave it."""
+        log = self._log
+        if self.role is not Role.LEADER or self.wanted_isr is not None or log is None:
+            return
+        end = log.log_end_offset
+        kept = []
+        for member in self.isr:
+            follower = self.followers.get(member)
+            if follower is not None and follower.end_offset != end:
+                if now_ms - follower.caught_up_ms > longest_lag_ms:
+                    continue
+                behind = end - max(follower.end_offset, 0)
+                if most_records and behind > most_records and follower.end_offset != UNKNOWN:
+                    continue
+            kept.append(member)
+        if len(kept) < len(self.isr):
+            self._want_isr(kept)
+
+    def _want_isr(self, members: list[int]) -> None:
+        self.wanted_isr = {
+            each: self.followers[each].broker_epoch if each in self.followers else UNKNOWN
+            for each in members
+        }
+        self._settle()
+        self._owner.isr_wanted(self)
+
+    def isr_refused(self) -> None:
+        """The controller did not change the set, and will not by that request."""
+        self.wanted_isr = None
+        self._settle()
+        self.advance()
+
+    # As follower --------------------------------------------------------------------------------
+
+    def take(self, batches: memoryview | bytes, high_watermark: int, now_ms: int) -> int:
+        """Append what the leader sent (whole batches), and learn what is committed; the new end."""
+        log = self._log or self.log
+        if batches:
+            log.append_replicated(batches, now_ms)
+        before = log.high_watermark
+        log.advance_high_watermark(high_watermark)
+        if self.waiters and log.high_watermark > before:
+            self._owner.advanced(self, max(len(batches), 1))
+        return log.log_end_offset
+
+    # Reading ------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Something other than an append changed what waiters would get."""
         if self.waiters:
-            self._moved(self, 1 << 62)
+            self._owner.advanced(self, 1 << 62)
+        if self.replica_waiters:
+            self._owner.appended(self, 1 << 62)
 
     def readable_end(self, isolation: int) -> int:
         """The offset before which a consumer may read."""
         log = self._log or self.log
         return log.last_stable_offset if isolation == READ_COMMITTED else log.high_watermark
-
-    @property
-    def is_offline(self) -> bool:
-        """Whether the disk under the log is known to have failed."""
-        return self._broken or (self._log is not None and self._log.offline is not None)

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ottla.protocol.apis import ApiKey
+from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frame import frame_response
 from ottla.protocol.message import MalformedMessage, Message
 from ottla.server.network.connection import Connection, MalformedRequest
@@ -141,17 +142,20 @@ def _declare(declaration: Declaration) -> None:
 
 
 def handles(
-    request: type[R], *, versions: tuple[int, int]
+    request: type[R], *, versions: tuple[int, int], by_controller: bool = False
 ) -> Callable[
     [Callable[[Request[R]], Outcome | Later]],
     Callable[[Request[R]], Outcome | Later],
 ]:
-    """Declare a handler of decoded requests."""
+    """Declare a handler of decoded requests. `by_controller`: those that reach another broker are
+    passed on to the controller."""
 
     def decorate(
         function: Callable[[Request[R]], Outcome | Later],
     ) -> Callable[[Request[R]], Outcome | Later]:
         key = ApiKey(request.api_key)
+        if by_controller:
+            function = _passed_on(function)
 
         def bind(broker: Broker, api: Api) -> Serve:
             return _serve_decoded(broker, api, request, function)
@@ -160,6 +164,29 @@ def handles(
         return function
 
     return decorate
+
+
+def _passed_on(
+    function: Callable[[Request[R]], Outcome | Later],
+) -> Callable[[Request[R]], Outcome | Later]:
+    def handle(request: Request[R]) -> Outcome | Later:
+        if request.broker.passes_on(request.connection):
+            return _forwarded(request, function)
+        return function(request)
+
+    return handle
+
+
+async def _forwarded(
+    request: Request[R], function: Callable[[Request[R]], Outcome | Later]
+) -> Message:
+    try:
+        return await request.broker.changes.forward(request.message, request.version)
+    except ProtocolError:
+        # There is none: the handler finds that out again, and knows how to say it.
+        result = function(request)
+        assert not isinstance(result, Later)
+        return result if isinstance(result, Message) else await result
 
 
 def handles_raw(

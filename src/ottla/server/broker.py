@@ -21,16 +21,18 @@ from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.decisions.topics import NewTopic, TopicDefaults
 from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.membership import Membership
 from ottla.cluster.metadata import Broker as Node
 from ottla.cluster.metadata import ClusterImage, Endpoint, ImageDelta, ResourceType, Topic
 from ottla.cluster.metadata import Partition as PartitionState
-from ottla.cluster.store import SessionEvent, StoreError
+from ottla.cluster.store import Store, StoreError
 from ottla.coordinator.groups.settings import GroupSettings
 from ottla.coordinator.transactions.settings import TransactionSettings
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.frame import frame_response
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from ottla.replication.partition import Role
 from ottla.server import handlers
 from ottla.server.api import Api
 from ottla.server.configuration.rules import Rules
@@ -47,6 +49,9 @@ from ottla.server.disk.workers import Workers
 from ottla.server.network.connection import Connection
 from ottla.server.network.reactor import Limits, Reactor
 from ottla.server.partitions import Partitions
+from ottla.server.replication.changes import Changes, is_forwarded
+from ottla.server.replication.peers import Peers
+from ottla.server.replication.replicas import Replicas
 from ottla.server.sessions import Sessions
 from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
@@ -55,6 +60,7 @@ from ottla.storage import config as topic_config
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
 from ottla.storage.logs import Logs
+from ottla.wire.errors import WireError
 
 if TYPE_CHECKING:
     from ottla.coordinator.groups.shard import GroupShard
@@ -75,6 +81,8 @@ T = TypeVar("T")
 BLOCKING_THREADS = 4
 # How long a stop waits for appends that are queued behind a worker process or a slow disk.
 APPEND_SECONDS = 1.0
+# How long it waits for the controller to move its leaders to other brokers.
+HAND_OVER_SECONDS = 5.0
 # How long it waits for answers to leave.
 DRAIN_SECONDS = 1.0
 # How long it then waits for clients to close their side.
@@ -124,23 +132,26 @@ class Broker:
         self.logs.is_known = lambda key, topic_id: strays.belongs(self.image, key, topic_id)
         self.periodic_work = PeriodicWork(self.loop, self.logs, self.threads)
         self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
-        self.partitions = Partitions(self.id, self.logs, self.wakeups.moved, self.topic_config)
-        self.store = EmbeddedStore(os.path.join(config.log_dirs[0], METADATA_FILE))
-        self.controller = Controller(
-            self.store,
+        self.partitions = Partitions(self.id, self.logs, self.wakeups, self.topic_config)
+        self.membership = Membership(
             self.id,
-            Rules(lambda: self.config),
-            SUPPORTED_FEATURES,
-            defaults=self._topic_defaults(),
+            self._connect_to_store,
+            self._make_controller,
+            reconnects=config.zookeeper_connect is not None,
         )
+        self.peers = Peers(self.id, lambda: self.config.inter_broker_listener, lambda: self.image)
+        self.changes = Changes(self)
+        self.replicas = Replicas(self)
         self.metadata = ImageView(lambda: self.image)
-        self.producer_ids = ProducerIds(self._producer_id_block)
+        self.producer_ids = ProducerIds(self.changes.allocate_producer_ids)
         self.markers = Markers(self)
         self.groups: Coordinators[GroupShard] = Coordinators(self, OFFSETS, self._group_shard)
         self.transactions: Coordinators[TransactionShard] = Coordinators(
             self, TRANSACTIONS, self._transaction_shard
         )
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
+        # Logs are open and partitions in place: coordinators may be loaded.
+        self.is_serving = False
         # Set when the broker cannot go on: its metadata store is gone.
         self.lost = asyncio.Event()
         # Stopped while a thread or a worker process was still busy with an append.
@@ -154,7 +165,42 @@ class Broker:
 
     @property
     def image(self) -> ClusterImage:
-        return self.controller.image
+        return self.membership.image
+
+    @property
+    def controller(self) -> Controller:
+        """The cluster's controller; ProtocolError if it is not on this broker."""
+        controller = self.membership.controller
+        if controller is None:
+            raise ProtocolError(ErrorCode.NOT_CONTROLLER)
+        return controller
+
+    def passes_on(self, connection: Connection) -> bool:
+        """Whether what the controller has to decide is to be passed on to it."""
+        return self.membership.controller is None and not is_forwarded(connection.client_id)
+
+    def _connect_to_store(self) -> Store:
+        config = self.config
+        if config.zookeeper_connect is None:
+            return EmbeddedStore(os.path.join(config.log_dirs[0], METADATA_FILE))
+        from ottla.cluster.zookeeper import ZooKeeperStore
+
+        return ZooKeeperStore(
+            config.zookeeper_connect,
+            session_timeout=config.zookeeper_session_timeout_ms / 1000,
+            connect_timeout=config.zookeeper_connection_timeout_ms / 1000,
+        )
+
+    def _make_controller(self, store: Store) -> Controller:
+        controller = Controller(
+            store,
+            self.id,
+            Rules(lambda: self.config),
+            SUPPORTED_FEATURES,
+            defaults=self._topic_defaults(),
+        )
+        controller.unclean_by_default = self.config.log_defaults.unclean_leader_election_enable
+        return controller
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Run a coroutine beside the loop; it is held until it ends, and its failure is logged."""
@@ -180,8 +226,7 @@ class Broker:
         partition = self.partitions.get(topic, index)
         if partition is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if partition.leader != self.id:
-            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        partition.check_leader()
         self.check_leader_epoch(partition, current_leader_epoch)
         return partition
 
@@ -205,7 +250,7 @@ class Broker:
 
     async def create_automatically(self, names: Iterable[str]) -> Mapping[str, ProtocolError]:
         """Create topics that a client asked for by name; those that could not be, with reasons."""
-        results = await self.controller.create_topics([NewTopic(name) for name in names])
+        results = await self.changes.create_topics([NewTopic(name) for name in names])
         return {
             result.name: result.error
             for result in results
@@ -278,23 +323,26 @@ class Broker:
         try:
             self._bind()
             os.makedirs(self.config.log_dirs[0], exist_ok=True)
-            await self.store.start()
-            await self.controller.open(self._node())
+            self.membership.on_lost = self._session_lost
+            await self.membership.open()
             self._follow_broker_settings()
             # Recovery reads every batch that was not flushed: not on the loop, which has to see signals.
             await self.loop.run_in_executor(self.threads, self.logs.open)
+            self._check_folders()
             await self.loop.run_in_executor(
                 self.threads, strays.sort_out, self.logs, self.image, self.id
             )
+            await self.membership.join(self._node(), self.logs.may_have_lost_records)
         except (StorageError, StoreError, OSError) as error:
             raise CannotStart(str(error)) from error
         for topic in self.image.topics.values():
             self.partitions.put(topic)
-        self.controller.subscribe(self._changed)
+        self.membership.follower.subscribe(self._changed)
+        self.is_serving = True
+        self.replicas.start()
         # What was decided before a crash is ended now, not when somebody asks.
         self.groups.load_all()
         self.transactions.load_all()
-        self.spawn(self._watch_store(), "watch over the metadata store")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
         if self.config.metrics_listener is not None:
@@ -313,11 +361,22 @@ class Broker:
             ) from error
         log.info("metrics: http://%s:%d/metrics", host or "127.0.0.1", self.metrics_endpoint.port)
 
-    async def _watch_store(self) -> None:
-        async for event in self.store.session_events():
-            if event is SessionEvent.LOST:
-                log.error("the metadata store is lost; the broker stops")
-                self.lost.set()
+    def _session_lost(self) -> None:
+        if self.config.zookeeper_connect is None:
+            log.error("the metadata store is lost; the broker stops")
+            self.lost.set()
+
+    def _check_folders(self) -> None:
+        """Logs of another cluster are not touched."""
+        if self.config.zookeeper_connect is None:
+            return  # the store lies beside the logs; see upkeep/strays.py
+        for folder in self.logs.folders:
+            if folder.cluster_id not in (None, self.image.cluster_id):
+                raise CannotStart(
+                    f"data folder {folder.path} belongs to cluster {folder.cluster_id or 'unknown'}, "
+                    f"and ZooKeeper's is {self.image.cluster_id}: use another folder, or another path "
+                    "in ZooKeeper"
+                )
 
     def _bind(self) -> None:
         bound = []
@@ -342,6 +401,7 @@ class Broker:
                 Endpoint(each.name, each.host, each.port, each.protocol)
                 for each in self.config.advertised(ports)
             ),
+            folder_id=self.logs.folder_ids,
         )
 
     def _limits(self) -> Limits:
@@ -369,24 +429,26 @@ class Broker:
         )
 
     def _topic_defaults(self) -> TopicDefaults:
-        return TopicDefaults(self.config.num_partitions, self.config.default_replication_factor)
-
-    async def _producer_id_block(self) -> range:
-        block = await self.controller.allocate_producer_ids()
-        return range(block.first, block.first + block.size)
+        config = self.config
+        is_set = config.is_set("default.replication.factor")
+        factor = config.default_replication_factor if is_set else 0
+        return TopicDefaults(config.num_partitions, factor)
 
     # Following the cluster ----------------------------------------------------------------------
 
-    def _changed(self, _old: ClusterImage, _new: ClusterImage, delta: ImageDelta) -> None:
+    def _changed(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         """The cluster's image changed: make the partitions and settings here the same."""
         for topic in delta.deleted:
             self.partitions.remove(topic.name)
             self._unload_coordinators(topic)
             for partition in topic.partitions:
                 self._delete_log(topic.name, partition.index)
-        created = [*delta.created, *(topic for _, topic in delta.changed)]
-        for topic in created:
+        for topic in delta.created:
             self.partitions.put(topic, is_new=True)
+        for before, topic in delta.changed:
+            self.partitions.put(topic, is_new=True)
+            self._drop_replicas(before, topic)
+        created = [*delta.created, *(topic for _, topic in delta.changed)]
         if created:
             self.spawn(self._make_folders(created), "folders of new partitions")
         if any(kind is ResourceType.BROKER for kind, _ in delta.configs):
@@ -397,6 +459,26 @@ class Broker:
         if delta.deleted or created:
             has_new = bool(delta.created)
             self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))
+        if old.brokers.get(self.id) != new.brokers.get(self.id):
+            # Taken in, or fenced: whom to follow depends on it.
+            for held in self.partitions:
+                self.replicas.role_changed(held)
+
+    def _drop_replicas(self, before: Topic, after: Topic) -> None:
+        """Partitions that were moved away from this broker leave no log here."""
+        for old, new in zip(before.partitions, after.partitions, strict=False):
+            if self.id in old.replicas and self.id not in new.replicas:
+                partition = self.partitions.get(after.name, new.index)
+                if partition is not None:
+                    partition.forget_log()
+                self._delete_log(after.name, new.index)
+
+    def partition_changed(self, partition: Partition) -> None:
+        """A partition's role, leader or leader epoch changed here."""
+        if partition.topic == OFFSETS:
+            self.groups.follow_leader(partition)
+        elif partition.topic == TRANSACTIONS:
+            self.transactions.follow_leader(partition)
 
     def _unload_coordinators(self, topic: Topic) -> None:
         for partition in topic.partitions:
@@ -418,6 +500,8 @@ class Broker:
         made = 0
         for topic in topics:
             for partition in list(self.partitions.by_name.get(topic.name, ())):
+                if partition.role is Role.ABSENT or partition.opened is not None:
+                    continue
                 try:
                     partition.log  # noqa: B018 - opening it makes the folder
                 except StorageError as error:
@@ -439,7 +523,10 @@ class Broker:
             log.warning("stored setting ignored: broker=%d %s", self.id, error)
 
         self.config = before.with_dynamic(default=default, broker=own, on_invalid=ignore)
-        self.controller.defaults = self._topic_defaults()
+        controller = self.membership.controller
+        if controller is not None:
+            controller.defaults = self._topic_defaults()
+            controller.unclean_by_default = self.config.log_defaults.unclean_leader_election_enable
         self.reactor.limits = self._limits()
         self.logs.checkpoint_interval_ms = self._checkpoint_interval_ms()
         self.logs.expire_producers_after(self.config.producer_id_expiration_ms)
@@ -455,8 +542,23 @@ class Broker:
 
     # The end ------------------------------------------------------------------------------------
 
+    async def _hand_over(self) -> None:
+        """Others lead before this broker stops, so that nobody notices."""
+        if not self.config.controlled_shutdown_enable or len(self.image.brokers) < 2:
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                remaining = await self.changes.shut_down()
+        except (ProtocolError, WireError, StoreError, TimeoutError) as error:
+            log.warning("leadership was not handed over: %s", error)
+            return
+        if remaining:
+            log.warning("partitions that only this broker could lead: %d", len(remaining))
+
     async def stop(self) -> None:
-        """Answer what is in flight, flush, and leave the marker of a clean shutdown."""
+        """Hand leaders over, answer what is in flight, flush, and leave the marker of a clean
+        shutdown."""
+        await self._hand_over()
         self.reactor.stop_listening()
         if self.metrics_endpoint is not None:
             self.metrics_endpoint.stop()
@@ -464,16 +566,18 @@ class Broker:
             connection.pause()
         for fetch in list(self.waiting_fetches):
             fetch.conclude()
+        self.replicas.stop()
         self.is_stuck = not await self.lanes.drained(APPEND_SECONDS)
         await self.reactor.drained(DRAIN_SECONDS)
         await self.reactor.close(PART_SECONDS)
         for task in list(self._tasks):
             task.cancel()
+        self.peers.close()
         await self.compactor.stop()
         await self.periodic_work.stop()
-        await self.controller.close()
-        await self.store.close()
-        await self.loop.run_in_executor(None, self.logs.close)
+        epoch = self.membership.epoch
+        await self.membership.close()
+        await self.loop.run_in_executor(None, self.logs.close, epoch)
         self.workers.stop()
         for threads in (self.threads, self.write_threads, self.read_threads):
             threads.shutdown(wait=False)

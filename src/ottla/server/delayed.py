@@ -16,20 +16,33 @@ if TYPE_CHECKING:
 
 
 class Wakeups:
-    __slots__ = ("_loop", "_moved")
+    """Wakes those who wait for partitions to move, once for each turn of the loop."""
+
+    __slots__ = ("_advanced", "_appended", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # Partitions that moved since the last round, with the bytes that were added.
-        self._moved: dict[Partition, int] = {}
+        # Partitions whose log grew (for followers) or whose high watermark moved (for consumers)
+        # since the last round, with the bytes that this added.
+        self._appended: dict[Partition, int] = {}
+        self._advanced: dict[Partition, int] = {}
 
-    def moved(self, partition: Partition, appended_bytes: int) -> None:
-        if not self._moved:
+    def appended(self, partition: Partition, size: int) -> None:
+        if not self._appended and not self._advanced:
             self._loop.call_soon(self._wake)
-        self._moved[partition] = self._moved.get(partition, 0) + appended_bytes
+        self._appended[partition] = self._appended.get(partition, 0) + size
+
+    def advanced(self, partition: Partition, size: int) -> None:
+        if not self._appended and not self._advanced:
+            self._loop.call_soon(self._wake)
+        self._advanced[partition] = self._advanced.get(partition, 0) + size
 
     def _wake(self) -> None:
-        moved, self._moved = self._moved, {}
-        for partition, appended_bytes in moved.items():
+        appended, self._appended = self._appended, {}
+        advanced, self._advanced = self._advanced, {}
+        for partition, size in appended.items():
+            for waiter in tuple(partition.replica_waiters):
+                waiter.progressed(partition, size)
+        for partition, size in advanced.items():
             for waiter in tuple(partition.waiters):
-                waiter.progressed(partition, appended_bytes)
+                waiter.progressed(partition, size)

@@ -8,14 +8,16 @@ cluster's image: `apply` is called with every change.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from ottla.replication.partition import Partition
+from ottla.replication.partition import Partition, Role
 from ottla.storage.errors import TopicIdMismatch
 
 if TYPE_CHECKING:
     from ottla.cluster.metadata import Topic
+    from ottla.server.delayed import Wakeups
     from ottla.storage.config import LogConfig
     from ottla.storage.log import Log
     from ottla.storage.logs import Logs
@@ -23,21 +25,48 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.partitions")
 
 
+def now_ms() -> int:
+    """For lags and time-outs: a clock that never jumps."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Replicas(Protocol):
+    """Who acts on what partitions want: see server/replication/replicas.py."""
+
+    def isr_wanted(self, partition: Partition) -> None: ...
+
+    def role_changed(self, partition: Partition) -> None: ...
+
+
 class Partitions:
+    """The partitions of the cluster as this broker sees them; also what each of them asks for (the
+    `Owner` of replication/partition.py)."""
+
     def __init__(
         self,
         broker_id: int,
         logs: Logs,
-        moved: Callable[[Partition, int], None],
+        wakeups: Wakeups,
         config_of: Callable[[str], LogConfig],
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
-        self._moved = moved
         self._config_of = config_of
+        self.appended = wakeups.appended
+        self.advanced = wakeups.advanced
+        # Set once it can do something: when the broker is part of its cluster.
+        self.replicas: Replicas | None = None
         self.by_name: dict[str, list[Partition]] = {}
         self.by_raw_name: dict[bytes, list[Partition]] = {}
         self.by_id: dict[bytes, list[Partition]] = {}
+
+    def isr_wanted(self, partition: Partition) -> None:
+        if self.replicas is not None:
+            self.replicas.isr_wanted(partition)
+
+    def role_changed(self, partition: Partition) -> None:
+        if self.replicas is not None:
+            self.replicas.role_changed(partition)
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self.by_name.values():
@@ -63,9 +92,11 @@ class Partitions:
             self.by_id[topic.topic_id] = known
         for state in topic.partitions:
             if state.index < len(known):
-                known[state.index].update(state)
+                known[state.index].update(state, now_ms())
             else:
-                partition = Partition(topic.name, topic.topic_id, state, self._load, self._moved)
+                partition = Partition(
+                    self._broker_id, topic.name, topic.topic_id, state, self, now_ms()
+                )
                 partition.internal = topic.internal
                 partition.is_new = is_new
                 known.append(partition)
@@ -80,7 +111,8 @@ class Partitions:
         if partitions:
             self.by_id.pop(partitions[0].topic_id, None)
         for partition in partitions:
-            partition.wake()
+            partition.removed()
+            self.role_changed(partition)
 
     def settle(self, name: str) -> None:
         """Bring what depends on a topic's configuration up to date."""
@@ -89,16 +121,15 @@ class Partitions:
             opened = partition.opened
             if opened is not None:
                 opened.config = config
+                partition.configured()
             partition.plain = (
-                partition.leader == self._broker_id
-                and len(partition.isr) == 1
-                and min(config.min_insync_replicas, len(partition.replicas)) <= 1
+                partition.role is Role.LEADER
                 and config.compression_type == "producer"
                 and not config.compacts
                 and not partition.internal
             )
 
-    def _load(self, partition: Partition) -> Log:
+    def load(self, partition: Partition) -> Log:
         topic, index = partition.topic, partition.index
         try:
             return self._logs.get_or_create(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import logging
 import os
@@ -46,6 +47,7 @@ _LOG_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})", re.ASCII)
 _LARGEST_PARTITION = 2**31 - 1
 _STRAY = re.compile(r"(.+)\.[0-9a-f]{32}-stray", re.ASCII)
 _IDENTITY_VERSION = "1"
+RUNNING = ".running"  # which boot of the machine a broker last ran in
 
 
 class Offsets(NamedTuple):
@@ -85,14 +87,23 @@ def parse_stray_name(name: str) -> Key | None:
     return None if match is None or len(name) == LONGEST_NAME else parse_folder_name(match[1])
 
 
+def boot_id() -> str:
+    """Names the time since the machine was last started; "" where that cannot be told."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 class DataFolder:
     """A folder of logs.
 
-    Files beside the logs' folders: `.lock`, `.kafka_cleanshutdown` (only while no broker runs),
-    `meta.properties` (whose logs these are) and the checkpoints of recovery points, log starts, high
-    watermarks and the offsets where compaction goes on, each replaced as a whole. A checkpoint may be
-    behind the logs, never ahead of them: a recovery point is stored after the sync, and lowered
-    before a truncation.
+    Files beside the logs' folders: `.lock`, `.running` (the boot in which a broker last ran here),
+    `.kafka_cleanshutdown` (only while no broker runs), `meta.properties` (whose logs these are) and
+    the checkpoints of recovery points, log starts, high watermarks and the offsets where compaction
+    goes on, each replaced as a whole. A checkpoint may be older than the logs, never newer: a recovery
+    point is stored after the sync, and lowered before a truncation.
     """
 
     def __init__(self, path: str, files: Files) -> None:
@@ -103,6 +114,11 @@ class DataFolder:
         # The last shutdown was clean, and by which broker epoch (-1: unknown).
         self.clean = False
         self.broker_epoch = -1
+        # Names the folder, whatever its path; "" until it was claimed.
+        self.directory_id = ""
+        # The machine has been running since the last broker opened the folder: whatever that one wrote
+        # is still in the page cache, even if it was killed.
+        self.same_boot = False
         # The cluster whose logs these are: None if the folder does not say, "" if that is unreadable.
         self.cluster_id: str | None = None
         # Names of the folders of logs that were set aside.
@@ -148,6 +164,7 @@ class DataFolder:
             self._read(CLEANER_CHECKPOINT),
         )
         self.cluster_id = self._read_cluster_id()
+        self._mark_running()
         names = sorted(self.files.folders(self.path))
         self.strays = [name for name in names if name.endswith(STRAY_SUFFIX)]
         return names
@@ -158,13 +175,34 @@ class DataFolder:
         except CorruptCheckpoint as error:
             logger.warning("%s", error)
             return ""
-        return None if properties is None else properties.get("cluster.id", "")
+        if properties is None:
+            return None
+        self.directory_id = properties.get("directory.id", "")
+        return properties.get("cluster.id", "")
+
+    def _mark_running(self) -> None:
+        """Notes which boot of the machine this broker runs in, and compares that with the last. A
+        crash of the machine may lose the note, and then it is not the same boot anyway."""
+        path = self._file(RUNNING)
+        now = boot_id().encode()
+        try:
+            self.same_boot = bool(now) and self.files.read_file(path) == now
+        except FileNotFoundError:
+            pass
+        if not self.same_boot:
+            self.files.replace_file(path, now)
 
     def claim(self, cluster_id: str, node_id: int) -> None:
         """Says in the folder whose logs it has. OSError if it cannot be written."""
+        if not self.directory_id:
+            # As Kafka prints an id.
+            self.directory_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         properties = {
-            "version": _IDENTITY_VERSION, "cluster.id": cluster_id, "node.id": str(node_id)
-        }  # fmt: skip
+            "version": _IDENTITY_VERSION,
+            "cluster.id": cluster_id,
+            "node.id": str(node_id),
+            "directory.id": self.directory_id,
+        }
         write_folder_identity(self._file(FOLDER_IDENTITY), properties, self.files)
         self.cluster_id = cluster_id
 

@@ -172,6 +172,20 @@ class Logs(LogOwner):
         return all(folder.clean for folder in self.folders)
 
     @property
+    def may_have_lost_records(self) -> bool:
+        """Whether records that were acknowledged may be gone: the last shutdown was not clean, and
+        the machine was started anew since (or a folder cannot be read)."""
+        return any(
+            folder.offline is not None or not (folder.clean or folder.same_boot)
+            for folder in self.folders
+        )
+
+    @property
+    def folder_ids(self) -> str:
+        """Names the data folders together; other ones have other data."""
+        return ",".join(folder.directory_id for folder in self.folders)
+
+    @property
     def previous_broker_epoch(self) -> int:
         """The broker epoch of the last clean shutdown; -1 if it was none."""
         epochs = {folder.broker_epoch for folder in self.folders}

@@ -1,15 +1,27 @@
-"""Brokers that come and go, and the blocks of producer ids they take."""
+"""Brokers that come, go and leave in good order, and the blocks of producer ids they take.
+
+A broker registers by an ephemeral node of its own session. It belongs to the cluster once the
+controller has taken that registration in (`take_in`), and no longer once the controller has fenced it
+(`fence`). Both settle its partitions in the same write, so no image shows a leader that is away, nor
+a life of a broker as leader of what only its former life was elected for.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
+from ottla.cluster.decisions import elections
 from ottla.cluster.draft import Draft
-from ottla.cluster.metadata import Broker
+from ottla.cluster.metadata import NO_LEADER, Broker, Partition, Topic
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 _LARGEST_PRODUCER_ID: Final = 2**63 - 1
+
+# Whether a topic, by its name, may have a leader that lacks committed records.
+UncleanAllowed = Callable[[str], bool]
 
 
 class ProducerIdBlock(NamedTuple):
@@ -19,20 +31,139 @@ class ProducerIdBlock(NamedTuple):
     size: int
 
 
-def register_broker(draft: Draft, broker: Broker) -> None:
-    """Adds a broker, in place of an earlier registration of the same id."""
+def check_registration(draft: Draft, broker: Broker) -> None:
+    """ProtocolError unless a broker may become part of the cluster."""
     if broker.id < 0:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, f"A broker's id cannot be {broker.id}.")
     if not broker.endpoints:
         raise ProtocolError(
             ErrorCode.INVALID_REGISTRATION, f"Broker {broker.id} has no endpoint to be reached at."
         )
-    draft.put_broker(broker)
+    known = draft.brokers.get(broker.id) or draft.fenced.get(broker.id)
+    if known is not None and broker.epoch < known.epoch:
+        raise ProtocolError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"Broker {broker.id} has been taken in with a later epoch than {broker.epoch}.",
+        )
+
+
+def take_in(draft: Draft, broker: Broker, *, lost_data: bool, unclean: UncleanAllowed) -> None:
+    """A new life of a broker becomes part of the cluster. `lost_data`: it may have come back without
+    records that its former life had acknowledged, or with another data folder."""
+    check_registration(draft, broker)
+    known = draft.brokers.get(broker.id) or draft.fenced.get(broker.id)
+    if known is not None and known.folder_id and known.folder_id != broker.folder_id:
+        lost_data = True
+    if _is_single_node(draft, broker.id):
+        draft.raise_leader_epochs()
+        draft.put_broker(broker)
+        return
+    others = draft.eligible - {broker.id}
+    everybody = others | {broker.id}
+
+    def settle(topic: Topic, partition: Partition) -> Partition:
+        if broker.id not in partition.replicas:
+            return partition
+        allowed = unclean(topic.name)
+        if lost_data and broker.id in partition.isr:
+            partition = elections.without_broker(
+                partition, broker.id, others, lost_data=True, unclean=False
+            )
+        elif partition.leader == broker.id:
+            partition = elections.led_anew(partition, everybody, unclean=False, new_epoch=True)
+        if partition.leader == NO_LEADER:
+            partition = elections.led_anew(partition, everybody, unclean=allowed)
+        return partition
+
+    _change_partitions(draft, settle)
+    draft.put_broker(replace(broker, leaving=False))
+
+
+def _is_single_node(draft: Draft, broker_id: int) -> bool:
+    """The only broker there ever was, and leader of everything."""
+    known = {*draft.brokers, *draft.fenced}
+    alone = (broker_id,)
+    checked: set[int] = set()
+    if not known <= {broker_id}:
+        return False
+    for topic in draft.topics.values():
+        if id(topic.partitions) in checked:  # topics of a single node share their partitions
+            continue
+        checked.add(id(topic.partitions))
+        if any(each.isr != alone or each.leader != broker_id for each in topic.partitions):
+            return False
+    return True
+
+
+def fence(draft: Draft, broker_id: int, *, unclean: UncleanAllowed) -> None:
+    """A broker is gone: others lead what it led, and it is in no in-sync set but as the last."""
+    alive = draft.eligible - {broker_id}
+
+    def settle(topic: Topic, partition: Partition) -> Partition:
+        if partition.leader != broker_id and broker_id not in partition.isr:
+            return partition
+        return elections.without_broker(
+            partition, broker_id, alive, lost_data=False, unclean=unclean(topic.name)
+        )
+
+    _change_partitions(draft, settle)
+    draft.fence_broker(broker_id)
+
+
+def settle_all(draft: Draft, *, unclean: UncleanAllowed) -> None:
+    """Elects leaders wherever one is missing or away: what a former controller may have left open."""
+    eligible, alive = draft.eligible, draft.brokers
+
+    def settle(topic: Topic, partition: Partition) -> Partition:
+        if partition.leader in alive and partition.leader in partition.isr:
+            return partition
+        return elections.led_anew(partition, eligible, unclean=unclean(topic.name))
+
+    _change_partitions(draft, settle)
+
+
+def shut_down(draft: Draft, broker_id: int, broker_epoch: int) -> list[tuple[str, int]]:
+    """A broker stops in good order: leaders move away from it while it still serves. The partitions
+    that nobody else can lead, which it keeps to the end."""
+    check_broker_epoch(draft, broker_id, broker_epoch)
+    draft.put_broker(replace(draft.brokers[broker_id], leaving=True))
+    alive = draft.eligible
+    remaining: list[tuple[str, int]] = []
+
+    def settle(topic: Topic, partition: Partition) -> Partition:
+        if partition.leader != broker_id and broker_id not in partition.isr:
+            return partition
+        if not any(each in alive for each in partition.isr):
+            if partition.leader == broker_id:
+                remaining.append((topic.name, partition.index))
+            return partition
+        return elections.without_broker(partition, broker_id, alive, lost_data=False, unclean=False)
+
+    _change_partitions(draft, settle)
+    return remaining
+
+
+def check_broker_epoch(draft: Draft, broker_id: int, broker_epoch: int) -> None:
+    """ProtocolError unless this life of the broker is the one that was taken in."""
+    broker = draft.brokers.get(broker_id)
+    if broker is None:
+        raise ProtocolError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {broker_id} is not part of the cluster."
+        )
+    if broker.epoch != broker_epoch:
+        raise ProtocolError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"Broker {broker_id} was taken in with epoch {broker.epoch}, not {broker_epoch}.",
+        )
 
 
 def unregister_broker(draft: Draft, broker_id: int) -> None:
-    """Takes a broker out."""
-    if broker_id not in draft.brokers:
+    """Forgets a broker that is away."""
+    if broker_id in draft.brokers:
+        raise ProtocolError(
+            ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is running; stop it first."
+        )
+    if broker_id not in draft.fenced:
         raise ProtocolError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id} in the cluster."
         )
@@ -46,3 +177,16 @@ def allocate_producer_ids(draft: Draft) -> ProducerIdBlock:
         raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "There are no producer ids left.")
     draft.next_producer_id = first + PRODUCER_IDS_PER_BLOCK
     return ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK)
+
+
+def _change_partitions(draft: Draft, settle: Callable[[Topic, Partition], Partition]) -> None:
+    draft.put_topics(list(_changed_topics(draft, settle)))
+
+
+def _changed_topics(
+    draft: Draft, settle: Callable[[Topic, Partition], Partition]
+) -> Iterator[Topic]:
+    for topic in draft.topics.values():
+        partitions = tuple([settle(topic, each) for each in topic.partitions])
+        if any(new is not old for new, old in zip(partitions, topic.partitions, strict=True)):
+            yield replace(topic, partitions=partitions)

@@ -22,6 +22,7 @@ from ottla.protocol.message import ZERO_UUID
 
 USE_DEFAULT: Final = -1
 MOST_PARTITIONS_PER_REQUEST: Final = 10_000
+AUTOMATIC_REPLICAS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class TopicDefaults:
     """What a topic gets when the request leaves it open."""
 
     partitions: int = 1
-    replication_factor: int = 1
+    replication_factor: int = 1  # 0: as many as there are brokers, and at most three
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +222,8 @@ def _new_partitions(
             f"The number of partitions must be at least 1, or -1 for the default; it is {count}.",
         )
     count = defaults.partitions if count == USE_DEFAULT else count
-    factor = defaults.replication_factor if factor == USE_DEFAULT else factor
+    if factor == USE_DEFAULT:
+        factor = defaults.replication_factor or min(AUTOMATIC_REPLICAS, len(draft.brokers))
     return spread.partitions(count, factor)
 
 

@@ -181,8 +181,13 @@ class BrokerConfig:
     replica_fetch_wait_max_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
     replica_lag_time_max_ms: int
+    replica_lag_max_messages: int
     replica_socket_receive_buffer_bytes: int
     replica_socket_timeout_ms: int
+    # Coordination
+    zookeeper_connect: str | None
+    zookeeper_session_timeout_ms: int
+    zookeeper_connection_timeout_ms: int
     # Ottla's own
     worker_processes: int
     metrics_listener: tuple[str, int] | None
@@ -235,6 +240,21 @@ class BrokerConfig:
             # Each value is allowed and yet they do not fit together: none of them counts.
             on_invalid(error)
             return BrokerConfig(BrokerLayers(static=self.layers.static), warnings=self.warnings)
+
+    def is_set(self, name: str) -> bool:
+        """Whether somebody has set this, or the default holds."""
+        return any(name in layer for _, layer in self.layers.with_sources())
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener by which brokers talk to each other."""
+        if self.inter_broker_listener_name is not None:
+            return self.inter_broker_listener_name
+        protocol = self.security_inter_broker_protocol
+        for listener in self.listeners:
+            if listener.protocol == protocol:
+                return listener.name
+        return self.listeners[0].name
 
     def advertised(self, bound_ports: Mapping[str, int] | None = None) -> tuple[Listener, ...]:
         """The addresses to tell clients, once it is known what ports were bound (by name).

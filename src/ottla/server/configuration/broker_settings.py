@@ -100,8 +100,8 @@ def _identity() -> Iterator[Setting]:
         _STRING,
         None,
         None,
-        "The listener by which brokers talk to each other.",
-        awaits=REPLICATION,
+        "The listener by which brokers talk to each other. Unset: the first one with "
+        "security.inter.broker.protocol.",
     )
     yield Setting(
         "security.inter.broker.protocol",
@@ -110,7 +110,6 @@ def _identity() -> Iterator[Setting]:
         one_of(*SECURITY_PROTOCOLS),
         "The security protocol between brokers, where inter.broker.listener.name names no "
         "listener. Only PLAINTEXT is supported in this version.",
-        awaits=REPLICATION,
     )
 
 
@@ -226,7 +225,8 @@ def _topics() -> Iterator[Setting]:
         _INT,
         1,
         at_least(1),
-        "The number of replicas of a topic that is created without saying so.",
+        "The number of replicas of a topic that is created without saying so. Unset: three, or as "
+        "many as there are brokers.",
     )
     yield Setting("delete.topic.enable", _BOOLEAN, True, None, "Whether topics can be deleted.")
     yield Setting(
@@ -416,6 +416,13 @@ def _replication() -> Iterator[Setting]:
             "How long a follower may be behind before it leaves the in-sync replicas.",
         ),
         (
+            "replica.lag.max.messages",
+            _LONG,
+            0,
+            at_least(0),
+            "How many records a follower may be behind before it leaves the in-sync replicas; 0: any.",
+        ),
+        (
             "replica.socket.receive.buffer.bytes",
             _INT,
             65_536,
@@ -430,7 +437,32 @@ def _replication() -> Iterator[Setting]:
             "How long a follower waits for an answer.",
         ),
     ):
-        yield Setting(name, kind, default, allowed, doc, awaits=REPLICATION)
+        yield Setting(name, kind, default, allowed, doc)
+
+
+def _coordination() -> Iterator[Setting]:
+    yield Setting(
+        "zookeeper.connect",
+        _STRING,
+        None,
+        None,
+        "The ZooKeeper servers of the cluster, as HOST:PORT,…/PATH. Unset: a single broker, with a "
+        "metadata store of its own in its first data folder.",
+    )
+    yield Setting(
+        "zookeeper.session.timeout.ms",
+        _INT,
+        6000,
+        at_least(1),
+        "How long a broker may be out of touch with ZooKeeper before the cluster goes on without it.",
+    )
+    yield Setting(
+        "zookeeper.connection.timeout.ms",
+        _INT,
+        15_000,
+        at_least(1),
+        "How long the start of a broker waits for ZooKeeper.",
+    )
 
 
 def _own() -> Iterator[Setting]:
@@ -463,6 +495,7 @@ SECTIONS: Mapping[str, tuple[Setting, ...]] = {
     "Share groups": tuple(share_group_settings()),
     "Transactions": tuple(transaction_settings()),
     "Replication": tuple(_replication()),
+    "Coordination": tuple(_coordination()),
     "Ottla's own": tuple(_own()),
 }
 
@@ -492,6 +525,7 @@ DIFFERENT_DEFAULTS: Mapping[str, tuple[str, str]] = {
         "false",
         "what a Spark query has prepared outlives every timeout, so that it is written exactly once",
     ),
+    "zookeeper.session.timeout.ms": ("18000 (Kafka 3)", "a dead broker is noticed sooner"),
     "replica.lag.time.max.ms": ("30000", "a follower that stands still is noticed sooner"),
 }
 

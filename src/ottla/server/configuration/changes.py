@@ -16,9 +16,11 @@ async def change_configs(
     broker: Broker, wanted: Sequence[AlteredResource], *, incremental: bool, validate_only: bool
 ) -> list[ConfigResult]:
     """Make the changes; what became of each resource."""
+    # In a cluster the controller takes the changes of all brokers.
+    receiver = broker.id if len(broker.image.brokers) == 1 else None
     try:
         return await broker.controller.alter_configs(
-            wanted, incremental=incremental, receiver=broker.id, validate_only=validate_only
+            wanted, incremental=incremental, receiver=receiver, validate_only=validate_only
         )
     except ProtocolError as error:
         return [ConfigResult(each.resource_type, each.name, error) for each in wanted]

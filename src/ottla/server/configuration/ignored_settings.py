@@ -27,8 +27,18 @@ WITHOUT_MEANING: tuple[NoMeaning, ...] = (
         frozenset({"early.start.listeners", "initial.broker.registration.timeout.ms"}),
     ),
     NoMeaning(
-        "this version keeps the metadata in a store of its own",
-        ("zookeeper.", "broker.id.generation.", "reserved.broker.max.id", "control.plane."),
+        "they were of Kafka's own way with ZooKeeper",
+        (
+            "zookeeper.clientCnxnSocket",
+            "zookeeper.max.in.flight.requests",
+            "zookeeper.metadata.migration",
+            "zookeeper.set.acl",
+            "zookeeper.ssl.",
+            "zookeeper.sync.time.ms",
+            "broker.id.generation.",
+            "reserved.broker.max.id",
+            "control.plane.",
+        ),
     ),
     NoMeaning(
         "Kafka has dropped them too",

@@ -3,7 +3,10 @@
 A coordinator's state lives in the partitions of an internal topic, one shard (a state machine without
 I/O, see `ottla.coordinator.shard`) for each. A shard is loaded when it is first asked for: its
 partition is read from start to end and every record replayed. From then on each request runs on the
-loop: the shard answers with effects, the records are appended and replayed, the answers sent.
+loop: the shard answers with effects, the records are appended and replayed, and once they are committed
+the answers are sent and whatever follows is done. No answer leaves before everything that the shard knew
+when it was given is committed, so what may still be lost with this leader is visible to nobody. Shards
+are loaded and unloaded with the leadership of their partitions.
 
 Commits of offsets are gathered: those that arrive in one turn of the loop are appended as one batch, and
 answered then. Whatever else concerns their shard is preceded by that append, so nobody can tell but by
@@ -24,6 +27,7 @@ from ottla.coordinator.shard import Effects, Instant, Replayed, Shard, Ticket
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record.batch import BatchHeader, Record, build_batch, headers, records
 from ottla.record.errors import InvalidBatch, Truncated
+from ottla.replication.partition import Role
 from ottla.server.api import Later
 from ottla.storage.append import read_marker
 from ottla.storage.errors import OutOfResources, RecordTooLarge, StorageError
@@ -94,11 +98,22 @@ class _Waiting(Later):
 class _Held(Generic[S]):
     """A shard with its partition and its alarm."""
 
-    __slots__ = ("alarm", "alarm_at", "gathered", "gathered_records", "partition", "phase", "shard")
+    __slots__ = (
+        "alarm",
+        "alarm_at",
+        "gathered",
+        "gathered_records",
+        "leader_epoch",
+        "partition",
+        "phase",
+        "shard",
+    )
 
     def __init__(self, shard: S, partition: Partition) -> None:
         self.shard = shard
         self.partition = partition
+        # The term in which it was loaded.
+        self.leader_epoch = partition.leader_epoch
         self.phase = _Phase.LOADING
         self.alarm: asyncio.TimerHandle | None = None
         self.alarm_at = 0
@@ -188,7 +203,7 @@ class Coordinators(Generic[S]):
         return [
             question(self._serving(partition.index).shard, now)
             for partition in partitions
-            if partition.leader == self._broker.id
+            if partition.role is Role.LEADER
         ]
 
     def serving_shards(self) -> list[S]:
@@ -230,10 +245,21 @@ class Coordinators(Generic[S]):
 
     # Loading ------------------------------------------------------------------------------------
 
+    def follow_leader(self, partition: Partition) -> None:
+        """The leader of a partition of this topic changed, or its term: the shard is loaded by the
+        new leader, and by nobody else."""
+        held = self._held.get(partition.index)
+        is_led = partition.role is Role.LEADER
+        if held is not None and (not is_led or held.leader_epoch != partition.leader_epoch):
+            self.unload(partition.index)
+            held = None
+        if held is None and is_led and self._broker.is_serving:
+            self._begin(partition)
+
     def load_all(self) -> None:
         """Begin to load every shard that this broker leads (at the start, if the topic is there)."""
         for partition in self._broker.partitions.by_name.get(self.topic, ()):
-            if partition.leader == self._broker.id and partition.index not in self._held:
+            if partition.role is Role.LEADER and partition.index not in self._held:
                 self._begin(partition)
 
     def _serving(self, index: int, *, settled: bool = True) -> _Held[S]:
@@ -243,7 +269,7 @@ class Coordinators(Generic[S]):
             partition = self._broker.partitions.get(self.topic, index)
             if partition is None:
                 raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            if partition.leader != self._broker.id:
+            if partition.role is not Role.LEADER:
                 raise ProtocolError(ErrorCode.NOT_COORDINATOR)
             held = self._begin(partition)
         if held.phase is _Phase.LOADING:
@@ -282,7 +308,8 @@ class Coordinators(Generic[S]):
         except (StorageError, InvalidBatch, OSError) as error:
             self._fail(held, error)
             return
-        self._serve(held)
+        if self._held.get(partition.index) is held:
+            self._serve(held)
 
     def _replay(self, shard: S, data: bytes, offset: int) -> int:
         """Replay the whole batches in the data; the offset behind the last of them."""
@@ -330,7 +357,9 @@ class Coordinators(Generic[S]):
         held = self._held.pop(index, None)
         if held is None:
             return
-        self._append_gathered(held)
+        gathered, held.gathered, held.gathered_records = held.gathered, [], 0
+        for effects in gathered:
+            self._refuse(effects, ErrorCode.NOT_COORDINATOR)
         if held.alarm is not None:
             held.alarm.cancel()
         if held.phase is _Phase.SERVING:
@@ -339,7 +368,7 @@ class Coordinators(Generic[S]):
     # Doing --------------------------------------------------------------------------------------
 
     def _run(self, held: _Held[S], effects: Effects) -> None:
-        """Append, replay, answer; then whatever follows from it."""
+        """Append and replay; once that is committed, answer and do whatever follows from it."""
         following: Effects | None = effects
         while following is not None:
             current, following = following, None
@@ -348,10 +377,43 @@ class Coordinators(Generic[S]):
                 if code is not None:
                     following = self._refuse(current, code)
                     continue
+            if not self._is_settled(held):
+                self._finish_later(held, [current])
+                break
             self._answer(current)
             if current.then is not None:
                 following = current.then()
         self._arm(held)
+
+    def _is_settled(self, held: _Held[S]) -> bool:
+        """Whether all that the shard knows is committed."""
+        opened = held.partition.opened
+        return opened is None or opened.high_watermark >= opened.log_end_offset
+
+    def _finish_later(self, held: _Held[S], waiting: list[Effects]) -> None:
+        """Answer, and do what follows, when what the shard knows now is committed."""
+        if not any(each.answers or each.then is not None for each in waiting):
+            return
+        seconds = self._broker.config.offsets_commit_timeout_ms / 1000
+
+        def late() -> None:
+            # It may be committed yet; the one who asked has to find out.
+            for each in waiting:
+                self._refuse_answers(each, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+        timer = self._loop.call_later(seconds, late)
+
+        def settled(code: ErrorCode | None) -> None:
+            timer.cancel()
+            for each in waiting:
+                if code is not None or self._held.get(held.partition.index) is not held:
+                    self._refuse_answers(each, ErrorCode.NOT_COORDINATOR)
+                    continue
+                self._answer(each)
+                if each.then is not None:
+                    self._run(held, each.then())
+
+        held.partition.when_committed(held.partition.log.log_end_offset, settled)
 
     def _append_gathered(self, held: _Held[S]) -> None:
         """One append for all that was gathered. It succeeds or fails for all of them, unless only
@@ -364,11 +426,14 @@ class Coordinators(Generic[S]):
             records = [record for effects in gathered for record in effects.records]
             code = self._append(held, records, None)
             if code is not ErrorCode.INVALID_COMMIT_OFFSET_SIZE:
-                for effects in gathered:
-                    if code is None:
-                        self._answer(effects)
-                    else:
+                if code is not None:
+                    for effects in gathered:
                         self._refuse(effects, code)
+                elif self._is_settled(held):
+                    for effects in gathered:
+                        self._answer(effects)
+                else:
+                    self._finish_later(held, gathered)
                 self._arm(held)
                 return
         for effects in gathered:
@@ -391,7 +456,11 @@ class Coordinators(Generic[S]):
         )
         partition = held.partition
         try:
+            if len(partition.isr) < partition.min_isr:
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
             appended = partition.append(bytearray(batch), wall, Origin.COORDINATOR)
+        except ProtocolError:
+            return ErrorCode.NOT_COORDINATOR
         except RecordTooLarge:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         except (StorageError, InvalidBatch) as error:
@@ -407,11 +476,14 @@ class Coordinators(Generic[S]):
     def _refuse(self, effects: Effects, code: ErrorCode) -> Effects | None:
         if effects.failed is not None:
             return effects.failed(code)
+        self._refuse_answers(effects, code)
+        return None
+
+    def _refuse_answers(self, effects: Effects, code: ErrorCode) -> None:
         for ticket, _ in effects.answers:
             waiting = self._waiting.pop(ticket, None)
             if waiting is not None:
                 waiting.answer(waiting.refusal(code))
-        return None
 
     def _answer(self, effects: Effects) -> None:
         for ticket, response in effects.answers:

@@ -22,8 +22,12 @@ async def ensure_internal_topic(broker: Broker, name: str) -> None:
     """Create the topic unless it is there. ProtocolError says why it could not be."""
     if name in broker.image.topics:
         return
-    topic = _describe(name, broker.config, len(broker.image.brokers))
-    (result,) = await broker.controller.create_topics([topic])
+    # A cluster's internal topics wait for as many brokers as they are to have replicas: one that
+    # was made with fewer, because a broker came first, would stay so.
+    brokers = len(broker.image.brokers)
+    most = 1 << 15 if broker.config.zookeeper_connect else brokers
+    topic = _describe(name, broker.config, most)
+    (result,) = await broker.changes.create_topics([topic])
     if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
         raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.error.message)
 

@@ -1,26 +1,35 @@
 """Markers: the records that end a transaction in each of its partitions.
 
 The coordinator has decided; from here on the outcome only has to reach every partition, however often
-that takes. A marker queues after the appends of its partition that are under way
-(server/disk/lanes.py), so it ends exactly what was written before it. A partition whose topic was
-deleted needs none.
+that takes. A marker counts as written when it is committed. It queues after the appends of its
+partition that are under way (server/disk/lanes.py), so it ends exactly what was written before it. A
+partition whose topic was deleted needs none.
 
-Partitions that other brokers lead will get theirs by WriteTxnMarkers; `Markers` is where that joins.
+Leaders on other brokers get theirs by WriteTxnMarkers, one request for each broker.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.protocol.errors import ErrorCode, ProtocolError, error_code
+from ottla.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import InvalidBatch
+from ottla.replication.partition import Role
 from ottla.server.coordination.internal_topics import OFFSETS
 from ottla.storage.errors import InvalidProducerEpoch, StorageError, UnknownLog
 from ottla.storage.producer_state import Origin
+from ottla.wire.errors import WireError
 
 if TYPE_CHECKING:
     from ottla.coordinator.transactions.ending import Ending
@@ -32,6 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.markers")
 
+# The connections between brokers over which markers and questions about transactions go.
+PURPOSE = "transactions"
 # Markers written before the loop gets its turn.
 AT_ONCE = 100
 # How long a marker that could not be written waits for the next try: twice as long each time.
@@ -78,7 +89,10 @@ def append_marker(
             broker.groups.marker_written(
                 target.index, marker.producer_id, marker.epoch, marker.committed
             )
-        done(None)
+        target.when_committed(result.last_offset + 1, committed)
+
+    def committed(code: ErrorCode | None) -> None:
+        done(None if code is None else ProtocolError(code))
 
     now = time.time_ns() // 1_000_000
     batch = bytearray(
@@ -98,7 +112,7 @@ def append_marker(
             return
         check()
         result: Append | Exception = target.append(batch, now, Origin.COORDINATOR)
-    except (StorageError, InvalidBatch) as error:
+    except (StorageError, InvalidBatch, ProtocolError) as error:
         result = error
     finished(result)
 
@@ -162,23 +176,76 @@ class _Ending:
         if self.cancelled:
             return
         partitions = self.ending.partitions
-        behind = first + AT_ONCE
-        if behind < len(partitions):
-            self._broker.loop.call_soon(self._walk, behind)
-        for topic, index in partitions[first:behind]:
-            self._write(topic, index)
+        rest = first + AT_ONCE
+        if rest < len(partitions):
+            self._broker.loop.call_soon(self._walk, rest)
+        self._write(partitions[first:rest])
 
-    def _write(self, topic: str, index: int) -> None:
+    def _write(self, partitions: Sequence[TopicPartition]) -> None:
         if self.cancelled:
             return
-        target = self._broker.partitions.get(topic, index)
-        if target is None:
-            # Deleted, and the transaction's records with it.
-            self._written(topic, index, None)
-        elif target.leader != self._broker.id:
-            self._again(topic, index)
-        else:
-            append_marker(self._broker, target, self._marker, partial(self._written, topic, index))
+        elsewhere: dict[int, list[TopicPartition]] = {}
+        for topic, index in partitions:
+            target = self._broker.partitions.get(topic, index)
+            if target is None:
+                # Deleted, and the transaction's records with it.
+                self._written(topic, index, None)
+            elif target.role is Role.LEADER:
+                written = partial(self._written, topic, index)
+                append_marker(self._broker, target, self._marker, written)
+            elif target.leader < 0:
+                self._again(topic, index)
+            else:
+                elsewhere.setdefault(target.leader, []).append((topic, index))
+        for leader, led in elsewhere.items():
+            self._broker.spawn(self._send(leader, led), f"markers for broker {leader}")
+
+    async def _send(self, leader: int, partitions: list[TopicPartition]) -> None:
+        topics: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, []).append(index)
+        marker = self._marker
+        request = WriteTxnMarkersRequest(
+            markers=[
+                WritableTxnMarker(
+                    producer_id=marker.producer_id,
+                    producer_epoch=marker.epoch,
+                    transaction_result=marker.committed,
+                    coordinator_epoch=marker.coordinator_epoch,
+                    transaction_version=marker.version,
+                    topics=[
+                        WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                        for topic, indexes in topics.items()
+                    ],
+                )
+            ]
+        )
+        codes: dict[TopicPartition, ErrorCode] = {}
+        try:
+            answer = await self._broker.peers.request(
+                leader, PURPOSE, request, WriteTxnMarkersResponse
+            )
+            for topic_result in answer.markers[0].topics if answer.markers else ():
+                for each in topic_result.partitions:
+                    codes[topic_result.name, each.partition_index] = error_code(each.error_code)
+        except WireError as error:
+            log.info("markers not sent, will be tried again: broker=%d %s", leader, error)
+        for topic, index in partitions:
+            code = codes.get((topic, index), ErrorCode.NETWORK_EXCEPTION)
+            if code is ErrorCode.NONE or code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                # A topic that was just made is not known everywhere at once.
+                if code is ErrorCode.NONE or (topic, index) in self._waits:
+                    self._written(topic, index, None)
+                else:
+                    self._again(topic, index)
+            elif code is ErrorCode.INVALID_PRODUCER_EPOCH:
+                log.info("marker not needed: topic=%s partition=%d", topic, index)
+                self._written(topic, index, None)
+            elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                # Another coordinator has taken over, and ends the transaction itself.
+                self.cancelled = True
+            else:
+                self._again(topic, index)
 
     def _written(self, topic: str, index: int, error: Exception | None) -> None:
         if isinstance(error, InvalidProducerEpoch):
@@ -202,4 +269,4 @@ class _Ending:
     def _again(self, topic: str, index: int) -> None:
         wait = self._waits.get((topic, index), FIRST_RETRY_SECONDS)
         self._waits[topic, index] = min(2 * wait, LAST_RETRY_SECONDS)
-        self._broker.loop.call_later(wait, self._write, topic, index)
+        self._broker.loop.call_later(wait, self._write, [(topic, index)])

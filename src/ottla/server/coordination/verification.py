@@ -7,12 +7,13 @@ the second transaction protocol (Produce v12, TxnOffsetCommit v5) the producer d
 partitions: the same question makes them part of the transaction.
 
 The answer of a coordinator on this broker is used in the same turn of the loop, so nothing comes
-between it and the append.
+between it and the append. One on another broker is asked by AddPartitionsToTxn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -21,10 +22,16 @@ from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
 )
+from ottla.server.coordination.internal_topics import TRANSACTIONS
+from ottla.server.coordination.markers import PURPOSE
+from ottla.wire.errors import WireError
 
 if TYPE_CHECKING:
     from ottla.coordinator.shard import Effects, Instant, Ticket
@@ -33,6 +40,8 @@ if TYPE_CHECKING:
     from ottla.protocol.message import Message
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
+
+log = logging.getLogger("ottla.transactions")
 
 # While the markers of the producer's last transaction are still being written, the new one waits this
 # long on the broker before its producer is told to try again.
@@ -110,7 +119,14 @@ def verify(
     deadline = broker.loop.time() + PATIENCE_SECONDS
 
     def ask() -> None:
-        asked = _ask(broker, transactional_id, producer, partitions, client)
+        coordinator = _coordinator(broker, transactional_id)
+        if coordinator == broker.id:
+            asked = _ask(broker, transactional_id, producer, partitions, client)
+        else:
+            work = _ask_elsewhere(
+                broker, coordinator, transactional_id, producer, partitions, client
+            )
+            asked = broker.spawn(work, f"question to the coordinator of {transactional_id!r}")
         if isinstance(asked, asyncio.Future):
             asked.add_done_callback(lambda done: answered(done.result()))
         else:
@@ -133,6 +149,50 @@ def verify(
         then({each: _told(code, client) for each, code in codes.items()})
 
     ask()
+
+
+def _coordinator(broker: Broker, transactional_id: str) -> int:
+    """The broker that coordinates a transactional id, -1 if none does at the moment."""
+    index = broker.transactions.partition_for(transactional_id)
+    partition = None if index is None else broker.partitions.get(TRANSACTIONS, index)
+    return -1 if partition is None else partition.leader
+
+
+async def _ask_elsewhere(
+    broker: Broker,
+    coordinator: int,
+    transactional_id: str,
+    producer: Identity,
+    partitions: Sequence[TopicPartition],
+    client: Client,
+) -> Message:
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    request = AddPartitionsToTxnRequest(
+        transactions=[
+            AddPartitionsToTxnTransaction(
+                transactional_id=transactional_id,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                verify_only=client is not Client.SECOND_PROTOCOL,
+                topics=[
+                    AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+                    for topic, indexes in topics.items()
+                ],
+            )
+        ]
+    )
+    try:
+        response = await broker.peers.request(
+            coordinator, PURPOSE, request, AddPartitionsToTxnResponse
+        )
+        if not response.error_code and response.results_by_transaction:
+            return response
+    except WireError as error:
+        log.info("no answer of the coordinator: broker=%d %s", coordinator, error)
+    codes = dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
+    return AddPartitionsToTxnResponse(results_by_transaction=[result_of(transactional_id, codes)])
 
 
 def _ask(

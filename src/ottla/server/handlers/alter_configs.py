@@ -18,7 +18,7 @@ from ottla.server.configuration.changes import change_configs
 from ottla.server.failures import error_message
 
 
-@handles(AlterConfigsRequest, versions=(0, 2))
+@handles(AlterConfigsRequest, versions=(0, 2), by_controller=True)
 async def alter_configs(request: Request[AlterConfigsRequest]) -> AlterConfigsResponse:
     wanted: list[AlteredResource] = [
         full_change(

@@ -16,7 +16,7 @@ from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
 
 
-@handles(CreatePartitionsRequest, versions=(0, 3))
+@handles(CreatePartitionsRequest, versions=(0, 3), by_controller=True)
 async def create_partitions(request: Request[CreatePartitionsRequest]) -> CreatePartitionsResponse:
     message = request.message
     wanted = [

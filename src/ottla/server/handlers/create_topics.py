@@ -28,7 +28,7 @@ from ottla.server.failures import error_message
 from ottla.storage.config import describe_topic
 
 
-@handles(CreateTopicsRequest, versions=(0, 7))
+@handles(CreateTopicsRequest, versions=(0, 7), by_controller=True)
 async def create_topics(request: Request[CreateTopicsRequest]) -> CreateTopicsResponse:
     message = request.message
     wanted = [_new_topic(topic, request.version) for topic in message.topics]

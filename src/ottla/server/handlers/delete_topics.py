@@ -25,7 +25,7 @@ from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
 
 
-@handles(DeleteTopicsRequest, versions=(0, 6))
+@handles(DeleteTopicsRequest, versions=(0, 6), by_controller=True)
 async def delete_topics(request: Request[DeleteTopicsRequest]) -> DeleteTopicsResponse:
     message = request.message
     if request.version >= 6:

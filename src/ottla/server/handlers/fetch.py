@@ -11,6 +11,8 @@
 - An epoch that the reader brings along is checked: it may know of a newer leader than this broker
   (UNKNOWN_LEADER_EPOCH) or of an older one (FENCED_LEADER_EPOCH), or its log may have been cut off
   behind it (a diverging epoch in the answer).
+- A replica reads to the log's end, and what it asks for tells the leader what it has. Its fetch waits
+  for the log to grow, a consumer's for the high watermark to move.
 - Large ranges go from the page cache to the socket by `sendfile`. Data that is not in memory is read
   ahead in a thread first, so that one reader of old data does not hold up the others.
 
@@ -44,15 +46,17 @@ from ottla.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from ottla.replication.partition import Role
 from ottla.server import sessions
 from ottla.server.api import Api, Serve, decode_request, failed, handles_raw
 from ottla.server.failures import error_code
 from ottla.server.network.connection import Connection, Part, Slot
+from ottla.server.partitions import now_ms
 from ottla.server.sessions import Session, WatchedPartition
 from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 
 if TYPE_CHECKING:
-    from ottla.replication.partition import Partition
+    from ottla.replication.partition import Partition, Waiter
     from ottla.server.broker import Broker
     from ottla.storage.segment_file import Slice
 
@@ -114,6 +118,8 @@ class Fetch:
         "broker",
         "connection",
         "correlation_id",
+        "replica",
+        "replica_epoch",
         "request",
         "session",
         "version",
@@ -133,6 +139,11 @@ class Fetch:
         self.request = request
         self.version = version
         self.correlation_id = correlation_id
+        # The broker that follows, and the epoch of its life; -1 for consumers.
+        state = request.replica_state
+        self.replica, self.replica_epoch = (
+            (request.replica_id, -1) if state is None else (state.replica_id, state.replica_epoch)
+        )
         self.session: Session | None = None
         self.watched: list[WatchedPartition] = []
         self._slot: Slot | None = None
@@ -151,11 +162,8 @@ class Fetch:
         except ProtocolError as error:
             self._send(FetchResponse(error_code=error.code, responses=[]))
             return
-        replica = self.request.replica_state
-        if self.request.replica_id >= 0 or (replica is not None and replica.replica_id >= 0):
-            # Only replicas may read beyond the high watermark, and there are none yet.
-            self._send(FetchResponse(error_code=ErrorCode.INVALID_REQUEST, responses=[]))
-            return
+        if self.replica >= 0:
+            self._note_positions()
         found, size, urgent = self._look(self.watched)
         wait = self.request.max_wait_ms
         if urgent or size >= self.request.min_bytes or wait <= 0 or not self.watched:
@@ -166,9 +174,36 @@ class Fetch:
         self._waits_on = [each.partition for each in found if each.partition is not None]
         self._waits_on += self._quiet
         for partition in self._waits_on:
-            partition.waiters.add(self)
+            self._waiters_of(partition).add(self)
         self._timer = self.broker.loop.call_later(wait / 1000, self.conclude)
         self.broker.waiting_fetches.add(self)
+
+    def _waiters_of(self, partition: Partition) -> set[Waiter]:
+        return partition.waiters if self.replica < 0 else partition.replica_waiters
+
+    def _note_positions(self) -> None:
+        """What a replica asks for is what it has: the high watermark may move by it."""
+        now = now_ms()
+        for watched in self.watched:
+            partition = self._partition_of(watched)
+            if (
+                partition is None
+                or partition.role is not Role.LEADER
+                or watched.current_leader_epoch != partition.leader_epoch
+            ):
+                continue  # the answer says why
+            try:
+                partition.fetched(self.replica, watched.fetch_offset, self.replica_epoch, now)
+            except (ProtocolError, StorageError):
+                continue  # likewise
+
+    def _partition_of(self, watched: WatchedPartition) -> Partition | None:
+        topic, partitions = watched.topic, self.broker.partitions
+        known = partitions.by_id if isinstance(topic, bytes) else partitions.by_name
+        of_topic = known.get(topic)  # type: ignore[arg-type]
+        if of_topic is None or not 0 <= watched.index < len(of_topic):
+            return None
+        return of_topic[watched.index]
 
     # Which partitions ---------------------------------------------------------------------------
 
@@ -271,12 +306,9 @@ class Fetch:
         """The partition, if its reader stands at its end (or the response is full, and it stands
         anywhere in the log) and has been told all there is to tell. Of the many partitions of a
         session most are like this most of the time."""
-        topic, partitions = watched.topic, self.broker.partitions
-        known = partitions.by_id if isinstance(topic, bytes) else partitions.by_name
-        of_topic = known.get(topic)  # type: ignore[arg-type]
-        if of_topic is None or not 0 <= watched.index < len(of_topic):
+        partition = self._partition_of(watched)
+        if partition is None:
             return None
-        partition = of_topic[watched.index]
         log, epoch = partition.opened, partition.leader_epoch
         if (
             log is not None
@@ -285,9 +317,9 @@ class Fetch:
                 watched.fetch_offset == log.log_end_offset
                 or (full and log.log_start_offset <= watched.fetch_offset < log.log_end_offset)
             )
-            and watched.high_watermark == log.high_watermark
+            and (self.replica >= 0 or watched.high_watermark == log.high_watermark)
             and watched.log_start_offset == log.log_start_offset
-            and partition.leader == self.broker.id
+            and partition.role is Role.LEADER
             and watched.current_leader_epoch in (-1, epoch)
             and watched.last_fetched_epoch in (-1, log.epochs.latest_epoch)
         ):
@@ -318,15 +350,18 @@ class Fetch:
             return found
         partition = of_topic[watched.index]
         try:
-            if partition.leader != self.broker.id:
-                raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            partition.check_leader()
             self.broker.check_leader_epoch(partition, watched.current_leader_epoch)
+            if self.replica >= 0 and self.replica not in partition.followers:
+                raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             log = partition.log
             if log.offline is not None:
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR)
-            committed = self.request.isolation_level == 1
+            committed = self.request.isolation_level == 1 and self.replica < 0
             stable = log.last_stable_offset
             upper = stable if committed else log.high_watermark
+            if self.replica >= 0:
+                upper = log.log_end_offset
             answer.high_watermark = log.high_watermark
             answer.last_stable_offset = stable
             answer.log_start_offset = log.log_start_offset
@@ -403,7 +438,7 @@ class Fetch:
             self._timer.cancel()
             self._timer = None
         for partition in self._waits_on:
-            partition.waiters.discard(self)
+            self._waiters_of(partition).discard(self)
         self._waits_on.clear()
         self.broker.waiting_fetches.discard(self)
 

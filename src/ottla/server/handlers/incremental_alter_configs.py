@@ -20,7 +20,7 @@ from ottla.server.configuration.changes import change_configs
 from ottla.server.failures import error_message
 
 
-@handles(IncrementalAlterConfigsRequest, versions=(0, 1))
+@handles(IncrementalAlterConfigsRequest, versions=(0, 1), by_controller=True)
 async def incremental_alter_configs(
     request: Request[IncrementalAlterConfigsRequest],
 ) -> IncrementalAlterConfigsResponse:

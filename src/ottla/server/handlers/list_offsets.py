@@ -19,6 +19,8 @@ Versions:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -31,6 +33,9 @@ from ottla.server.api import Outcome, Request, handles
 from ottla.server.disk import time_search as times
 from ottla.server.failures import error_code
 from ottla.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
 
 LATEST = -1
 EARLIEST = -2
@@ -116,6 +121,9 @@ def _position(
     match wanted.timestamp:
         case -1:
             # The epoch of a position at the end is the current leader's.
+            if request.message.replica_id >= 0:
+                return -1, log.log_end_offset, partition.leader_epoch
+            check_settled(request, partition)
             end = partition.readable_end(request.message.isolation_level)
             return -1, end, partition.leader_epoch
         case -2 | -4:
@@ -124,6 +132,17 @@ def _position(
         case -5 | -6:
             return -1, -1, -1
     return None
+
+
+def check_settled(request: Request[ListOffsetsRequest], partition: Partition) -> None:
+    """A new leader does not know yet what was committed before its term: an end that it named might
+    be before one that consumers have seen (KIP-207)."""
+    if not partition.has_caught_up:
+        raise ProtocolError(
+            ErrorCode.OFFSET_NOT_AVAILABLE
+            if request.version >= 5
+            else ErrorCode.LEADER_NOT_AVAILABLE
+        )
 
 
 async def _search(
@@ -155,6 +174,7 @@ async def _search_one(
         await times.load(broker, partition.log)
         answer.old_style_offsets = _old_offsets(request, topic, wanted)
         return
+    check_settled(request, partition)
     end = partition.readable_end(request.message.isolation_level)
     if wanted.timestamp == MAX_TIMESTAMP:
         found = await times.offset_of_max_timestamp(broker, partition.log)

@@ -47,9 +47,12 @@ def _answer(
     try:
         partition = request.broker.leader_of(topic, wanted.partition, wanted.current_leader_epoch)
         if wanted.leader_epoch == partition.leader_epoch:
-            # The running epoch ends where readers may read to.
+            # The running epoch ends where readers may read to; for replicas, where the log does.
+            log = partition.log
             answer.leader_epoch = partition.leader_epoch
-            answer.end_offset = partition.log.high_watermark
+            answer.end_offset = (
+                log.log_end_offset if request.message.replica_id >= 0 else log.high_watermark
+            )
         else:
             answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(
                 wanted.leader_epoch

@@ -20,7 +20,7 @@ from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
 
 
-@handles(UpdateFeaturesRequest, versions=(0, 2))
+@handles(UpdateFeaturesRequest, versions=(0, 2), by_controller=True)
 async def update_features(request: Request[UpdateFeaturesRequest]) -> UpdateFeaturesResponse:
     message = request.message
     response = UpdateFeaturesResponse(error_message=None)

@@ -25,6 +25,7 @@ from ottla.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from ottla.replication.partition import Role
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.coordination.markers import Marker, append_marker
 from ottla.server.failures import error_code
@@ -80,7 +81,7 @@ class _Writing:
         target = self._broker.partitions.get(topic, index)
         if target is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif target.leader != self._broker.id:
+        elif target.role is not Role.LEADER:
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         else:
             self._open += 1

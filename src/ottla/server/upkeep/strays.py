@@ -39,7 +39,9 @@ def sort_out(logs: Logs, image: ClusterImage, node_id: int) -> None:
     for folder, keys in unknown.items():
         if folder.offline is not None:
             continue
-        if folder.cluster_id is None and not keys:
+        if (folder.cluster_id is None and not keys) or (
+            folder.cluster_id == image.cluster_id and not folder.directory_id
+        ):
             _claim(folder, image.cluster_id, node_id)
         if folder.cluster_id == image.cluster_id:
             for key in keys:

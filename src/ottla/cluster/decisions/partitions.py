@@ -1,0 +1,157 @@
+"""Changes that concern single partitions: the in-sync sets that leaders ask for, and elections on
+demand. Checks and their order are those of Kafka's controller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from ottla.cluster.decisions import elections
+from ottla.cluster.decisions.brokers import check_broker_epoch
+from ottla.cluster.draft import Draft
+from ottla.cluster.metadata import NO_LEADER, Partition, Topic
+from ottla.protocol.errors import ErrorCode, ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class WantedIsr:
+    """What a leader asks for: its partition's in-sync replicas, as pairs of broker and broker epoch
+    (-1: not known), and which state of the partition it goes by."""
+
+    topic_id: bytes
+    index: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class IsrResult:
+    topic_id: bytes
+    index: int
+    error: ErrorCode
+    state: Partition | None = None  # as it is now
+
+
+class ElectionType(IntEnum):
+    """As on the wire."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionResult:
+    topic: str
+    index: int
+    error: ProtocolError | None = None
+
+
+def alter_isr(
+    draft: Draft, broker_id: int, broker_epoch: int, wanted: Sequence[WantedIsr]
+) -> list[IsrResult]:
+    """One result for each partition, in order. ProtocolError if the leader's broker is not the one
+    that was taken in: its former life must change nothing."""
+    check_broker_epoch(draft, broker_id, broker_epoch)
+    results: list[IsrResult] = []
+    changed: dict[str, dict[int, Partition]] = {}
+    for each in wanted:
+        topic = draft.topics_by_id.get(each.topic_id)
+        if topic is None:
+            results.append(IsrResult(each.topic_id, each.index, ErrorCode.UNKNOWN_TOPIC_ID))
+            continue
+        if not 0 <= each.index < len(topic.partitions):
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            results.append(IsrResult(each.topic_id, each.index, error))
+            continue
+        of_topic = changed.setdefault(topic.name, {})
+        state = of_topic.get(each.index, topic.partitions[each.index])
+        error = _fault(draft, state, broker_id, each)
+        if error is ErrorCode.NONE:
+            state = of_topic[each.index] = elections.with_isr(state, [one for one, _ in each.isr])
+        results.append(IsrResult(each.topic_id, each.index, error, state))
+    draft.put_topics(
+        _with_partitions(draft.topics[name], states) for name, states in changed.items() if states
+    )
+    return results
+
+
+def _fault(draft: Draft, state: Partition, broker_id: int, wanted: WantedIsr) -> ErrorCode:
+    if wanted.leader_epoch > state.leader_epoch or wanted.partition_epoch > state.partition_epoch:
+        return ErrorCode.NOT_CONTROLLER  # the leader knows more than this controller
+    if wanted.leader_epoch < state.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if state.leader != broker_id:
+        return ErrorCode.INVALID_REQUEST
+    if wanted.partition_epoch < state.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    members = [member for member, _ in wanted.isr]
+    if state.leader not in members or not set(members) <= set(state.replicas):
+        return ErrorCode.INVALID_REQUEST
+    for member, epoch in wanted.isr:
+        broker = draft.brokers.get(member)
+        joins = member not in state.isr
+        if broker is None or (joins and broker.leaving):
+            return ErrorCode.INELIGIBLE_REPLICA
+        # A life that has ended since it fetched must not enter by the records it had.
+        if epoch >= 0 and epoch != broker.epoch:
+            return ErrorCode.INELIGIBLE_REPLICA
+    return ErrorCode.NONE
+
+
+def elect_leaders(
+    draft: Draft, kind: ElectionType, wanted: Sequence[tuple[str, int]] | None
+) -> list[ElectionResult]:
+    """Elections that somebody asks for; `wanted` is None for all partitions that need one."""
+    on_demand = wanted is not None
+    if wanted is None:
+        wanted = [
+            (topic.name, each.index) for topic in draft.topics.values() for each in topic.partitions
+        ]
+    results: list[ElectionResult] = []
+    changed: dict[str, dict[int, Partition]] = {}
+    for name, index in wanted:
+        topic = draft.topics.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            unknown = ProtocolError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {index} of {name}."
+            )
+            results.append(ElectionResult(name, index, unknown))
+            continue
+        state = topic.partitions[index]
+        try:
+            newer = _elected(draft, kind, state)
+        except ProtocolError as error:
+            if on_demand or error.code is not ErrorCode.ELECTION_NOT_NEEDED:
+                results.append(ElectionResult(name, index, error))
+            continue
+        changed.setdefault(name, {})[index] = newer
+        results.append(ElectionResult(name, index))
+    draft.put_topics(
+        _with_partitions(draft.topics[name], states) for name, states in changed.items()
+    )
+    return results
+
+
+def _elected(draft: Draft, kind: ElectionType, state: Partition) -> Partition:
+    if kind is ElectionType.PREFERRED:
+        if state.leader == state.replicas[0]:
+            raise ProtocolError(ErrorCode.ELECTION_NOT_NEEDED)
+        newer = elections.led_by_preferred(state, draft.eligible)
+        if newer is state:
+            raise ProtocolError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
+        return newer
+    if state.leader != NO_LEADER:
+        raise ProtocolError(ErrorCode.ELECTION_NOT_NEEDED)
+    newer = elections.led_anew(state, draft.eligible, unclean=True)
+    if newer.leader == NO_LEADER:
+        raise ProtocolError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+    return newer
+
+
+def _with_partitions(topic: Topic, states: dict[int, Partition]) -> Topic:
+    return replace(
+        topic,
+        partitions=tuple(states.get(index, each) for index, each in enumerate(topic.partitions)),
+    )

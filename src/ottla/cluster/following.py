@@ -1,0 +1,292 @@
+"""How a broker follows the cluster's metadata.
+
+Every broker keeps an image of what the store holds and publishes each new one, in order, to those who
+subscribe. It watches the whole tree: a change names the nodes to read again. What is read may be newer
+than the change that led to it, and states in between may be skipped, so subscribers must not rely on
+seeing every state: partition epochs, leader epochs and topic ids tell them what they missed.
+
+The controller's own broker gets its images from the controller, before the store tells of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ottla.cluster import layout
+from ottla.cluster.loading import load_image
+from ottla.cluster.metadata import (
+    Broker,
+    ClusterImage,
+    ImageDelta,
+    Partition,
+    Resource,
+    ResourceType,
+    Topic,
+    difference,
+)
+from ottla.cluster.names import collision_key
+from ottla.cluster.store import (
+    Change,
+    ChangeKind,
+    Node,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    Stream,
+)
+
+log = logging.getLogger(__name__)
+
+Subscriber = Callable[[ClusterImage, ClusterImage, ImageDelta], None]
+
+# Pause before the store is asked again after it gave no answer.
+_RETRY_SECONDS = 0.1
+_CONFIGS = {path: kind for kind, path in layout.CONFIG_FOLDERS.items()}
+
+
+class MetadataFollower:
+    """The image of one broker, kept up to date. Belongs to one event loop and one session."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._image: ClusterImage | None = None
+        self._subscribers: list[Subscriber] = []
+        self._dirty: set[str] = set()
+        self._resync = False
+        self._moved = asyncio.Event()
+        # The controller of this broker is in office: its images are ahead of the store's news.
+        self.led = False
+        # Called when /controller changed, and when a node below /brokers/ids did.
+        self.on_controller: Callable[[], None] = _nothing
+        self.on_registrations: Callable[[], None] = _nothing
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest image."""
+        if self._image is None:
+            raise RuntimeError("there is no image yet")
+        return self._image
+
+    @property
+    def is_open(self) -> bool:
+        """True once there is an image."""
+        return self._image is not None
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Calls `subscriber(old, new, delta)` for each new image, in order, on the loop. Returns what
+        ends the subscription."""
+        self._subscribers.append(subscriber)
+
+        def unsubscribe() -> None:
+            if subscriber in self._subscribers:
+                self._subscribers.remove(subscriber)
+
+        return unsubscribe
+
+    def publish(self, new: ClusterImage, delta: ImageDelta | None = None) -> None:
+        """A new image, from the controller here or from the store."""
+        old, self._image = self._image, new
+        if old is not None:
+            delta = difference(old, new) if delta is None else delta
+            for subscriber in tuple(self._subscribers):
+                try:
+                    subscriber(old, new, delta)
+                except Exception:
+                    # One subscriber's fault must not keep the others from the news.
+                    log.exception("a subscriber failed over image %d", new.version)
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    def move_to(self, store: Store) -> None:
+        """The session was lost; a new one has the news from now on. `run` must have ended."""
+        self._store = store
+        self._resync = True
+
+    async def open(self) -> ClusterImage | None:
+        """Reads the image; None if there is no cluster in the store."""
+        while True:
+            try:
+                await self._store.sync()
+                image = await load_image(self._store)
+            except StoreUnavailable as error:
+                log.warning("the metadata store gives no answer: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            if image is not None:
+                self.publish(image)
+            return image
+
+    async def run(self) -> None:
+        """Follows until the session ends."""
+        stream = self._store.watch("/")
+        # What happened before the watch stood.
+        self._resync = True
+        self._notice()
+        try:
+            while True:
+                await self._look()
+                change = await anext(stream, None)
+                if change is None:
+                    return
+                self._note(change)
+                self._note_waiting(stream)
+        finally:
+            stream.close()
+
+    async def caught_up(self) -> None:
+        """Returns when all that was written before this call is in the image."""
+        await self._store.sync()
+        node = await self._store.get(layout.REVISION)
+        while node is not None and self.image.version < node.version:
+            await self._moved.wait()
+
+    def resync(self) -> None:
+        """Read everything again with the next change."""
+        self._resync = True
+
+    def _note_waiting(self, stream: Stream[Change]) -> None:
+        for change in stream.take():
+            self._note(change)
+
+    def _note(self, change: Change) -> None:
+        if change.kind is ChangeKind.RESYNC:
+            self._resync = True
+            self._notice()
+        elif change.path == layout.CONTROLLER:
+            self._dirty.add(change.path)
+            self.on_controller()
+        elif change.path.startswith(layout.BROKERS + "/"):
+            self.on_registrations()
+        else:
+            self._dirty.add(change.path)
+
+    def _notice(self) -> None:
+        self.on_controller()
+        self.on_registrations()
+
+    async def _look(self) -> None:
+        """Reads what changed, again and again until that succeeds."""
+        while self._dirty or self._resync:
+            try:
+                if self._resync:
+                    self._resync = False
+                    self._dirty.clear()
+                    image = await load_image(self._store)
+                    if image is not None and not self.led:
+                        self.publish(image)
+                    continue
+                dirty, self._dirty = self._dirty, set()
+                try:
+                    await self._read(dirty)
+                except StoreError:
+                    self._dirty |= dirty
+                    raise
+            except StoreUnavailable as error:
+                self._resync = True
+                log.warning("the metadata store gives no answer: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _read(self, dirty: set[str]) -> None:
+        paths = sorted(dirty | {layout.REVISION, layout.CONTROLLER, layout.CONTROLLER_EPOCH})
+        nodes = dict(zip(paths, await self._store.get_many(paths), strict=True))
+        if layout.LEADER_EPOCH_BASE in dirty:
+            self._resync = True  # every topic's epochs are other ones
+            return
+        if self.led:
+            return
+        revision = nodes[layout.REVISION]
+        if revision is None:
+            return
+        self.publish(_patched(self.image, nodes, revision.version))
+
+
+def _nothing() -> None:
+    pass
+
+
+def _patched(image: ClusterImage, nodes: dict[str, Node | None], version: int) -> ClusterImage:
+    """The image with these nodes as they are now."""
+    topics, by_id = dict(image.topics), dict(image.topics_by_id)
+    collisions = dict(image.collisions)
+    brokers, fenced = dict(image.brokers), dict(image.fenced)
+    configs = dict(image.configs)
+    known: dict[bytes, tuple[Partition, ...]] = {}
+    changes: dict[str, Any] = {}
+    for path, node in nodes.items():
+        folder, _, name = path.rpartition("/")
+        if folder == layout.TOPICS:
+            base = image.leader_epoch_base
+            topic = None if node is None else layout.decode_topic(name, node.value, known, base)
+            _put_topic(name, topic, topics, by_id, collisions)
+        elif folder == layout.REGISTRATIONS:
+            _put_broker(int(name), node, brokers, fenced)
+        elif folder in _CONFIGS:
+            _put_config((_CONFIGS[folder], layout.config_name(name)), node, configs)
+        elif path == layout.FEATURES and node is not None:
+            changes["features"] = layout.decode_features(node.value)
+        elif path == layout.PRODUCER_IDS and node is not None:
+            changes["next_producer_id"] = layout.decode_next_producer_id(node.value)
+        elif path == layout.CONTROLLER:
+            changes["controller_id"] = layout.decode_controller(node)
+        elif path == layout.CONTROLLER_EPOCH and node is not None:
+            changes["controller_epoch"] = int(node.value)
+    return replace(
+        image,
+        version=version,
+        topics=topics,
+        topics_by_id=by_id,
+        collisions=collisions,
+        brokers=brokers,
+        fenced=fenced,
+        configs=configs,
+        **changes,
+    )
+
+
+def _put_topic(
+    name: str,
+    topic: Topic | None,
+    topics: dict[str, Topic],
+    by_id: dict[bytes, Topic],
+    collisions: dict[str, tuple[str, ...]],
+) -> None:
+    before = topics.pop(name, None)
+    if before is not None:
+        by_id.pop(before.topic_id, None)
+    if topic is not None:
+        # An equal topic stays the same object: that is how a difference is found quickly.
+        topics[name] = by_id[topic.topic_id] = before if before == topic and before else topic
+    key = collision_key(name)
+    if key is not None:
+        names = tuple(each for each in collisions.get(key, ()) if each != name)
+        if topic is not None:
+            names = (*names, name)
+        if names:
+            collisions[key] = names
+        else:
+            collisions.pop(key, None)
+
+
+def _put_broker(
+    broker_id: int, node: Node | None, brokers: dict[int, Broker], fenced: dict[int, Broker]
+) -> None:
+    brokers.pop(broker_id, None)
+    fenced.pop(broker_id, None)
+    if node is not None:
+        broker, is_fenced = layout.decode_registration(broker_id, node.value)
+        (fenced if is_fenced else brokers)[broker_id] = broker
+
+
+def _put_config(
+    resource: tuple[ResourceType, str],
+    node: Node | None,
+    configs: dict[Resource, Mapping[str, str]],
+) -> None:
+    if node is None:
+        configs.pop(resource, None)
+    else:
+        configs[resource] = layout.decode_config(resource, node.value)

@@ -1,0 +1,301 @@
+"""A broker's place in its cluster: its session with the store, its registration, its candidacy.
+
+- `open` connects and finds the cluster in the store, or founds it.
+- `join` registers the broker by an ephemeral node and waits until the controller has taken it in.
+- From `open` on the broker stands for controller whenever there is none.
+- A session that is lost is replaced by a new one: the broker registers anew, with a new epoch, and
+  until it is taken in again it is not part of the cluster.
+
+Two brokers with one id: the node of the first stands in the way of the second. Only a broker with the
+same data folder takes the node over, for a folder's lock has one holder: its former life has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ottla.cluster import layout
+from ottla.cluster.controller import Controller, NotElected
+from ottla.cluster.following import MetadataFollower
+from ottla.cluster.metadata import Broker, ClusterImage, ImageDelta
+from ottla.cluster.store import (
+    Conflict,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    SessionEvent,
+    SessionLost,
+    Store,
+    StoreError,
+    StoreUnavailable,
+)
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.1
+# Attempts to take over or make the broker's node before it is told that another has it.
+_REGISTRATIONS = 50
+
+
+class BrokerIdTaken(StoreError):
+    """Another broker has registered with this id."""
+
+
+class Membership:
+    """One broker's membership. Belongs to the event loop it was opened on."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        connect: Callable[[], Store],
+        make_controller: Callable[[Store], Controller],
+        *,
+        reconnects: bool,
+    ) -> None:
+        """`connect` makes a session that is not started yet. `reconnects`: a lost session can be
+        replaced; otherwise `on_lost` is called, and that is the end."""
+        self.broker_id = broker_id
+        self._connect = connect
+        self._make_controller = make_controller
+        self._reconnects = reconnects
+        self.store = connect()
+        self.follower = MetadataFollower(self.store)
+        # The epoch of this broker's registration, -1 without one.
+        self.epoch = -1
+        # Called when the session is lost for good.
+        self.on_lost: Callable[[], None] = _nothing
+        # Called when the controller of this broker takes or leaves office.
+        self.on_office: Callable[[], None] = _nothing
+        self._controller: Controller | None = None
+        self._registration: tuple[Broker, bool] | None = None
+        self._vacancy = asyncio.Event()
+        # The node /controller of one whose process is known to be dead.
+        self._dead_controller: Node | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing = False
+
+    @property
+    def controller(self) -> Controller | None:
+        """The controller of this broker while it is in office."""
+        controller = self._controller
+        return controller if controller is not None and controller.in_office else None
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.follower.image
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the controller has taken this life of the broker in, as far as is known here."""
+        if not self.follower.is_open:
+            return False
+        taken_in = self.image.brokers.get(self.broker_id)
+        return taken_in is not None and taken_in.epoch == self.epoch
+
+    # Coming
+
+    async def open(self) -> ClusterImage:
+        """Connects; the image of the cluster, which is founded if the store is empty."""
+        await self.store.start()
+        # The first image is there before anybody stands for office, unless there is no cluster.
+        await self.follower.open()
+        await self._stand()
+        while not self.follower.is_open:
+            await self.follower.open()
+        self._begin()
+        return self.image
+
+    def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.follower.on_controller = self._vacancy.set
+        self.follower.on_registrations = self._registrations_changed
+        self._tasks = [
+            loop.create_task(self.follower.run(), name="metadata"),
+            loop.create_task(self._candidacy(), name="candidacy"),
+            loop.create_task(self._watch_session(self.store), name="session"),
+        ]
+
+    async def join(self, broker: Broker, lost_data: bool) -> int:
+        """Registers, and waits to be taken in; the broker's epoch. BrokerIdTaken if another broker
+        with this id is running."""
+        self._registration = (broker, lost_data)
+        self.epoch = await self._register(broker, lost_data)
+        await self.until(lambda: self.is_member)
+        return self.epoch
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits for an image with which the condition holds."""
+        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def look(_old: ClusterImage, _new: ClusterImage, _delta: ImageDelta) -> None:
+            if not held.done() and condition():
+                held.set_result(None)
+
+        unsubscribe = self.follower.subscribe(look)
+        try:
+            if not condition():
+                await held
+        finally:
+            unsubscribe()
+
+    async def _register(self, broker: Broker, lost_data: bool) -> int:
+        path = layout.broker_path(broker.id)
+        value = layout.encode_broker(broker, lost_data)
+        for _ in range(_REGISTRATIONS):
+            try:
+                node = await self.store.get(path)
+                is_ours = node is not None and node.owner == self.store.session_id
+                if node is not None and is_ours and node.value == value:
+                    return node.created
+                operations: list[Operation] = [Create(path, value, ephemeral=True)]
+                if node is not None:
+                    self._check_own(broker, node)
+                    operations.insert(0, Delete(path, node.version))
+                answer = await self.store.multi(operations)
+                if isinstance(answer, Conflict):
+                    log.info("broker %d registers again: %s", broker.id, answer.reason.value)
+                # Also after Unknown: what is found settles it.
+                await self.store.sync()
+            except StoreUnavailable as error:
+                log.warning("the metadata store gives no answer: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+        raise BrokerIdTaken(f"broker {broker.id} could not register: another one keeps doing so")
+
+    def _check_own(self, broker: Broker, node: Node) -> None:
+        other, _ = layout.decode_broker(broker.id, node)
+        if node.owner != self.store.session_id and other.folder_id != broker.folder_id:
+            where = ", ".join(f"{each.host}:{each.port}" for each in other.endpoints)
+            raise BrokerIdTaken(
+                f"a broker with id {broker.id} is running at {where}, with another data folder; "
+                "give this one an id of its own (node.id)"
+            )
+
+    # Going
+
+    async def close(self) -> None:
+        """Lays down the office if it is held, and ends the session in good order."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._controller is not None:
+            await self._controller.close()
+            self._controller = None
+        await self.store.close()
+
+    # The office
+
+    def replace_controller(self, node: Node) -> None:
+        """The holder of this node is known to be dead: stand against it."""
+        self._dead_controller = node
+        self._vacancy.set()
+
+    def _registrations_changed(self) -> None:
+        controller = self.controller
+        if controller is not None:
+            controller.registrations_changed()
+
+    async def _candidacy(self) -> None:
+        self._vacancy.set()
+        while True:
+            await self._vacancy.wait()
+            self._vacancy.clear()
+            try:
+                await self._stand()
+            except SessionLost:
+                return
+            except StoreError as error:
+                log.warning("standing for controller failed: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                self._vacancy.set()
+
+    async def _stand(self) -> None:
+        """Takes office if nobody holds it."""
+        if self.controller is not None:
+            return
+        dead, self._dead_controller = self._dead_controller, None
+        try:
+            holder = await self.store.get(layout.CONTROLLER)
+        except StoreUnavailable:
+            self._vacancy.set()
+            raise
+        is_other = holder is not None and holder.owner != self.store.session_id
+        if holder is not None and is_other and (dead is None or dead.created != holder.created):
+            return
+        if self._controller is not None:
+            await self._controller.close()
+            self._controller = None
+        controller = self._make_controller(self.store)
+        controller.on_resigned = self._resigned
+        try:
+            image = await controller.open(replacing=dead)
+        except NotElected:
+            return
+        self._controller = controller
+        self.follower.led = True
+        self.follower.publish(image)
+        controller.subscribe(self._publish)
+        log.info("broker %d is the controller, epoch %d", self.broker_id, controller.epoch)
+        self.on_office()
+
+    def _publish(self, _old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
+        self.follower.publish(new, delta)
+
+    def _resigned(self) -> None:
+        self.follower.led = False
+        self.follower.resync()
+        self._vacancy.set()
+        self.on_office()
+
+    # The session
+
+    async def _watch_session(self, store: Store) -> None:
+        events = store.session_events()
+        if store.session_state is not SessionEvent.LOST:
+            async for event in events:
+                if event is SessionEvent.LOST:
+                    break
+        if self._closing:
+            return
+        self.epoch = -1
+        self.on_lost()
+        if self._reconnects:
+            # Not as one of the tasks that it ends.
+            self._reconnecting = asyncio.get_running_loop().create_task(
+                self._reconnect(), name="reconnection"
+            )
+
+    async def _reconnect(self) -> None:
+        log.warning("broker %d lost its session and connects anew", self.broker_id)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._controller is not None:
+            await self._controller.close()
+            self._controller = None
+        self.follower.led = False
+        while not self._closing:
+            self.store = self._connect()
+            try:
+                await self.store.start()
+                self.follower.move_to(self.store)
+                await self.follower.open()
+                self._begin()
+                if self._registration is not None:
+                    broker, _ = self._registration
+                    # The process went on, and so did its logs: nothing was lost.
+                    self.epoch = await self._register(broker, lost_data=False)
+                return
+            except StoreError as error:
+                log.error("no new session with the metadata store: %s", error)
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await asyncio.sleep(_RETRY_SECONDS * 10)
+
+
+def _nothing() -> None:
+    pass

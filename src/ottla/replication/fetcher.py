@@ -1,0 +1,160 @@
+"""The task that follows one leader: a connection, one Fetch request at a time, the answers taken in.
+
+A broker answers the requests of a connection in their order. So when the partitions to follow change
+(an election, a new topic) while a request waits at the leader for something to come, that connection is
+given up: the news must not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.fetch import FetchResponse
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from ottla.replication.following import Following, Limits, settle_out_of_range
+from ottla.replication.partition import Partition
+from ottla.storage.errors import StorageError
+from ottla.wire.connection import Connection
+from ottla.wire.errors import WireError
+
+log = logging.getLogger("ottla.replication")
+
+_LATEST, _EARLIEST = -1, -2
+# Beyond what a request may wait at the leader.
+_ANSWER_SECONDS = 30.0
+
+
+class Fetcher:
+    """Follows one leader until it is closed."""
+
+    def __init__(
+        self,
+        leader: int,
+        limits: Limits,
+        connect: Callable[[int], Awaitable[Connection]],
+        identity: Callable[[], tuple[int, int]],
+        now_ms: Callable[[], int],
+        spawn: Callable[[Awaitable[None], str], asyncio.Task[None]],
+    ) -> None:
+        """`connect` makes a connection to a broker, `identity` tells this broker's id and epoch."""
+        self.following = Following(leader, limits)
+        self.leader = leader
+        self._connect = connect
+        self._identity = identity
+        self._now_ms = now_ms
+        self._changed = asyncio.Event()
+        self._connection: Connection | None = None
+        self._task = spawn(self._run(), f"replication from broker {leader}")
+
+    def put(self, partition: Partition) -> None:
+        self.following.put(partition)
+        self._changed.set()
+
+    def remove(self, partition: Partition) -> None:
+        self.following.remove(partition)
+        self._changed.set()
+
+    def close(self) -> None:
+        self._task.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _run(self) -> None:
+        pause = 0.0
+        while True:
+            if self.following.is_idle:
+                self._drop()
+                self._changed.clear()
+                await self._changed.wait()
+            try:
+                await self._once()
+                pause = 0.0
+            except (WireError, OSError) as error:
+                self._drop()
+                pause = min(max(2 * pause, 0.02), self.following.limits.backoff_ms / 1000)
+                log.info("leader %d cannot be reached: %s", self.leader, error)
+                # An image with other leaders may come sooner than the end of the pause.
+                await _either(self._changed, pause)
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self.following.reset()
+
+    async def _once(self) -> None:
+        """One request and its answer."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            self.following.reset()
+            connection = self._connection = await self._connect(self.leader)
+        self._changed.clear()
+        request = self.following.request(*self._identity(), self._now_ms())
+        answer = asyncio.ensure_future(
+            connection.request(
+                request,
+                FetchResponse,
+                timeout=_ANSWER_SECONDS + request.max_wait_ms / 1000,
+            )
+        )
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((answer, changed), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                self._drop()
+                return
+        finally:
+            changed.cancel()
+            if not answer.done():
+                answer.cancel()
+        lost = self.following.answered(answer.result(), self._now_ms())
+        for partition in lost:
+            await self._look_up(connection, partition)
+
+    async def _look_up(self, connection: Connection, partition: Partition) -> None:
+        """Find out where the leader's log begins and ends, and go there."""
+        position = self.following.position_asked(partition)
+        offsets = []
+        for timestamp in (_EARLIEST, _LATEST):
+            request = ListOffsetsRequest(
+                replica_id=self._identity()[0],
+                topics=[
+                    ListOffsetsTopic(
+                        name=partition.topic,
+                        partitions=[
+                            ListOffsetsPartition(
+                                partition_index=partition.index,
+                                current_leader_epoch=partition.leader_epoch,
+                                timestamp=timestamp,
+                            )
+                        ],
+                    )
+                ],
+            )
+            response = await connection.request(request, ListOffsetsResponse)
+            (answer,) = response.topics[0].partitions
+            if answer.error_code != ErrorCode.NONE:
+                return
+            offsets.append(answer.offset)
+        if position is None or not self.following.is_current(partition, position):
+            return
+        try:
+            settle_out_of_range(partition, offsets[0], offsets[1], self._now_ms())
+        except StorageError as error:
+            log.error("%s-%d: %s", partition.topic, partition.index, error)
+        self.following.put(partition)
+
+
+async def _either(event: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        pass

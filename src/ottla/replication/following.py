@@ -1,0 +1,360 @@
+"""What a follower asks its leader for, and what it does with the answer. No sockets, no clock.
+
+A `Following` has all partitions that one broker follows at one leader. Its requests are Kafka's Fetch
+requests of a replica, in a session: the leader is told each position once and after that only what
+changed. The offset asked for tells the leader what this replica has.
+
+Where the logs part. Each position carries the epoch of the follower's last batch. If the leader's log
+does not have that epoch up to that offset, its answer names the largest epoch both may share and where
+it ends (KIP-595). The follower cuts its log off there, or where its own records of that epoch end, and
+asks again, until the two agree. So records that no leader committed go, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from enum import Enum, auto
+from struct import Struct
+from typing import NamedTuple
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from ottla.record.errors import InvalidBatch
+from ottla.replication.partition import Partition, Role
+from ottla.storage.errors import StorageError
+
+log = logging.getLogger("ottla.replication")
+
+_INITIAL_EPOCH = 0
+_MAX_EPOCH = 0x7FFFFFFF
+_BATCH_OVERHEAD = 12
+_read_length = Struct(">i").unpack_from
+_SESSION_ERRORS = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+
+Key = tuple[bytes, int]
+
+
+class Limits(NamedTuple):
+    """How much one request may bring, and how long it may wait for more."""
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 10 << 20
+    partition_max_bytes: int = 1 << 20
+    # How long a partition rests after the leader answered with an error.
+    backoff_ms: int = 1000
+
+
+class Position(NamedTuple):
+    """Where a follower stands, as its leader is told."""
+
+    offset: int
+    leader_epoch: int
+    last_epoch: int  # of its last batch, -1 if it has none
+    log_start_offset: int
+
+
+class Outcome(Enum):
+    """What became of a partition's part of an answer."""
+
+    DONE = auto()
+    LATER = auto()  # the leader cannot serve it now
+    OUT_OF_RANGE = auto()  # the leader's log begins after, or ends before, this one's end
+
+
+def position_of(partition: Partition) -> Position:
+    log_ = partition.log
+    return Position(
+        log_.log_end_offset,
+        partition.leader_epoch,
+        log_.epochs.latest_epoch if log_.log_end_offset > log_.log_start_offset else -1,
+        log_.log_start_offset,
+    )
+
+
+class Following:
+    """The partitions that are followed at one leader. See the module."""
+
+    def __init__(self, leader: int, limits: Limits) -> None:
+        self.leader = leader
+        self.limits = limits
+        self.partitions: dict[Key, Partition] = {}
+        # What the leader was told in this session.
+        self._told: dict[Key, Position] = {}
+        # What may differ from it.
+        self._changed: set[Key] = set()
+        self._resting: dict[Key, int] = {}
+        self._session_id = 0
+        self._session_epoch = _INITIAL_EPOCH
+        # What the request under way asked for, by partition.
+        self._asked: dict[Key, Position] = {}
+
+    def put(self, partition: Partition) -> None:
+        """Follow this partition from now on, or notice that its leader epoch changed."""
+        key = (partition.topic_id, partition.index)
+        self.partitions[key] = partition
+        self._resting.pop(key, None)
+        self._changed.add(key)
+
+    def remove(self, partition: Partition) -> None:
+        key = (partition.topic_id, partition.index)
+        if self.partitions.get(key) is partition:
+            del self.partitions[key]
+            self._changed.add(key)
+            self._resting.pop(key, None)
+
+    def reset(self) -> None:
+        """The connection was lost, and with it what was told."""
+        self._session_id = 0
+        self._session_epoch = _INITIAL_EPOCH
+        self._told.clear()
+        self._changed = set(self.partitions)
+
+    def rest(self, key: Key, now_ms: int) -> None:
+        """Leave this partition alone for a while."""
+        self._resting[key] = now_ms + self.limits.backoff_ms
+        self._changed.add(key)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to ask for."""
+        return not self.partitions
+
+    # The request --------------------------------------------------------------------------------
+
+    def request(self, broker_id: int, broker_epoch: int, now_ms: int) -> FetchRequest:
+        """The next request. The answer to the one before it must have been taken."""
+        self._wake(now_ms)
+        is_full = self._session_epoch == _INITIAL_EPOCH
+        keys: Iterable[Key] = self.partitions if is_full else self._changed
+        topics: dict[bytes, FetchTopic] = {}
+        forgotten: dict[bytes, ForgottenTopic] = {}
+        for key in list(keys):
+            partition = self.partitions.get(key)
+            if partition is None or key in self._resting:
+                if self._told.pop(key, None) is not None:
+                    topic_id, index = key
+                    forgotten.setdefault(
+                        topic_id, ForgottenTopic(topic_id=topic_id, partitions=[])
+                    ).partitions.append(index)
+                continue
+            try:
+                position = position_of(partition)
+            except StorageError as error:
+                log.warning("no log to follow with: %s", error)
+                self._resting[key] = now_ms + self.limits.backoff_ms
+                continue
+            if not is_full and self._told.get(key) == position:
+                continue
+            self._told[key] = position
+            self._add(topics, key, position)
+        self._changed = set()
+        self._asked = self._told
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=broker_id, replica_epoch=broker_epoch),
+            max_wait_ms=self._wait(now_ms),
+            min_bytes=self.limits.min_bytes,
+            max_bytes=self.limits.max_bytes,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=[] if is_full else list(forgotten.values()),
+        )
+
+    def _add(self, topics: dict[bytes, FetchTopic], key: Key, position: Position) -> None:
+        topic_id, index = key
+        topic = topics.get(topic_id)
+        if topic is None:
+            topic = topics[topic_id] = FetchTopic(topic_id=topic_id, partitions=[])
+        topic.partitions.append(
+            FetchPartition(
+                partition=index,
+                current_leader_epoch=position.leader_epoch,
+                fetch_offset=position.offset,
+                last_fetched_epoch=position.last_epoch,
+                log_start_offset=position.log_start_offset,
+                partition_max_bytes=self.limits.partition_max_bytes,
+            )
+        )
+
+    def _wake(self, now_ms: int) -> None:
+        for key, until in list(self._resting.items()):
+            if until <= now_ms:
+                del self._resting[key]
+                self._changed.add(key)
+
+    def _wait(self, now_ms: int) -> int:
+        """As long as allowed, but not beyond the end of somebody's rest."""
+        longest = self.limits.max_wait_ms
+        if self._resting:
+            longest = min(longest, max(0, min(self._resting.values()) - now_ms))
+        return longest
+
+    # The answer ---------------------------------------------------------------------------------
+
+    def answered(self, response: FetchResponse, now_ms: int) -> list[Partition]:
+        """Take an answer in. Partitions whose position the leader does not have: to be looked up."""
+        if response.error_code:
+            if response.error_code not in _SESSION_ERRORS:
+                log.warning("fetch refused: leader=%d error=%d", self.leader, response.error_code)
+            self.reset()
+            return []
+        if response.session_id:
+            self._session_id = response.session_id
+            epoch = self._session_epoch
+            self._session_epoch = 1 if epoch == _MAX_EPOCH else epoch + 1
+        else:
+            self._session_id = 0
+            self._session_epoch = _INITIAL_EPOCH
+        out_of_range = []
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = (topic.topic_id, data.partition_index)
+                partition = self.partitions.get(key)
+                position = self._asked.get(key)
+                if partition is None or position is None:
+                    continue
+                outcome = self._take(partition, position, data, now_ms)
+                self._changed.add(key)
+                if outcome is Outcome.LATER:
+                    self.rest(key, now_ms)
+                elif outcome is Outcome.OUT_OF_RANGE:
+                    self.rest(key, now_ms)
+                    out_of_range.append(partition)
+        return out_of_range
+
+    def _take(
+        self, partition: Partition, position: Position, data: PartitionData, now_ms: int
+    ) -> Outcome:
+        if not self.is_current(partition, position):
+            return Outcome.DONE  # the answer to a question of the past
+        code = data.error_code
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return Outcome.OUT_OF_RANGE
+        if code:
+            if code not in _EXPECTED:
+                log.warning(
+                    "leader %d does not serve %s-%d: error %d",
+                    self.leader, partition.topic, partition.index, code,
+                )  # fmt: skip
+            return Outcome.LATER
+        try:
+            if data.diverging_epoch is not None:
+                cut_off(
+                    partition, data.diverging_epoch.epoch, data.diverging_epoch.end_offset, now_ms
+                )
+                return Outcome.DONE
+            records = whole_batches(data.records or b"")
+            partition.take(records, data.high_watermark, now_ms)
+            follow_start(partition, data.log_start_offset)
+        except (StorageError, InvalidBatch) as error:
+            log.error(
+                "replication of %s-%d at %d failed: %s",
+                partition.topic, partition.index, position.offset, error,
+            )  # fmt: skip
+            return Outcome.LATER
+        return Outcome.DONE
+
+    def is_current(self, partition: Partition, position: Position) -> bool:
+        """Whether the partition still stands where it stood when the leader was asked."""
+        opened = partition.opened
+        return (
+            partition.role is Role.FOLLOWER
+            and partition.leader == self.leader
+            and partition.leader_epoch == position.leader_epoch
+            and opened is not None
+            and opened.log_end_offset == position.offset
+            and not opened.is_busy
+        )
+
+    def position_asked(self, partition: Partition) -> Position | None:
+        """What the leader was last told of a partition."""
+        return self._told.get((partition.topic_id, partition.index))
+
+
+# What happens around an election; the next image ends it.
+_EXPECTED = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+)
+
+
+def whole_batches(records: bytes | bytearray | memoryview) -> memoryview:
+    """An answer may end inside a batch: what is before that."""
+    view = memoryview(records)
+    size = len(view)
+    at = 0
+    while at + _BATCH_OVERHEAD <= size:
+        following = at + _read_length(view, at + 8)[0] + _BATCH_OVERHEAD
+        if following > size or following <= at:
+            break
+        at = following
+    return view[:at]
+
+
+def cut_off(partition: Partition, epoch: int, end_offset: int, now_ms: int) -> None:
+    """The leader's records up to `epoch` end at `end_offset`: what this log has beyond that goes."""
+    log_ = partition.log
+    own_epoch, own_end = log_.end_offset_for_epoch(epoch)
+    if own_epoch < 0:
+        # Not a single record in common.
+        target = log_.log_start_offset
+    elif own_epoch == epoch:
+        target = min(own_end, end_offset)
+    else:
+        target = own_end
+    target = min(target, log_.log_end_offset)
+    if target < log_.high_watermark:
+        log.error(
+            "%s-%d is cut off at %d, below its high watermark %d: committed records were lost by an "
+            "unclean election, or by more failures than the topic has replicas",
+            partition.topic, partition.index, target, log_.high_watermark,
+        )  # fmt: skip
+    log.info(
+        "%s-%d is cut off at %d (its end was %d, the leader's epoch %d ends at %d)",
+        partition.topic, partition.index, target, log_.log_end_offset, epoch, end_offset,
+    )  # fmt: skip
+    log_.truncate_to(target, now_ms)
+
+
+def follow_start(partition: Partition, leader_start: int) -> None:
+    """Records that the leader no longer has are gone here too."""
+    log_ = partition.log
+    if leader_start > log_.log_start_offset:
+        log_.advance_start(min(leader_start, log_.high_watermark))
+
+
+def settle_out_of_range(
+    partition: Partition, leader_start: int, leader_end: int, now_ms: int
+) -> None:
+    """The follower's end is not in the leader's log: begin where that begins, or end where it ends."""
+    log_ = partition.log
+    if log_.log_end_offset < leader_start:
+        log.warning(
+            "%s-%d begins anew at %d: the leader no longer has what follows %d",
+            partition.topic, partition.index, leader_start, log_.log_end_offset,
+        )  # fmt: skip
+        log_.truncate_fully_and_start_at(leader_start, now_ms)
+    elif log_.log_end_offset > leader_end:
+        log.warning(
+            "%s-%d is cut off at the leader's end %d (its own was %d)",
+            partition.topic, partition.index, leader_end, log_.log_end_offset,
+        )  # fmt: skip
+        log_.truncate_to(leader_end, now_ms)

@@ -1,0 +1,70 @@
+"""AlterPartition: a leader asks for other in-sync replicas of its partitions (KIP-497).
+
+- Answered by the controller alone; others say NOT_CONTROLLER.
+- The leader's broker epoch and those of the replicas that are to be in sync are compared with the
+  registrations: a former life of a broker changes nothing and enters no set (KIP-841, KIP-903).
+
+Versions:
+  v2  topics by id
+  v3  broker epochs of the in-sync replicas
+"""
+
+from __future__ import annotations
+
+from ottla.cluster.decisions.partitions import IsrResult, WantedIsr
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    PartitionData,
+    PartitionResult,
+    TopicResult,
+)
+from ottla.server.api import Request, handles
+
+
+@handles(AlterPartitionRequest, versions=(2, 3))
+async def alter_partition(request: Request[AlterPartitionRequest]) -> AlterPartitionResponse:
+    message = request.message
+    try:
+        results = await request.broker.controller.alter_isr(
+            message.broker_id,
+            message.broker_epoch,
+            [
+                WantedIsr(
+                    topic.topic_id,
+                    each.partition_index,
+                    each.leader_epoch,
+                    each.partition_epoch,
+                    _members(each, request.version),
+                )
+                for topic in message.topics
+                for each in topic.partitions
+            ],
+        )
+    except ProtocolError as error:
+        return AlterPartitionResponse(error_code=error.code)
+    topics: dict[bytes, TopicResult] = {}
+    for result in results:
+        topic = topics.setdefault(
+            result.topic_id, TopicResult(topic_id=result.topic_id, partitions=[])
+        )
+        topic.partitions.append(_answer(result))
+    return AlterPartitionResponse(topics=list(topics.values()))
+
+
+def _members(wanted: PartitionData, version: int) -> list[tuple[int, int]]:
+    if version < 3:
+        return [(broker_id, -1) for broker_id in wanted.new_isr]
+    return [(each.broker_id, each.broker_epoch) for each in wanted.new_isr_with_epochs]
+
+
+def _answer(result: IsrResult) -> PartitionResult:
+    answer = PartitionResult(partition_index=result.index, error_code=result.error)
+    state = result.state
+    if result.error is ErrorCode.NONE and state is not None:
+        answer.leader_id = state.leader
+        answer.leader_epoch = state.leader_epoch
+        answer.isr = list(state.isr)
+        answer.partition_epoch = state.partition_epoch
+    return answer
