@@ -44,7 +44,15 @@ def over_store(tmp_path: Path, use: Callable[[EmbeddedStore], Awaitable[Any]]) -
 
 def comparable(image: ClusterImage) -> ClusterImage:
     """Without what every life of a broker has anew."""
-    return replace(image, brokers={}, version=0, controller_epoch=0)
+    return replace(
+        image,
+        brokers={},
+        version=0,
+        controller_epoch=0,
+        leader_epoch_base=0,
+        topics={},
+        topics_by_id={},
+    )
 
 
 async def code_of(call: Awaitable[Any]) -> ErrorCode:
@@ -129,7 +137,7 @@ def test_everything_is_there_after_a_restart(
     leader_epochs = {
         part.leader_epoch for topic in after.topics.values() for part in topic.partitions
     }
-    assert leader_epochs == {0}
+    assert leader_epochs == {1}, "every start is a new term of every leader"
 
 
 def test_the_cluster_id_may_be_given_and_is_held_to(
@@ -371,7 +379,7 @@ def test_after_a_conflict_all_is_decided_anew(
 def test_a_broker_that_vanished_is_noticed(
     tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf
 ) -> None:
-    """Its node went with its session, without a revision: registering anew finds out."""
+    """Its node went with its session; it registers anew, is fenced, and is forgotten."""
 
     async def use(store: EmbeddedStore) -> None:
         controller = controller_of(store)
@@ -385,11 +393,16 @@ def test_a_broker_that_vanished_is_noticed(
         await other.multi([Delete("/brokers/ids/2")])
         second = await controller.register(broker(2))
         assert second.epoch > first.epoch
-        third = await controller.register(broker(2))
+        third = await controller.register(broker(2, port=9999))
         assert third.epoch > second.epoch
+        assert await code_of(controller.unregister_broker(2)) is ErrorCode.INVALID_REQUEST
+        fenced = asyncio.Event()
+        controller.subscribe(lambda _old, new, _delta: fenced.set() if 2 in new.fenced else None)
+        await controller.fence_broker(2, third.epoch)
+        assert await store.children(layout.BROKERS) == ["1"]
+        await fenced.wait()
         await controller.unregister_broker(2)
         assert set(controller.image.brokers) == {1}
-        assert await store.children(layout.BROKERS) == ["1"]
         assert await code_of(controller.unregister_broker(2)) is ErrorCode.BROKER_ID_NOT_REGISTERED
         await other.close()
         await controller.close()
@@ -534,7 +547,7 @@ def test_an_unchanged_broker_configuration_is_told_again(
 def test_an_error_that_a_conflict_made_void_is_not_answered(
     tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf
 ) -> None:
-    """Taking out broker 2 fails on the old image, but another has registered it meanwhile."""
+    """Forgetting broker 2 fails on the old image, but another controller has fenced it meanwhile."""
 
     async def use(store: EmbeddedStore) -> None:
         controller = controller_of(store)
@@ -544,7 +557,9 @@ def test_an_error_that_a_conflict_made_void_is_not_answered(
         await other.multi(
             [
                 Set(layout.REVISION, layout.encode_revision(1, "other"), image.version),
-                Create("/brokers/ids/2", layout.encode_broker(broker(2)), ephemeral=True),
+                Create(
+                    "/brokers/registrations/2", layout.encode_registration(broker(2), fenced=True)
+                ),
             ]
         )
         await asyncio.gather(

@@ -11,7 +11,8 @@ import pytest
 
 from ottla.cluster.decisions.brokers import (
     allocate_producer_ids,
-    register_broker,
+    fence,
+    take_in,
     unregister_broker,
 )
 from ottla.cluster.decisions.configs import (
@@ -256,14 +257,21 @@ def test_producer_ids_come_in_blocks_that_do_not_overlap(one: Draft) -> None:
 
 
 def test_brokers_come_and_go(one: Draft, broker: Callable[..., Broker]) -> None:
-    register_broker(one, broker(2))
+    def never(_topic: str) -> bool:
+        return False
+
+    take_in(one, broker(2), lost_data=False, unclean=never)
     assert set(one.brokers) == {1, 2}
+    with pytest.raises(ProtocolError) as raised:
+        unregister_broker(one, 1)
+    assert raised.value.code is ErrorCode.INVALID_REQUEST
+    fence(one, 1, unclean=never)
+    assert (set(one.brokers), set(one.fenced)) == ({2}, {1})
     unregister_broker(one, 1)
-    assert set(one.brokers) == {2}
     with pytest.raises(ProtocolError) as raised:
         unregister_broker(one, 1)
     assert raised.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
     with pytest.raises(ProtocolError):
-        register_broker(one, Broker(3, -1, None, ()))
+        take_in(one, Broker(3, -1, None, ()), lost_data=False, unclean=never)
     with pytest.raises(ProtocolError):
-        register_broker(one, broker(-3))
+        take_in(one, broker(-3), lost_data=False, unclean=never)

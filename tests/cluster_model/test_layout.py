@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -90,7 +91,16 @@ def test_the_default_is_no_name() -> None:
 def test_a_broker_comes_back_with_the_epoch_of_its_node() -> None:
     broker = Broker(7, -1, "rack 1", (Endpoint("IN", "host", 1, "SSL"), Endpoint("O", "h", 2, "P")))
     node = Node(layout.encode_broker(broker), 0, 42, 42, 5)
-    assert layout.decode_broker(7, node) == Broker(7, 42, "rack 1", broker.endpoints)
+    assert layout.decode_broker(7, node) == (Broker(7, 42, "rack 1", broker.endpoints), False)
+
+
+def test_a_registration_comes_back() -> None:
+    broker = Broker(7, 42, None, (Endpoint("IN", "host", 1, "SSL"),), "folder", leaving=True)
+    for fenced in (False, True):
+        value = layout.encode_registration(broker, fenced)
+        decoded, is_fenced = layout.decode_registration(7, value)
+        assert is_fenced == fenced
+        assert decoded == (replace(broker, leaving=False) if fenced else broker)
 
 
 def test_operations_of_a_draft(
@@ -117,8 +127,6 @@ def test_operations_of_a_draft(
     draft.next_producer_id = 1000
     operations = layout.operations_of(draft)
     assert [(type(operation), operation.path) for operation in operations] == [
-        (Delete, "/brokers/ids/1"),
-        (Create, "/brokers/ids/1"),
         (Set, "/brokers/topics/kept"),
         (Create, "/brokers/topics/new"),
         (Delete, "/brokers/topics/gone"),
@@ -127,11 +135,9 @@ def test_operations_of_a_draft(
         (Create, "/config/topics/new"),
         (Set, "/features"),
         (Set, "/latest_producer_id_block"),
+        (Set, "/brokers/registrations/1"),
     ]
-    registration = operations[1]
-    assert isinstance(registration, Create)
-    assert registration.ephemeral
-    created = operations[3]
+    created = operations[1]
     assert isinstance(created, Create)
     assert json.loads(created.value) == {
         "topic_id": "bm5ubm5ubm5ubm5ubm5ubg",
@@ -139,7 +145,7 @@ def test_operations_of_a_draft(
             {"replicas": [1], "isr": [1], "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
         ],
     }
-    block = operations[-1]
+    block = operations[-2]
     assert isinstance(block, Set)
     assert json.loads(block.value)["block_end"] == "999"
 
@@ -163,4 +169,4 @@ def test_an_unreadable_value_is_named(path: str, value: bytes) -> None:
     nodes = {key: Node(found, 0, 1, 1) for key, found in values.items()}
     listed = [("t", nodes[path])] if path.startswith("/brokers/topics/") else []
     with pytest.raises(layout.UnreadableMetadata, match=path):
-        layout.decode_image(1, nodes, [], listed, [])
+        layout.decode_image(nodes, [], listed, [])

@@ -81,9 +81,8 @@ R = TypeVar("R")
 
 # Requests that are decided and written together at most, so that the first need not wait for all.
 _LARGEST_BATCH: Final = 1000
-# Bytes and operations of one multi at most: ZooKeeper takes 1 MiB by default.
-_LARGEST_MULTI: Final = 400 << 10
-_MOST_OPERATIONS: Final = 2000
+# What an operation takes in a multi beside its path and its value.
+_OPERATION_BYTES: Final = 64
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 # Pauses before the store is asked again after it gave no answer; about ten seconds in all.
 _PAUSES: Final = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 2.0, 2.0, 3.0)
@@ -372,7 +371,7 @@ class Controller:
             for broker_id, broker in list(draft.brokers.items()):
                 if broker_id not in found and self._is_only_broker(draft):
                     continue  # it is about to come back, and nobody could lead meanwhile
-                if broker_id not in found or found[broker_id][0].epoch != broker.epoch:
+                if broker_id not in found:
                     log.warning("broker %d of epoch %d is gone", broker_id, broker.epoch)
                     broker_decisions.fence(draft, broker_id, unclean=self._unclean_allowed)
             for broker_id, (broker, lost_data) in sorted(found.items()):
@@ -384,6 +383,8 @@ class Controller:
                         )
                     except ProtocolError as error:
                         log.error("broker %d is not taken in: %s", broker_id, error.message)
+                        if known is not None:
+                            broker_decisions.fence(draft, broker_id, unclean=self._unclean_allowed)
             broker_decisions.settle_all(draft, unclean=self._unclean_allowed)
 
         await self._serve([_Request(decide, answer)])
@@ -472,7 +473,7 @@ class Controller:
         version = draft.base.version
         in_office = Check(layout.CONTROLLER_EPOCH, self._epoch)
         self._stale = True  # until the image is that of the store again
-        for part in _in_parts(operations):
+        for part in _in_parts(operations, self._store.largest_multi):
             answer = await self._write([in_office, *part], version)
             if isinstance(answer, Conflict):
                 return False
@@ -627,13 +628,13 @@ class Controller:
         raise _Undecided(f"the metadata store does not answer: {reason}")
 
 
-def _in_parts(operations: Sequence[Operation]) -> Iterable[list[Operation]]:
+def _in_parts(operations: Sequence[Operation], largest: int) -> Iterable[list[Operation]]:
     """Operations in order, in groups that one multi can carry."""
     part: list[Operation] = []
     size = 0
     for operation in operations:
-        weight = len(operation.path) + len(getattr(operation, "value", b"")) + 64
-        if part and (size + weight > _LARGEST_MULTI or len(part) >= _MOST_OPERATIONS):
+        weight = len(operation.path) + len(getattr(operation, "value", b"")) + _OPERATION_BYTES
+        if part and size + weight > largest:
             yield part
             part, size = [], 0
         part.append(operation)

@@ -195,6 +195,9 @@ class Stream(Generic[T]):
 class Store(ABC):
     """One session with a store. See the module's docstring for what all of them promise."""
 
+    # Bytes that one multi should have at most; larger changes are made in several.
+    largest_multi: int = 1 << 62
+
     @property
     @abstractmethod
     def session_id(self) -> int:
