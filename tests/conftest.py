@@ -63,6 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     for item in items:
         if _needs_apache_kafka(item):
             item.add_marker(pytest.mark.xdist_group("apache-kafka"))
+        if _needs_zookeeper(item):
+            item.add_marker(pytest.mark.xdist_group("zookeeper"))
     yield
     # ... and after pytest has put those together that share fixtures.
     items.sort(key=_rank)
@@ -85,6 +87,13 @@ def _needs_apache_kafka(item: pytest.Item) -> bool:
         return True
     callspec = getattr(item, "callspec", None)
     return callspec is not None and callspec.params.get("kind") == "kafka"
+
+
+def _needs_zookeeper(item: pytest.Item) -> bool:
+    if "zookeeper" in getattr(item, "fixturenames", ()):
+        return True
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and "zookeeper" in str(callspec.params.get("stores"))
 
 
 def _rank(item: pytest.Item) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,11 @@ from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.faulty import Faults, FaultyStore
 from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, Resource, ResourceType
 from ottla.cluster.store import Create, Delete, Store
+from ottla.cluster.zookeeper import ZooKeeperStore
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.testing.zookeeper import ZooKeeperProcess
+
+_chroots = itertools.count(1)
 
 
 class StoreFamily:
@@ -33,13 +38,48 @@ class StoreFamily:
         return self._wrap(self._first if self._joined == 1 else self._first.join())
 
 
-@pytest.fixture(params=["embedded", "faulty without faults"])
-def stores(request: pytest.FixtureRequest, tmp_path: Path) -> StoreFamily:
+class ZooKeeperFamily:
+    """The same for ZooKeeper: sessions below one node."""
+
+    def __init__(self, address: str, wrap: Callable[[Store], Store]) -> None:
+        self._address = address
+        self._wrap = wrap
+
+    def join(self) -> Store:
+        return self._wrap(ZooKeeperStore(self._address))
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    """A ZooKeeper that nobody harms."""
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def chroot(zookeeper: ZooKeeperProcess) -> str:
+    """An address that no other test uses."""
+    return f"{zookeeper.address}/tests/{next(_chroots)}"
+
+
+STORES = (
+    "embedded",
+    "faulty embedded without faults",
+    "zookeeper",
+    "faulty zookeeper without faults",
+)
+
+
+@pytest.fixture(params=STORES)
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> StoreFamily | ZooKeeperFamily:
     """Every implementation of Store is a parameter here, and passes all of test_store.py."""
-    path = tmp_path / "metadata.db"
-    if request.param == "embedded":
-        return StoreFamily(path, lambda store: store)
-    return StoreFamily(path, lambda store: FaultyStore(store, 0, Faults()))
+
+    def wrap(store: Store) -> Store:
+        return FaultyStore(store, 0, Faults()) if request.param.startswith("faulty") else store
+
+    if "zookeeper" in request.param:
+        return ZooKeeperFamily(request.getfixturevalue("chroot"), wrap)
+    return StoreFamily(tmp_path / "metadata.db", wrap)
 
 
 class SomeRules:

@@ -23,6 +23,7 @@ from ottla.cluster.store import (
     SessionLost,
     Set,
     Store,
+    boottime,
 )
 
 
@@ -173,6 +174,7 @@ def test_ephemeral_nodes_go_with_their_session(stores: Any) -> None:
         assert node is not None
         assert node.owner == other.session_id
         watch = store.watch("/ids")
+        await store.sync()
         await other.close()
         assert await anext(watch) == Change("/ids/1", ChangeKind.DELETED)
         assert await values(store) == {"/ids": b"", "/kept": b""}
@@ -206,6 +208,7 @@ def test_a_watch_tells_of_a_subtree_in_order(stores: Any) -> None:
         store, other = await started(stores), await started(stores)
         watch = store.watch("/a")
         everything = store.watch("/")
+        await store.sync()
         await other.multi([Create("/a"), Create("/ab"), Create("/a/b")])
         await other.multi([Set("/a/b", b"1"), Set("/ab", b"1")])
         await other.multi([Delete("/a/b")])
@@ -262,11 +265,73 @@ def test_after_a_sync_everything_begun_is_settled(stores: Any) -> None:
         await store.multi([Create("/a")])
         begun = [asyncio.create_task(store.multi([Create(f"/a/{i}")])) for i in range(10)]
         await asyncio.sleep(0)
+        await store.sync()
+        assert len(await store.children("/a") or []) == 10
         await other.sync()
         assert len(await other.children("/a") or []) == 10
         assert await asyncio.gather(*begun) == [Ok((0,))] * 10
         await store.close()
         await other.close()
+
+    asyncio.run(run())
+
+
+def test_a_multi_goes_on_without_its_caller(stores: Any) -> None:
+    async def run() -> None:
+        store = await started(stores)
+        begun = asyncio.create_task(store.multi([Create("/a")]))
+        await asyncio.sleep(0)
+        begun.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await begun
+        await store.sync()
+        assert await store.get("/a") is not None
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_thousands_of_nodes_and_requests(stores: Any) -> None:
+    async def run() -> None:
+        store = await started(stores)
+        await store.multi([Create("/a")])
+        names = [f"{number:04}" for number in range(2000)]
+        answers = await asyncio.gather(
+            *(
+                store.multi([Create(f"/a/{name}", name.encode()) for name in names[first::400]])
+                for first in range(400)
+            )
+        )
+        assert answers == [Ok((0,) * 5)] * 400
+        assert await store.children("/a") == names
+        found = await store.get_many([f"/a/{name}" for name in names])
+        assert [node and node.value.decode() for node in found] == names
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_large_value_comes_back_whole(stores: Any) -> None:
+    async def run() -> None:
+        store = await started(stores)
+        value = random.Random(1).randbytes(900_000)
+        assert await store.multi([Create("/large", value)]) == Ok((0,))
+        node = await store.get("/large")
+        assert node is not None
+        assert node.value == value
+        assert [node] == await store.get_many(["/large"])
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_session_is_in_contact(stores: Any) -> None:
+    async def run() -> None:
+        store = await started(stores)
+        before = boottime()
+        await store.sync()
+        assert before <= store.last_contact <= boottime()
+        await store.close()
 
     asyncio.run(run())
 

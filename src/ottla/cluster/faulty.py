@@ -52,6 +52,14 @@ class FaultyStore(Store):
     def session_state(self) -> SessionEvent:
         return self.inner.session_state
 
+    @property
+    def session_timeout(self) -> float | None:
+        return self.inner.session_timeout
+
+    @property
+    def last_contact(self) -> float:
+        return self.inner.last_contact
+
     async def start(self) -> None:
         await self.inner.start()
 

@@ -1,7 +1,7 @@
 """The coordination store's interface: a versioned tree of small values, shared by all brokers.
 
-The shape is ZooKeeper's, since that is what stands behind it in a cluster; a single node has an
-embedded one (embedded.py), and tests put one in between that injects faults (faulty.py). One test
+The shape is ZooKeeper's, since that is what stands behind it in a cluster (zookeeper/); a single node
+has an embedded one (embedded.py), and tests put one in between that injects faults (faulty.py). One test
 suite holds all of them to what is written here.
 
 - A path is `/a/b`; a node holds bytes and may have children. Its parent must exist first, a node
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
@@ -82,7 +83,9 @@ class Refusal(enum.Enum):
 class Ok(NamedTuple):
     """The multi has taken effect and is durable."""
 
-    versions: tuple[int, ...]  # of each operation's node after it; -1 for a deleted one
+    # Of each operation's node after it; -1 for a deleted one. Of a Check for any version the store
+    # need not know it, and may say -1.
+    versions: tuple[int, ...]
 
 
 class Conflict(NamedTuple):
@@ -95,7 +98,13 @@ class Conflict(NamedTuple):
 class Unknown(NamedTuple):
     """No answer came, or none that can be trusted: all of it may have been done, or nothing.
 
-    After a `sync` what is read settles it; what is not there then will not come later.
+    After a `sync` of the same session what is read settles it; what is not there then will not come
+    later. ZooKeeper keeps this but for one gap (zookeeper/store.py describes it), and nobody keeps it
+    for a session whose end was not heard from the store itself. Therefore every multi that may be in
+    doubt must contain a condition which no longer holds once its caller has gone on: the version of a
+    node that every change of its kind sets, as the controller's revision is. A late multi is then
+    refused. Creates alone are not such a condition, for what they make may have been deleted since;
+    neither are unconditional Sets and Deletes.
     """
 
     reason: str
@@ -141,6 +150,13 @@ class SessionLost(StoreError):
 
 
 T = TypeVar("T")
+
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boottime() -> float:
+    """Seconds on a clock that nobody sets and that goes on while the machine sleeps."""
+    return time.clock_gettime(_CLOCK)
 
 
 class Stream(Generic[T]):
@@ -208,6 +224,20 @@ class Store(ABC):
     def session_state(self) -> SessionEvent:
         """The last thing that happened to the session."""
 
+    @property
+    def session_timeout(self) -> float | None:
+        """How many seconds without contact end the session; None if it ends with the store only."""
+        return None
+
+    @property
+    def last_contact(self) -> float:
+        """When the session was certainly alive, by `boottime`: the moment at which the request was
+        sent that was last answered. More than `session_timeout` later it may have ended unheard.
+
+        Any thread may ask. A session that cannot time out is always in contact.
+        """
+        return boottime()
+
     @abstractmethod
     async def start(self) -> None:
         """Connects. StoreError if that is impossible."""
@@ -244,7 +274,11 @@ class Store(ABC):
     def watch(self, path: str) -> Stream[Change]:
         """The changes of a node and of all below it, from now on, in the order they happened.
 
-        The watched node need not exist. Close the stream to end the watch.
+        What a read of this Store, begun after this call, does not show yet is told; so watch first,
+        then read. Once such a read or a `sync` is answered, the watch stands. The watched node need
+        not exist. Close the stream to end the watch.
+
+        After a lost connection RESYNC tells, with the watched path, that changes may be missing.
         """
 
     @abstractmethod

@@ -188,7 +188,7 @@ class Broker:
         return ZooKeeperStore(
             config.zookeeper_connect,
             session_timeout=config.zookeeper_session_timeout_ms / 1000,
-            connect_timeout=config.zookeeper_connection_timeout_ms / 1000,
+            start_timeout=config.zookeeper_connection_timeout_ms / 1000,
         )
 
     def _make_controller(self, store: Store) -> Controller:

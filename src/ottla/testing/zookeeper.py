@@ -1,0 +1,342 @@
+"""A ZooKeeper server in a process of its own, from the jars that PySpark brings along.
+
+    with ZooKeeperProcess(tmp_path / "zookeeper") as zookeeper:
+        store = ZooKeeperStore(f"{zookeeper.address}/some-cluster")
+
+It is a real ZooKeeper, up in about a second, for tests and for clusters on one machine. Its port and
+its data stay over `stop`, `kill` and `start`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from ottla.testing.broker_process import free_port
+
+START_TIMEOUT: Final = 30.0
+STOP_TIMEOUT: Final = 10.0
+# How long one look at the server takes while it comes up; the socket is asked again at once when it
+# is refused, so this is the time between two looks.
+_LOOK_INTERVAL: Final = 0.02
+
+# What a server needs of PySpark's jars; with all of them on the class path it would start slower.
+_JARS: Final = (
+    "zookeeper",
+    "zookeeper-jute",
+    "slf4j-api",
+    "log4j-api",
+    "log4j-core",
+    "log4j-slf4j2-impl",
+    "metrics-core",
+    "snappy-java",
+)
+_SECURE_JARS: Final = ("netty-*", "commons-io", "commons-lang3")
+
+_LOGGING: Final = """\
+status = error
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{ISO8601}} %-5p %c{{1}} - %m%n%ex{{5}}
+rootLogger.level = warn
+rootLogger.appenderRefs = file
+rootLogger.appenderRef.file.ref = file
+"""
+
+
+class ZooKeeperMissing(RuntimeError):
+    """No ZooKeeper can be started here; the message says what to install."""
+
+
+class ZooKeeperDied(RuntimeError):
+    """The server ended, or never answered; the message ends with what it logged last."""
+
+
+def server_class_path(*, secure: bool = False) -> str:
+    """The jars of a ZooKeeper server; ZooKeeperMissing without PySpark."""
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise ZooKeeperMissing(
+            "there is no ZooKeeper here to start: `pip install 'ottla[spark]'`, which brings one, "
+            "or name one that runs with --zookeeper host:port/path"
+        )
+    folder = Path(found.origin).parent / "jars"
+    jars: list[Path] = []
+    for name in (*_JARS, *(_SECURE_JARS if secure else ())):
+        matching = sorted(folder.glob(f"{name}-[0-9]*.jar" if "*" not in name else f"{name}.jar"))
+        if not matching and "*" not in name and name not in _SECURE_JARS:
+            raise ZooKeeperMissing(f"PySpark's jars in {folder} lack {name}, which ZooKeeper needs")
+        jars += matching
+    return ":".join(map(str, jars))
+
+
+def four_letter_word(host: str, port: int, word: bytes, timeout: float = 2.0) -> str | None:
+    """What a server answers to `ruok`, `srvr` or the like; None if nothing."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout) as connection:
+            connection.sendall(word)
+            told = b""
+            while chunk := connection.recv(65536):
+                told += chunk
+    except OSError:
+        return None
+    return told.decode(errors="replace")
+
+
+def server_mode(host: str, port: int, timeout: float = 2.0) -> str | None:
+    """standalone, leader or follower; None for a server that does not serve now."""
+    for line in (four_letter_word(host, port, b"srvr", timeout) or "").splitlines():
+        name, _, value = line.partition(": ")
+        if name == "Mode":
+            return value
+    return None
+
+
+class ZooKeeperProcess:
+    """One server as a child process. Everything it writes is in `folder`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
+        secure: bool = False,
+    ) -> None:
+        """`settings` are lines of zoo.cfg. With `secure` it has the jars for TLS and SASL."""
+        self.folder = folder
+        self.host = host
+        self.port = port if port is not None else free_port(host)
+        self.settings = dict(settings or {})
+        self.java_options = list(java_options)
+        self.secure = secure
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "zookeeper.log"
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        if self.process is None:
+            raise ZooKeeperDied("the ZooKeeper was never started")
+        return self.process.pid
+
+    def spawn(self) -> None:
+        """Starts the process and does not wait for it."""
+        from ottla.pipeline.spark.java import JavaMissing, java_home
+
+        if self.running:
+            raise RuntimeError(f"the ZooKeeper on {self.address} runs already")
+        class_path = server_class_path(secure=self.secure)
+        try:
+            java = java_home() / "bin" / "java"
+        except JavaMissing as error:
+            raise ZooKeeperMissing(
+                str(error).replace("Spark needs", "the ZooKeeper of PySpark needs")
+            ) from None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._write_files()
+        command = [
+            str(java),
+            "-Xmx64m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData",
+            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+            "-Dzookeeper.admin.enableServer=false",
+            *self.java_options,
+            "-cp",
+            class_path,
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            str(self.folder / "zoo.cfg"),
+        ]
+        environment = {**os.environ}
+        environment.pop("JAVA_TOOL_OPTIONS", None)
+        with (self.folder / "zookeeper.out").open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def _write_files(self) -> None:
+        settings = {
+            "dataDir": str(self.folder / "data"),
+            "clientPort": str(self.port),
+            "clientPortAddress": self.host,
+            "tickTime": "500",  # sessions from 1 s to 60 s
+            "minSessionTimeout": "1000",
+            "maxSessionTimeout": "60000",
+            "maxClientCnxns": "0",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+            "autopurge.snapRetainCount": "3",
+            "autopurge.purgeInterval": "1",
+            **self.settings,
+        }
+        lines = [f"{name}={value}\n" for name, value in settings.items()]
+        (self.folder / "data").mkdir(exist_ok=True)
+        (self.folder / "zoo.cfg").write_text("".join(lines))
+        (self.folder / "log4j2.properties").write_text(_LOGGING.format(log=self.log_path))
+
+    def start(self, timeout: float = START_TIMEOUT) -> ZooKeeperProcess:
+        """Starts the process and returns once it serves."""
+        self.spawn()
+        self.wait_until_ready(timeout)
+        return self
+
+    def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
+        deadline = time.monotonic() + timeout
+        while server_mode(self.host, self.port) is None:
+            process = self.process
+            if process is None or process.poll() is not None:
+                raise ZooKeeperDied(self._story("ended before it answered"))
+            if time.monotonic() > deadline:
+                self.kill()
+                raise ZooKeeperDied(self._story(f"did not serve within {timeout:.0f} s"))
+            # Until the next look, or its end.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK_INTERVAL)
+        if not self.running:
+            raise ZooKeeperDied(self._story("ended, and something else answers on its port"))
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+        """Asks it to stop (SIGTERM); one that hangs is killed."""
+        if self.process is None:
+            return
+        self.signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """Ends it as a crash would (SIGKILL)."""
+        if self.process is not None:
+            self.signal(signal.SIGKILL)
+            self.process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def _story(self, what: str) -> str:
+        status = None if self.process is None else self.process.poll()
+        lines: list[str] = []
+        for path in (self.folder / "zookeeper.out", self.log_path):
+            with contextlib.suppress(FileNotFoundError):
+                lines += path.read_text(errors="replace").splitlines()[-20:]
+        tail = "\n".join(lines)
+        return f"the ZooKeeper on {self.address} {what} (exit status {status}); it logged:\n{tail}"
+
+    def __enter__(self) -> ZooKeeperProcess:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class ZooKeeperEnsemble:
+    """Several servers that elect a leader among them."""
+
+    def __init__(self, folder: Path, size: int = 3) -> None:
+        host = "127.0.0.1"
+        ports = _free_ports(host, size * 3)
+        members = {
+            f"server.{number + 1}": f"{host}:{ports[size + number]}:{ports[2 * size + number]}"
+            for number in range(size)
+        }
+        timing = {"initLimit": "20", "syncLimit": "4"}
+        self.servers = [
+            ZooKeeperProcess(
+                folder / f"zookeeper-{number + 1}",
+                host=host,
+                port=ports[number],
+                settings={**timing, **members},
+            )
+            for number in range(size)
+        ]
+
+    @property
+    def address(self) -> str:
+        return ",".join(server.address for server in self.servers)
+
+    def start(self, timeout: float = START_TIMEOUT) -> ZooKeeperEnsemble:
+        """Starts those that do not run, and returns once all serve."""
+        for number, server in enumerate(self.servers, start=1):
+            if not server.running:
+                (server.folder / "data").mkdir(parents=True, exist_ok=True)
+                (server.folder / "data" / "myid").write_text(f"{number}\n")
+                server.spawn()
+        for server in self.servers:
+            server.wait_until_ready(timeout)
+        return self
+
+    def leader(self) -> ZooKeeperProcess | None:
+        """The server that leads now."""
+        for server in self.servers:
+            if server.running and server_mode(server.host, server.port) == "leader":
+                return server
+        return None
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.signal(signal.SIGTERM)
+        for server in self.servers:
+            server.stop()
+
+    def kill(self, servers: Iterable[ZooKeeperProcess]) -> None:
+        for server in servers:
+            server.kill()
+
+    def __enter__(self) -> ZooKeeperEnsemble:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _free_ports(host: str, count: int) -> list[int]:
+    """Ports that nothing listens on now, all different."""
+    with contextlib.ExitStack() as held:
+        ports: list[int] = []
+        for _ in range(count):
+            probe = held.enter_context(socket.socket())
+            probe.bind((host, 0))
+            ports.append(probe.getsockname()[1])
+        return ports
