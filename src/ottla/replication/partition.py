@@ -21,22 +21,28 @@ The high watermark is the offset below which every member of the in-sync set has
 the larger set while a change of the set is not confirmed, and it stands still while the set is smaller
 than `min.insync.replicas`: so what is below it is on that many brokers.
 
+When an append may be acknowledged:
+- committed (acks=all): every in-sync replica has it, and it is flushed;
+- flushed (acks=1): it is on disk, if it is one of those that `flush.messages` asks to be. An append
+  that does not reach that number is flushed in the background and counts as flushed at once.
+
 No socket, no file but the log's, no clock: times are given in milliseconds of a monotonic clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum, auto
-from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.replication.waiters import OffsetWaiter, OffsetWaiters, Reached
+from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline
 from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
     from ottla.cluster.metadata import Partition as PartitionState
+    from ottla.record.batch import HeaderFields
     from ottla.storage.append import Append
     from ottla.storage.log import Log
 
@@ -44,8 +50,9 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 UNKNOWN = -1
 
-# Told None when what it waits for is committed, or why it never will be as far as this broker knows.
-Committed = Callable[[ErrorCode | None], None]
+# What is told of an append: base offset, append time (-1: the producer's times count), where the log
+# starts, the offset after its last record, and whether it is committed and flushed already.
+Appended: TypeAlias = tuple[int, int, int, int, bool]
 
 
 class Role(Enum):
@@ -117,13 +124,14 @@ class Partition:
 
     __slots__ = (
         "_alone",
+        "_awaiting_commit",
+        "_awaiting_flush",
         "_broken",
-        "_commit_order",
-        "_commits",
         "_log",
         "_owner",
         "_uncommitted_bytes",
         "broker_id",
+        "config",
         "epoch_start_offset",
         "followers",
         "index",
@@ -134,12 +142,13 @@ class Partition:
         "leader",
         "leader_epoch",
         "partition_epoch",
-        "plain",
         "replica_waiters",
         "replicas",
         "role",
+        "takes_any_batch",
         "topic",
         "topic_id",
+        "under_min_isr",
         "waiters",
         "wanted_isr",
     )
@@ -167,9 +176,14 @@ class Partition:
         self.internal = False
         # Made in this life of the broker: there is no older log of it.
         self.is_new = False
-        # Nothing about an append to this partition needs a closer look: led here, batches kept as
-        # producers compressed them. The server keeps it up to date.
-        self.plain = False
+        # Led here, and whatever a producer may send is stored as it came: open to clients, batches
+        # kept as they were compressed, no record looked at. The server keeps it up to date.
+        self.takes_any_batch = False
+        # Fewer replicas in sync than `min.insync.replicas` asks for.
+        self.under_min_isr = False
+        self.config = LogConfig()
+        self._awaiting_commit = OffsetWaiters()
+        self._awaiting_flush = OffsetWaiters()
         self._owner = owner
         # Opened on first use: of thousands of partitions most are asleep.
         self._log: Log | None = None
@@ -188,9 +202,6 @@ class Partition:
         self.wanted_isr: dict[int, int] | None = None
         # This replica is the whole in-sync set: what it has is committed.
         self._alone = False
-        # (offset to be committed, order of arrival, whom to tell), the lowest first.
-        self._commits: list[tuple[int, int, Committed]] = []
-        self._commit_order = 0
         self._uncommitted_bytes = 0
         self.update(state, now_ms)
 
@@ -230,7 +241,7 @@ class Partition:
             self._owner.role_changed(self)
 
     def _begin_term(self, now_ms: int) -> None:
-        self._fail_commits(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.followers = {}
         self.epoch_start_offset = UNKNOWN
         self._uncommitted_bytes = 0
@@ -245,21 +256,24 @@ class Partition:
         self.followers = {each: self.followers.get(each) or Follower(now_ms) for each in others}
 
     def _settle(self) -> None:
+        # A topic with fewer replicas than it wants in sync is content with those it has, as in Kafka.
+        wanted = min(self.config.min_insync_replicas, len(self.replicas))
+        self.under_min_isr = len(self.isr) < wanted
         self._alone = (
             self.role is Role.LEADER
             and self.isr == (self.broker_id,)
             and self.wanted_isr is None
-            and (len(self.replicas) == 1 or not self.is_under_min_isr)
+            and not self.under_min_isr
         )
 
     def removed(self) -> None:
         """The topic was deleted, or the replica was taken away from here."""
         self.role = Role.ABSENT
         self._alone = False
-        self.plain = False
+        self.takes_any_batch = False
         self.followers = {}
         self.wanted_isr = None
-        self._fail_commits(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wake()
 
     # The log ------------------------------------------------------------------------------------
@@ -294,101 +308,144 @@ class Partition:
         """Whether the disk under the log is known to have failed."""
         return self._broken or (self._log is not None and self._log.offline is not None)
 
-    def configured(self) -> None:
-        """The topic's settings changed."""
+    def configure(self, config: LogConfig) -> None:
+        """The topic's settings are these from now on."""
+        self.config = config
         self._settle()
-        if self.role is Role.LEADER and self._log is not None:
-            self.advance()
+        log = self._log
+        if log is not None:
+            log.config = config
+            if self.role is Role.LEADER:
+                self.advance()
+            self._release_waiters(log)
 
     # As leader: appending -----------------------------------------------------------------------
-
-    @property
-    def is_leader(self) -> bool:
-        return self.role is Role.LEADER
-
-    @property
-    def min_isr(self) -> int:
-        """In-sync replicas without which nothing is committed. A topic with fewer replicas than it
-        wants in sync is content with those it has, as in Kafka."""
-        log = self._log or self.log
-        return min(log.config.min_insync_replicas, len(self.replicas))
-
-    @property
-    def is_under_min_isr(self) -> bool:
-        return self._log is not None and len(self.isr) < self.min_isr
-
-    def append(
-        self, buffer: bytearray | memoryview, now_ms: int, origin: Origin = Origin.CLIENT
-    ) -> Append:
-        """Append batches; they are committed when every in-sync replica has them."""
-        self.check_leader()
-        log = self._log or self.log
-        appended = log.append(buffer, self.leader_epoch, now_ms, origin)
-        self.grew(appended.size)
-        return appended
-
-    def append_simple(self, batch: memoryview, now_ms: int) -> tuple[int, int, int] | None:
-        """The base offset, -1 (no append time: the producer's times count), and where the log starts.
-        None if `append` should have a look at it: see Log.append_simple."""
-        log = self._log
-        if log is None:
-            return None
-        base_offset = log.append_simple(batch, self.leader_epoch, now_ms)
-        if base_offset < 0:
-            return None
-        self.grew(len(batch))
-        return base_offset, -1, log.log_start_offset
 
     def check_leader(self) -> None:
         """ProtocolError unless this broker leads."""
         if self.role is not Role.LEADER:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def committed(self, appended: Append) -> None:
-        """What `append` does after a write that was done in steps elsewhere (a lane)."""
-        self.grew(appended.size)
+    def append(
+        self,
+        buffer: bytearray | memoryview,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        checked: HeaderFields | None = None,
+    ) -> Appended:
+        """Append batches at once. `checked`: the header, if the buffer is a memoryview of one batch
+        that has passed `check_produced`."""
+        if self.role is not Role.LEADER:
+            self.check_leader()
+        log = self._log or self.log
+        if checked is not None:
+            assert type(buffer) is memoryview
+            base_offset = log.append_simple(buffer, checked, self.leader_epoch, now_ms)
+            if base_offset >= 0:
+                self._grew(log, len(buffer))
+                end_offset = log.log_end_offset
+                return (
+                    base_offset,
+                    -1,
+                    log.log_start_offset,
+                    end_offset,
+                    end_offset <= log.high_watermark and end_offset < log.flush_at_offset,
+                )
+        append = log.append(buffer, self.leader_epoch, now_ms, origin, checked)
+        return self._appended(log, append)
 
-    def grew(self, size: int) -> None:
-        """The log here has so many more bytes at its end."""
+    def prepare(self, buffer: bytearray | memoryview, now_ms: int, origin: Origin) -> Append:
+        """The first of the steps of an append whose write is done elsewhere (a lane): see
+        Log.prepare. The last is `commit`."""
+        self.check_leader()
+        return self.log.prepare(buffer, self.leader_epoch, now_ms, origin)
+
+    def commit(self, append: Append) -> Appended:
+        """Make an append that was written part of the log; of a duplicate, its original is told."""
+        log = self.log
+        if not append.duplicate:
+            log.commit(append)
+        return self._appended(log, append)
+
+    def _appended(self, log: Log, append: Append) -> Appended:
+        if not append.duplicate:
+            self._grew(log, append.size)
+        return (
+            append.base_offset,
+            append.log_append_time,
+            append.log_start_offset,
+            append.last_offset + 1,
+            self.is_committed(append.last_offset + 1),
+        )
+
+    def _grew(self, log: Log, size: int) -> None:
+        """The log has so many more bytes at its end."""
         if self._alone:
-            log = self._log
-            assert log is not None
             log.advance_high_watermark(log.log_end_offset)
-            if self._commits:
-                self._tell_committed(log.high_watermark)
+            if self._awaiting_commit.waiting:
+                self._release_waiters(log)
             if self.waiters:
                 self._owner.advanced(self, size)
-        elif self.role is Role.LEADER:
+        else:
             self._uncommitted_bytes += size
-            if self.replica_waiters:
-                self._owner.appended(self, size)
+        if self.replica_waiters:
+            self._owner.appended(self, size)
 
     # As leader: what is committed ---------------------------------------------------------------
 
-    def is_committed(self, offset: int) -> bool:
-        """Whether everything below `offset` is on all in-sync replicas."""
-        return self._log is not None and self._log.high_watermark >= offset
+    def is_replicated(self, end_offset: int) -> bool:
+        """Whether every in-sync replica has what is below `end_offset`."""
+        return end_offset <= (self._log or self.log).high_watermark
 
-    def when_committed(self, offset: int, told: Committed) -> None:
-        """Have `told` called, at once or later, when everything below `offset` is committed, or when
-        it is clear that this leader will not see that."""
+    def is_flushed(self, end_offset: int) -> bool:
+        """Whether what is below `end_offset` has been synced as far as `flush.messages` asks for."""
+        return end_offset < (self._log or self.log).flush_at_offset
+
+    def is_committed(self, end_offset: int) -> bool:
+        """Whether an append with acks=all that ends at `end_offset` may be acknowledged."""
+        log = self._log or self.log
+        return end_offset <= log.high_watermark and end_offset < log.flush_at_offset
+
+    def when_committed(self, end_offset: int, reached: Reached) -> OffsetWaiter:
+        """Have `reached` called once `is_committed(end_offset)`, or can no longer become so."""
+        return self._awaiting_commit.add(end_offset, reached)
+
+    def when_flushed(self, end_offset: int, reached: Reached) -> OffsetWaiter:
+        """The same for `is_flushed(end_offset)`."""
+        return self._awaiting_flush.add(end_offset, reached)
+
+    def once_committed(self, end_offset: int, reached: Reached) -> None:
+        """As `when_committed`, and at once if there is nothing to wait for."""
         if self.role is not Role.LEADER:
-            told(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif self.is_committed(offset):
-            told(None)
+            reached(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.is_committed(end_offset):
+            reached(ErrorCode.NONE)
         else:
-            self._commit_order += 1
-            heappush(self._commits, (offset, self._commit_order, told))
+            self.when_committed(end_offset, reached)
 
-    def _tell_committed(self, high_watermark: int) -> None:
-        commits = self._commits
-        while commits and commits[0][0] <= high_watermark:
-            heappop(commits)[2](None)
+    def stop_waiting(self, waiter: OffsetWaiter) -> None:
+        """Whoever waits has lost patience and is not called."""
+        self._awaiting_commit.remove(waiter)
+        self._awaiting_flush.remove(waiter)
 
-    def _fail_commits(self, code: ErrorCode) -> None:
-        commits, self._commits = self._commits, []
-        for _, _, told in sorted(commits, key=lambda each: each[:2]):
-            told(code)
+    def flushed(self) -> None:
+        """A flush of the log came to its end."""
+        if self._log is not None:
+            self._release_waiters(self._log)
+
+    def fail_waiters(self, code: ErrorCode) -> None:
+        """Nobody will commit here what is waited for: another broker leads, the topic is deleted, or
+        the disk failed."""
+        self._awaiting_commit.fail(code)
+        self._awaiting_flush.fail(code)
+
+    def _release_waiters(self, log: Log) -> None:
+        if log.offline is not None:
+            self.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+            return
+        flushed = log.flush_at_offset - 1
+        self._awaiting_flush.advance(flushed)
+        self._awaiting_commit.advance(min(log.high_watermark, flushed))
 
     def advance(self) -> None:
         """Move the high watermark to where the in-sync replicas are."""
@@ -397,7 +454,7 @@ class Partition:
             return
         end = log.log_end_offset
         if not self._alone:
-            if self.is_under_min_isr:
+            if self.under_min_isr:
                 return
             members = set(self.isr)
             if self.wanted_isr is not None:
@@ -409,8 +466,8 @@ class Partition:
         if end <= log.high_watermark:
             return
         log.advance_high_watermark(end)
-        if self._commits:
-            self._tell_committed(log.high_watermark)
+        if self._awaiting_commit.waiting:
+            self._release_waiters(log)
         size, self._uncommitted_bytes = self._uncommitted_bytes, 0
         if self.waiters:
             self._owner.advanced(self, max(size, 1))

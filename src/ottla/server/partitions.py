@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.replication.partition import Partition, Role
+from ottla.server.disk.workers import looks_at_records
 from ottla.storage.errors import TopicIdMismatch
 
 if TYPE_CHECKING:
@@ -118,16 +119,19 @@ class Partitions:
         """Bring what depends on a topic's configuration up to date."""
         config = self._config_of(name)
         for partition in self.by_name.get(name, ()):
-            opened = partition.opened
-            if opened is not None:
-                opened.config = config
-                partition.configured()
-            partition.plain = (
+            partition.configure(config)
+            partition.takes_any_batch = (
                 partition.role is Role.LEADER
-                and config.compression_type == "producer"
-                and not config.compacts
                 and not partition.internal
+                and config.compression_type == "producer"
+                and not looks_at_records(config)
             )
+
+    def flushed(self, flushed: Log) -> None:
+        """A flush of a log came to its end: appends that it covers may be acknowledged."""
+        partition = self.get(flushed.topic, flushed.partition)
+        if partition is not None and partition.opened is flushed:
+            partition.flushed()
 
     def load(self, partition: Partition) -> Log:
         topic, index = partition.topic, partition.index

@@ -78,6 +78,8 @@ log = logging.getLogger("ottla.cluster.zookeeper")
 SESSION_TIMEOUT: Final = 6.0
 START_TIMEOUT: Final = 15.0
 LARGEST_REQUEST: Final = 1_000_000
+# Half a MiB at most, so that a multi never meets the limit of a server.
+LARGEST_MULTI: Final = 400 << 10
 # Requests that kazoo has at one time. Each costs it a byte in a socket pair's buffer, and a full
 # buffer would block the loop.
 _WINDOW: Final = 64

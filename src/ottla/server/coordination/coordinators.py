@@ -403,17 +403,17 @@ class Coordinators(Generic[S]):
 
         timer = self._loop.call_later(seconds, late)
 
-        def settled(code: ErrorCode | None) -> None:
+        def settled(code: ErrorCode) -> None:
             timer.cancel()
             for each in waiting:
-                if code is not None or self._held.get(held.partition.index) is not held:
+                if code or self._held.get(held.partition.index) is not held:
                     self._refuse_answers(each, ErrorCode.NOT_COORDINATOR)
                     continue
                 self._answer(each)
                 if each.then is not None:
                     self._run(held, each.then())
 
-        held.partition.when_committed(held.partition.log.log_end_offset, settled)
+        held.partition.once_committed(held.partition.log.log_end_offset, settled)
 
     def _append_gathered(self, held: _Held[S]) -> None:
         """One append for all that was gathered. It succeeds or fails for all of them, unless only
@@ -456,9 +456,9 @@ class Coordinators(Generic[S]):
         )
         partition = held.partition
         try:
-            if len(partition.isr) < partition.min_isr:
+            if partition.under_min_isr:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
-            appended = partition.append(bytearray(batch), wall, Origin.COORDINATOR)
+            offset, *_ = partition.append(bytearray(batch), wall, Origin.COORDINATOR)
         except ProtocolError:
             return ErrorCode.NOT_COORDINATOR
         except RecordTooLarge:
@@ -466,7 +466,6 @@ class Coordinators(Generic[S]):
         except (StorageError, InvalidBatch) as error:
             log.error("coordinator's append failed: %s-%d %s", self.topic, partition.index, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        offset = appended.base_offset
         replay = held.shard.replay
         for key, value in records:
             replay(Replayed(key, value, offset, wall, producer_id, producer_epoch))

@@ -34,10 +34,9 @@ from ottla.wire.errors import WireError
 if TYPE_CHECKING:
     from ottla.coordinator.transactions.ending import Ending
     from ottla.coordinator.transactions.transaction import TopicPartition
-    from ottla.replication.partition import Partition
+    from ottla.replication.partition import Appended, Partition
     from ottla.server.broker import Broker
     from ottla.server.disk.lanes import Batches
-    from ottla.storage.append import Append
 
 log = logging.getLogger("ottla.markers")
 
@@ -81,7 +80,7 @@ def append_marker(
         check()
         return batch
 
-    def finished(result: Append | Exception) -> None:
+    def finished(result: Appended | Exception) -> None:
         if isinstance(result, Exception):
             done(result)
             return
@@ -89,10 +88,11 @@ def append_marker(
             broker.groups.marker_written(
                 target.index, marker.producer_id, marker.epoch, marker.committed
             )
-        target.when_committed(result.last_offset + 1, committed)
+        _, _, _, end_offset, _ = result
+        target.once_committed(end_offset, committed)
 
-    def committed(code: ErrorCode | None) -> None:
-        done(None if code is None else ProtocolError(code))
+    def committed(code: ErrorCode) -> None:
+        done(ProtocolError(code) if code else None)
 
     now = time.time_ns() // 1_000_000
     batch = bytearray(
@@ -111,7 +111,7 @@ def append_marker(
             lanes.append(target, batch, finished, checked, Origin.COORDINATOR)
             return
         check()
-        result: Append | Exception = target.append(batch, now, Origin.COORDINATOR)
+        result: Appended | Exception = target.append(batch, now, Origin.COORDINATOR)
     except (StorageError, InvalidBatch, ProtocolError) as error:
         result = error
     finished(result)
