@@ -50,6 +50,7 @@ from ottla.server.network.connection import Connection
 from ottla.server.network.reactor import Limits, Reactor
 from ottla.server.partitions import Partitions
 from ottla.server.replication.changes import Changes, is_forwarded
+from ottla.server.replication.liveness import Liveness
 from ottla.server.replication.peers import Peers
 from ottla.server.replication.replicas import Replicas
 from ottla.server.sessions import Sessions
@@ -146,6 +147,7 @@ class Broker:
         self.peers = Peers(self.id, lambda: self.config.inter_broker_listener, lambda: self.image)
         self.changes = Changes(self)
         self.replicas = Replicas(self)
+        self.liveness = Liveness(self)
         self.metadata = ImageView(lambda: self.image)
         self.producer_ids = ProducerIds(self.changes.allocate_producer_ids)
         self.markers = Markers(self)
@@ -344,6 +346,8 @@ class Broker:
         self.membership.follower.subscribe(self._changed)
         self.is_serving = True
         self.replicas.start()
+        self.membership.on_office = self.liveness.follow
+        self.liveness.follow()
         # What was decided before a crash is ended now, not when somebody asks.
         self.groups.load_all()
         self.transactions.load_all()
@@ -463,6 +467,8 @@ class Broker:
         if delta.deleted or created:
             has_new = bool(delta.created)
             self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))
+        if delta.brokers or old.controller_id != new.controller_id:
+            self.liveness.follow()
         if old.brokers.get(self.id) != new.brokers.get(self.id):
             # Taken in, or fenced: whom to follow depends on it.
             for held in self.partitions:
@@ -573,6 +579,7 @@ class Broker:
             connection.pause()
         for fetch in list(self.waiting_fetches):
             fetch.conclude()
+        self.liveness.stop()
         self.replicas.stop()
         self.is_stuck = not await self.lanes.drained(APPEND_SECONDS)
         await self.reactor.drained(DRAIN_SECONDS)

@@ -147,7 +147,7 @@ class Lane:
                     if transform is not None:
                         batches = await transform(batches)
                     result: Appended | Exception = await self._append(batches, origin)
-                except (StorageError, ValueError, OSError) as error:
+                except (StorageError, ProtocolError, ValueError, OSError) as error:
                     result = error
                 except Exception as error:
                     # Our mistake. This append fails, those after it are done all the same.

@@ -1,0 +1,124 @@
+"""Noticing at once that a broker's process has ended, before its session with the store times out.
+
+A process that is killed loses its sockets: whoever is connected to it hears of it, and its port refuses
+new connections. That is certain enough to act on. The controller holds a connection to every broker,
+the others hold one to the controller's broker:
+
+- the controller fences a broker whose port refuses it: deletes its registration and elects leaders;
+- another broker stands against a controller whose port refuses it.
+
+Anything less (silence, a connection that ends while the port is open) says nothing, and the session's
+time-out decides. If the process is alive all the same, say with its port closed, its epoch is fenced by
+then: it can change nothing, and followers have other leaders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ottla.cluster import layout
+from ottla.cluster.store import StoreError
+
+if TYPE_CHECKING:
+    from ottla.cluster.metadata import Broker as Peer
+    from ottla.cluster.metadata import Endpoint
+    from ottla.cluster.store import Node
+    from ottla.server.broker import Broker
+
+log = logging.getLogger("ottla.liveness")
+
+# How long one attempt to connect may take, and the pause after one that neither came about nor was
+# refused.
+_CONNECT_SECONDS = 2.0
+_PAUSE_SECONDS = 0.5
+
+
+class Liveness:
+    """Watches over the processes of other brokers. Belongs to the broker's loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._watches: dict[int, tuple[Peer, asyncio.Task[None]]] = {}
+
+    def follow(self) -> None:
+        """The image or the office changed: watch those who are to be watched now."""
+        broker = self._broker
+        image = broker.image
+        if broker.membership.controller is not None:
+            wanted = {each.id: each for each in image.brokers.values() if each.id != broker.id}
+        else:
+            holder = image.brokers.get(image.controller_id)
+            wanted = {} if holder is None or holder.id == broker.id else {holder.id: holder}
+        for broker_id, (peer, task) in list(self._watches.items()):
+            if wanted.get(broker_id) != peer:
+                task.cancel()
+                del self._watches[broker_id]
+        for broker_id, peer in wanted.items():
+            if broker_id not in self._watches:
+                work = self._watch(peer)
+                self._watches[broker_id] = peer, broker.spawn(work, f"watch of broker {broker_id}")
+
+    def stop(self) -> None:
+        for _, task in self._watches.values():
+            task.cancel()
+        self._watches.clear()
+
+    async def _watch(self, peer: Peer) -> None:
+        endpoint = peer.endpoint(self._broker.config.inter_broker_listener)
+        if endpoint is None:
+            return
+        while True:
+            holder = await self._office_of(peer)
+            try:
+                await _until_ended(endpoint)
+            except ConnectionRefusedError:
+                log.warning("broker %d refuses connections: its process has ended", peer.id)
+                await self._is_dead(peer, holder)
+                await asyncio.sleep(_PAUSE_SECONDS)
+            except (OSError, TimeoutError):
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _office_of(self, peer: Peer) -> Node | None:
+        """The controller's node, if it is that broker's; read before its port is tried."""
+        if self._broker.membership.controller is not None:
+            return None
+        try:
+            node = await self._broker.membership.store.get(layout.CONTROLLER)
+        except StoreError:
+            return None
+        return node if layout.decode_controller(node) == peer.id else None
+
+    async def _is_dead(self, peer: Peer, holder: Node | None) -> None:
+        membership = self._broker.membership
+        controller = membership.controller
+        try:
+            if controller is not None:
+                await controller.fence_broker(peer.id, peer.epoch)
+            elif holder is not None:
+                membership.replace_controller(holder)
+        except StoreError as error:
+            log.warning("broker %d could not be fenced: %s", peer.id, error)
+
+
+class _Ended(asyncio.Protocol):
+    """Hears of the end of a connection over which nothing is said."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+async def _until_ended(endpoint: Endpoint) -> None:
+    """Connects, and returns when that connection has ended. OSError if it does not come about."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(_CONNECT_SECONDS):
+        transport, protocol = await loop.create_connection(_Ended, endpoint.host, endpoint.port)
+    try:
+        await protocol.ended
+    finally:
+        transport.close()
