@@ -46,6 +46,7 @@ from ottla.server.disk.reads import Reads
 from ottla.server.disk.workers import Workers
 from ottla.server.network.connection import Connection
 from ottla.server.network.reactor import Limits, Reactor
+from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.partitions import Partitions
 from ottla.server.sessions import Sessions
 from ottla.server.upkeep import strays
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.broker")
 
 T = TypeVar("T")
+limited_log = LimitedLog(log)
 
 # Threads of each kind for system calls that may block: fsync and unlink; cold reads; writes to a
 # slow disk.
@@ -166,7 +168,9 @@ class Broker:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("background work failed: %s", task.get_name(), exc_info=task.exception())
+            limited_log.error(
+                "background work failed: %s", task.get_name(), exc_info=task.exception()
+            )
 
     def nodes_for(self, listener: str) -> Iterator[tuple[Node, str, int]]:
         """The brokers with the address each advertises to clients of a listener."""
@@ -263,7 +267,7 @@ class Broker:
             )
             connection.answer(frame_response(refusal, 0, correlation_id))
             return
-        log.warning(
+        limited_log.warning(
             "unsupported request: key=%d version=%d peer=%s client=%r",
             key, version, connection.address, connection.client_id,
         )  # fmt: skip

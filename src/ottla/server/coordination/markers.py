@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import InvalidBatch
 from ottla.server.coordination.internal_topics import OFFSETS
+from ottla.server.observability.limited_log import LimitedLog
 from ottla.storage.errors import InvalidProducerEpoch, StorageError, UnknownLog
 from ottla.storage.producer_state import Origin
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ottla.storage.append import Append
 
 log = logging.getLogger("ottla.markers")
+limited_log = LimitedLog(log)
 
 # Markers written before the loop gets its turn.
 AT_ONCE = 100
@@ -183,13 +185,13 @@ class _Ending:
     def _written(self, topic: str, index: int, error: Exception | None) -> None:
         if isinstance(error, InvalidProducerEpoch):
             # A newer epoch is there, so an earlier try came through and the producer went on.
-            log.info(
+            limited_log.info(
                 "marker not needed: topic=%s partition=%d id=%s %s",
                 topic, index, self.ending.transactional_id, error,
             )  # fmt: skip
         elif error is not None and not isinstance(error, UnknownLog):
             if (topic, index) not in self._waits:
-                log.warning(
+                limited_log.warning(
                     "marker not written, will be tried again: topic=%s partition=%d id=%s %s",
                     topic, index, self.ending.transactional_id, error,
                 )  # fmt: skip

@@ -33,6 +33,7 @@ from ottla.server.observability.timings import TIMED_ONE_IN
 
 if TYPE_CHECKING:
     from ottla.server.api import Api
+from ottla.server.observability.limited_log import LimitedLog
     from ottla.server.network.reactor import Listener, Reactor
 
 log = logging.getLogger("ottla.connection")
@@ -40,6 +41,7 @@ log = logging.getLogger("ottla.connection")
 # api key, api version, correlation id, length of the client id: every request header begins so.
 _HEADER = struct.Struct(">ihhih")
 _read_header = _HEADER.unpack_from
+limited_log = LimitedLog(log)
 _HEADER_SIZE = _HEADER.size
 _read_length = struct.Struct(">i").unpack_from
 

@@ -16,8 +16,10 @@ from mmap import mmap
 
 from ottla.server.api import Api
 from ottla.server.network.connection import EAGER_BYTES, SPARE_BYTES, Buffer, Connection
+from ottla.server.network.platform import HAS_MREMAP
+from ottla.server.observability.limited_log import LimitedLog
 
-log = logging.getLogger("ottla.reactor")
+log = LimitedLog(logging.getLogger("ottla.reactor"))
 
 SCRATCH_BYTES = 512 << 10
 _ACCEPTS_IN_A_ROW = 64
