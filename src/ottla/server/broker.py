@@ -13,7 +13,6 @@ import logging
 import os
 import uuid
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,6 +42,7 @@ from ottla.server.coordination.producer_ids import ProducerIds
 from ottla.server.delayed import Wakeups
 from ottla.server.disk.lanes import Lanes
 from ottla.server.disk.reads import Reads
+from ottla.server.disk.threads import started_threads
 from ottla.server.disk.workers import Workers
 from ottla.server.network.connection import Connection
 from ottla.server.network.reactor import Limits, Reactor
@@ -106,10 +106,10 @@ class Broker:
         self.config = config
         self.id = config.node_id
         self.loop = asyncio.get_running_loop()
-        self.threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-blocking")
-        # Of their own, so that neither waits behind the other or behind a round of flushes.
-        self.write_threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-write")
-        self.read_threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-read")
+        self.threads = started_threads(BLOCKING_THREADS, "ottla-blocking")
+        # Separate pools, so that neither waits for the other or for a round of flushes.
+        self.write_threads = started_threads(BLOCKING_THREADS, "ottla-write")
+        self.read_threads = started_threads(BLOCKING_THREADS, "ottla-read")
         self.wakeups = Wakeups(self.loop)
         self.lanes = Lanes(self.loop, self.write_threads)
         self.reads = Reads(self.loop, self.read_threads)
