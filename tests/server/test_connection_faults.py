@@ -261,11 +261,11 @@ def test_small_requests_pass_while_memory_is_short(
     broker.until(lambda b: b.reactor.partial_bytes == 0)
 
 
-def test_a_silent_favourite_gives_way(
+def test_a_silent_preferred_connection_is_closed(
     start_broker: Callable[..., BrokerThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One half-sent request is read in spite of the limit; but not if its sender keeps the rest."""
-    monkeypatch.setattr(reactor_module, "FAVOUR_SECONDS", 0.2)
+    monkeypatch.setattr(reactor_module, "PREFERRED_SECONDS", 0.2)
     broker = start_broker(settings=SHORT_OF_MEMORY)
     with broker.wire() as admin:
         topic = create_topic(admin, max_message_bytes=str(2 * MIB))

@@ -48,6 +48,7 @@ from ottla.server.network.connection import Connection
 from ottla.server.network.reactor import Limits, Reactor
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.partitions import Partitions
+from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
 from ottla.server.sessions import Sessions
 from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
@@ -55,6 +56,7 @@ from ottla.server.upkeep.periodic import PeriodicWork
 from ottla.storage import config as topic_config
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
+from ottla.storage.index.maps import SHARED_MAPS
 from ottla.storage.logs import Logs
 
 if TYPE_CHECKING:
@@ -68,9 +70,9 @@ if TYPE_CHECKING:
     from ottla.storage.settings import InvalidSetting
 
 log = logging.getLogger("ottla.broker")
+limited_log = LimitedLog(log)
 
 T = TypeVar("T")
-limited_log = LimitedLog(log)
 
 # Threads of each kind for system calls that may block: fsync and unlink; cold reads; writes to a
 # slow disk.
@@ -81,8 +83,6 @@ APPEND_SECONDS = 1.0
 DRAIN_SECONDS = 1.0
 # How long it then waits for clients to close their side.
 PART_SECONDS = 0.3
-# Half-arrived requests of all connections together, where the configuration sets no limit.
-DEFAULT_PARTIAL_BYTES = 1 << 30
 # Folders of new partitions made before the loop gets its turn.
 FOLDERS_AT_ONCE = 20
 METADATA_FILE = "metadata.db"
@@ -118,9 +118,13 @@ class Broker:
         self.waiting_fetches: set[Fetch] = set()
         self.apis: dict[int, Api] = {}
         self.supported_features = SUPPORTED_FEATURES
+        self.descriptors = divide_descriptors(descriptor_limit())
+        self._request_memory = request_memory()
+        SHARED_MAPS.limit = self.descriptors.mapped_indexes
         self.logs = Logs(
             config.log_dirs,
             self.topic_config,
+            max_open_files=self.descriptors.segment_files,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
         self.logs.is_known = lambda key, topic_id: strays.belongs(self.image, key, topic_id)
@@ -354,10 +358,11 @@ class Broker:
         return Limits(
             max_request_bytes=config.socket_request_max_bytes,
             max_connections=config.max_connections,
+            max_descriptors=self.descriptors.connections,
             max_connections_per_address=config.max_connections_per_ip,
             max_connections_overrides=config.max_connections_per_ip_overrides,
             idle_seconds=config.connections_max_idle_ms / 1000,
-            partial_bytes=queued if queued > 0 else DEFAULT_PARTIAL_BYTES,
+            partial_bytes=queued if queued > 0 else self._request_memory,
             send_buffer=config.socket_send_buffer_bytes,
             receive_buffer=config.socket_receive_buffer_bytes,
             backlog=config.socket_listen_backlog_size,
