@@ -247,10 +247,12 @@ def _answer_later(
     later.done = done
 
 
-def failed(connection: Connection, api: str, version: int) -> None:
+def failed(
+    connection: Connection, api: str, version: int, error: BaseException | None = None
+) -> None:
     """A handler raised what it should not: our mistake, or memory is short. The connection is closed,
-    the broker goes on. To be called while the exception is handled."""
-    error = sys.exception()
+    the broker goes on. `error` is the exception that is being handled unless another is given."""
+    error = error or sys.exception()
     if error is not None and is_out_of_memory(error):
         log.warning(
             "no memory for a request: api=%s version=%d peer=%s client=%r",

@@ -112,13 +112,17 @@ class Broker:
         self.read_threads = started_threads(BLOCKING_THREADS, "ottla-read")
         self.wakeups = Wakeups(self.loop)
         self.lanes = Lanes(self.loop, self.write_threads)
-        self.reads = Reads(self.loop, self.read_threads)
+        self.descriptors = divide_descriptors(descriptor_limit())
+        self.reads = Reads(
+            self.loop,
+            self.read_threads,
+            self.descriptors.segment_files + self.descriptors.answers,
+        )
         self.workers = Workers(self.loop, config.worker_processes)
         self.sessions = Sessions(config.max_incremental_fetch_session_cache_slots)
         self.waiting_fetches: set[Fetch] = set()
         self.apis: dict[int, Api] = {}
         self.supported_features = SUPPORTED_FEATURES
-        self.descriptors = divide_descriptors(descriptor_limit())
         self._request_memory = request_memory()
         SHARED_MAPS.limit = self.descriptors.mapped_indexes
         self.logs = Logs(

@@ -6,7 +6,9 @@ of connections cannot take the descriptors that writing needs:
 
     reserved          an eighth of the limit, at least 64, at most 512
     mapped indexes    a sixteenth, at most 256
-    segment files     half of the rest, at most 8,192
+    answers           an eighth of the rest, at most 1,024: segment files that are kept open only
+                      because a client has not taken yet what it is sent from them
+    segment files     half of what then remains, at most 8,192
     connections       what is left
 
 Memory for requests that arrived in part, or wait for a disk, is bounded by `queued.max.request.bytes`;
@@ -23,6 +25,7 @@ from typing import NamedTuple
 RESERVED_AT_LEAST = 64
 RESERVED_AT_MOST = 512
 MAPPED_INDEXES_AT_MOST = 256
+ANSWERS_AT_MOST = 1024
 SEGMENT_FILES_AT_MOST = 8192
 # Where the system sets no limit, or an absurdly high one.
 DESCRIPTORS_AT_MOST = 1 << 20
@@ -40,6 +43,7 @@ class Descriptors(NamedTuple):
 
     reserved: int
     mapped_indexes: int
+    answers: int
     segment_files: int
     connections: int
 
@@ -64,9 +68,11 @@ def descriptor_limit() -> int:
 def divide_descriptors(limit: int) -> Descriptors:
     reserved = min(max(limit // 8, RESERVED_AT_LEAST), RESERVED_AT_MOST)
     mapped_indexes = min(limit // 16, MAPPED_INDEXES_AT_MOST)
-    rest = max(limit - reserved - mapped_indexes, 2)
+    rest = max(limit - reserved - mapped_indexes, 8)
+    answers = min(rest // 8, ANSWERS_AT_MOST)
+    rest -= answers
     segment_files = min(rest // 2, SEGMENT_FILES_AT_MOST)
-    return Descriptors(reserved, mapped_indexes, segment_files, rest - segment_files)
+    return Descriptors(reserved, mapped_indexes, answers, segment_files, rest - segment_files)
 
 
 def request_memory() -> int:

@@ -23,6 +23,11 @@ DEFAULT_OPEN_FILES = 1024
 LOOKS = 32
 
 
+# The descriptors of all segment files that are open in this process: those of `OpenFiles`, and those
+# that only a reader still holds.
+OPEN_DESCRIPTORS: set[int] = set()
+
+
 class SegmentFile:
     """One open descriptor, closed when the last reference to this object goes."""
 
@@ -30,6 +35,7 @@ class SegmentFile:
 
     def __init__(self, files: Files, fd: int) -> None:
         self.fd = fd
+        OPEN_DESCRIPTORS.add(fd)
         self._files = files
         self._pread = files.pread
         # Before the first read: the kernel goes on with what it has begun.
@@ -67,6 +73,7 @@ class SegmentFile:
         return self._files.bring_into_memory(self.fd, position, size)
 
     def __del__(self) -> None:
+        OPEN_DESCRIPTORS.discard(self.fd)
         try:
             self._close(self.fd)
         except OSError:
