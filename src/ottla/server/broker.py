@@ -83,6 +83,8 @@ APPEND_SECONDS = 1.0
 DRAIN_SECONDS = 1.0
 # How long it then waits for clients to close their side.
 PART_SECONDS = 0.3
+# How often it is looked whether clients that wait for an answer are still there.
+HUNG_UP_SECONDS = 30.0
 # Folders of new partitions made before the loop gets its turn.
 FOLDERS_AT_ONCE = 20
 METADATA_FILE = "metadata.db"
@@ -307,6 +309,7 @@ class Broker:
         self.groups.load_all()
         self.transactions.load_all()
         self.spawn(self._watch_store(), "watch over the metadata store")
+        self.spawn(self._watch_clients(), "watch over clients that wait")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
         if self.config.metrics_listener is not None:
@@ -324,6 +327,16 @@ class Broker:
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}"
             ) from error
         log.info("metrics: http://%s:%d/metrics", host or "127.0.0.1", self.metrics_endpoint.port)
+
+    async def _watch_clients(self) -> None:
+        """Let go of clients that left while they waited for an answer. They may have asked for a wait
+        of weeks."""
+        while True:
+            await asyncio.sleep(HUNG_UP_SECONDS)
+            self.reactor.close_hung_up()
+            for fetch in list(self.waiting_fetches):
+                if fetch.connection.closed:
+                    fetch.conclude()
 
     async def _watch_store(self) -> None:
         async for event in self.store.session_events():

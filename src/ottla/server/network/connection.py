@@ -201,7 +201,7 @@ class Connection:
         self.out: deque[Part] = deque()
         # Of these answers and of those in `slots` that wait for an earlier one.
         self.out_bytes = 0
-        self._client_id_raw: memoryview = memoryview(b"")
+        self._client_id_raw: memoryview = _NOTHING
         self._loop = reactor.loop
         self._apis = reactor.apis
         self._max_request = reactor.max_request_bytes
@@ -476,6 +476,11 @@ class Connection:
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self.fd)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the loop reads from it, and so learns that the peer has gone."""
+        return self._reading
 
     def pause(self) -> None:
         self.paused = True

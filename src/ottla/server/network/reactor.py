@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import select
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -29,6 +30,8 @@ SPARES = 4
 # bytes, or the rest of its request, in this time.
 PREFERRED_SECONDS = 10.0
 PREFERRED_BYTES = 128 << 10
+# The peer has closed its side. (That a connection is broken is always reported.)
+_HUNG_UP: int = getattr(select, "POLLRDHUP", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class Reactor:
         # Then: done when no connection is left.
         self._parting: asyncio.Future[None] | None = None
         self._by_address: Counter[str] = Counter()
+        # Connections that are not read from and whose peers had hung up at the last look.
+        self._hung_up: set[Connection] = set()
         self._waiting_for_memory: deque[Connection] = deque()
         self._preferred: Connection | None = None
         # What it had sent of its request when it was last looked at.
@@ -293,6 +298,21 @@ class Reactor:
             preferred.close("too slow while memory is short")
         else:
             self._look_at_preferred(preferred)
+
+    def close_hung_up(self) -> None:
+        """Close connections whose peers hung up while a request that waits keeps them unread.
+
+        A peer that closed only its own side may still want its answer: it gets the time between two
+        calls for it.
+        """
+        unread = {each.fd: each for each in self.connections if not each.is_read}
+        poll = select.poll()
+        for fd in unread:
+            poll.register(fd, _HUNG_UP)
+        hung_up = {unread[fd] for fd, _ in poll.poll(0)}
+        for connection in hung_up & self._hung_up:
+            connection.close("closed by the peer")
+        self._hung_up = hung_up - self._hung_up
 
     def _schedule_sweep(self) -> None:
         self._sweep = self.loop.call_later(self.limits.idle_seconds / 4, self._close_idle)
