@@ -87,8 +87,9 @@ class Producer:
     ) -> WriteFuture:
         """Add all rows of a table: anything Arrow, or a pandas or polars frame.
 
-        Columns are taken by their names: key, value, headers, timestamp, partition, topic. With a
-        `format` values are encoded from the column `value`, or from all other columns. The future
+        Columns are taken by their names: key, value, headers, timestamp, partition, topic (the last
+        only where `topic` is None). With a `format` values are encoded from the column `value`, or from
+        all other columns. A column that would be lost is a ValueError. The future
         tells what was written, or raises the first failure, as that of `send` does. TypeError or
         ValueError for what is no table, or has columns that nobody asked for.
         """

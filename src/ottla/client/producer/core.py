@@ -304,7 +304,7 @@ class ProducerCore:
         progress = _WriteProgress(future)
         try:
             for batch in record_batches(data):
-                columns = columns_of(batch, values, keys)
+                columns = columns_of(batch, values, keys, topic)
                 for name, rows in by_topic(columns, topic):
                     self._write_topic(name, columns, rows, progress, wait)
         finally:
