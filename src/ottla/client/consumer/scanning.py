@@ -13,7 +13,14 @@ from ottla.client.consumer.fetching import AnyLayout, Fetcher
 from ottla.client.consumer.partitions import ReadPartition
 from ottla.client.consumer.starting import resolve
 from ottla.client.errors import OffsetOutOfRange, TimedOut
-from ottla.client.positions import EARLIEST, LATEST, AnyPosition, TopicPartition, position_of
+from ottla.client.positions import (
+    EARLIEST,
+    LATEST,
+    AnyPosition,
+    Position,
+    TopicPartition,
+    position_of,
+)
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -45,6 +52,8 @@ class Scan:
         max_bytes: int,
     ) -> Self:
         """Look up both positions in all partitions (in those of a mapping, if one is given)."""
+        # Once: a span of time ends now, not at each look at it.
+        start, end = _positions(start), _positions(end)
         info = await cluster.topic(topic)
         chosen = set(info.partitions)
         for given in (start, end):
@@ -150,6 +159,14 @@ class Scan:
 
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
+
+
+def _positions(
+    given: AnyPosition | Mapping[int, AnyPosition],
+) -> Position | dict[int, Position]:
+    if isinstance(given, Mapping):
+        return {partition: position_of(each) for partition, each in given.items()}
+    return position_of(given)
 
 
 def _by_partition(

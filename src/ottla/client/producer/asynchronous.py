@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -48,13 +49,14 @@ class AsyncProducer:
         *,
         key: Data = None,
         partition: int | None = None,
-        timestamp: int | None = None,
+        timestamp: int | datetime | None = None,
         headers: Headers = None,
     ) -> asyncio.Future[Delivery]:
         """Add one record; the future tells where it was written.
 
         Waits, for max.block.ms at most, while the topic is unknown (TopicNotFound) or the buffer is
-        full (BufferFull). `timestamp` is in milliseconds.
+        full (BufferFull). `timestamp` is in milliseconds since 1970, or a
+        datetime (UTC, if it has no zone).
         """
         future: asyncio.Future[Delivery] = self._core.loop.create_future()
         record = (topic, value, key, partition, timestamp, headers, future)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -60,13 +61,14 @@ class Producer:
         *,
         key: Data = None,
         partition: int | None = None,
-        timestamp: int | None = None,
+        timestamp: int | datetime | None = None,
         headers: Headers = None,
     ) -> concurrent.futures.Future[Delivery]:
         """Add one record; the future tells where it was written.
 
         Waits, for max.block.ms at most, while the topic is unknown (TopicNotFound) or the buffer is full
-        (BufferFull). `timestamp` is in milliseconds. The future raises what the broker said
+        (BufferFull). `timestamp` is in milliseconds since 1970, or a
+        datetime (UTC, if it has no zone). The future raises what the broker said
         (RecordTooLarge, NotAuthorized, …) or DeliveryTimeout.
         """
         if self._loop.forked:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.client.cluster import Cluster
@@ -43,6 +44,7 @@ from ottla.client.producer.identity import IdempotentIdentity, Identity
 from ottla.client.producer.partitioners import Partitioner, checked, partitioner_for
 from ottla.client.producer.sender import Sender
 from ottla.client.producer.transactions import Transactions
+from ottla.client.times import milliseconds_of
 from ottla.protocol.errors import ErrorCode
 from ottla.record.codecs import Codec
 
@@ -234,7 +236,7 @@ class ProducerCore:
         value: Data,
         key: Data,
         partition: int | None,
-        timestamp: int | None,
+        timestamp: int | datetime | None,
         headers: Headers,
         future: DeliveryFuture,
     ) -> bool:
@@ -251,6 +253,8 @@ class ProducerCore:
             raise self._too_large(size, topic)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
+        elif isinstance(timestamp, datetime):
+            timestamp = milliseconds_of(timestamp)
         elif not 0 <= timestamp <= _LATEST:
             raise ValueError(f"a timestamp is milliseconds since 1970, not {timestamp}")
         if partition is None:
@@ -275,7 +279,7 @@ class ProducerCore:
         value: Data,
         key: Data,
         partition: int | None,
-        timestamp: int | None,
+        timestamp: int | datetime | None,
         headers: Headers,
         future: DeliveryFuture,
     ) -> None:

@@ -5,14 +5,14 @@ A table that is written has columns by these names, each of which may be missing
     key        bytes or text (or anything, with `key_format`)
     value      bytes or text (or anything, with `format`)
     headers    list<struct<key, value>> or map
-    timestamp  a timestamp, or milliseconds as integers
+    timestamp  a timestamp (UTC, if it has no zone), or milliseconds as integers
     partition  integers; where it is null the partitioner chooses
     topic      text; read only where `write` was called without a topic, which wins
 
 With a `format`, values are encoded from the column `value`, or, if there is none, from all the columns
-that are not in this list. A column that would get lost on the way is an error. What a consumer gives has
-the columns `offset` and `timestamp_type`, too; they are passed over beside a `value`, so that rows can be
-copied from topic to topic as they are.
+that are not in this list. A column that would get lost on the way is an error. What a consumer gives
+has the columns `offset` and `timestamp_type`, too; they are passed over beside a `value`, so that rows
+can be copied from topic to topic as they are.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from ottla.client.formats.base import Format, binary_column, one_array
 from ottla.client.producer.batches import RECORD_OVERHEAD
+from ottla.client.times import warn_without_zone
 from ottla.record.columns.inputs import bytes_column
 
 RESERVED = ("key", "value", "headers", "timestamp", "partition", "topic")
@@ -125,7 +126,7 @@ def columns_of(
         keys=_bytes(keys, "key", "key_format"),
         values=_bytes(values, "value", "format"),
         headers=found.get("headers"),
-        timestamps=found.get("timestamp"),
+        timestamps=_times(found.get("timestamp")),
         partitions=found.get("partition"),
         topics=found.get("topic") if topic is None else None,
     )
@@ -169,6 +170,15 @@ def _listed(names: list[str]) -> str:
 
 def _plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _times(column: pa.Array | None) -> pa.Array | None:
+    """The timestamps as they are; those without a zone are UTC, which is told where it is in doubt."""
+    if column is not None and pa.types.is_timestamp(column.type) and column.type.tz is None:
+        first = column.drop_null()[:1].cast(pa.timestamp("us"), safe=False).to_pylist()
+        if first:
+            warn_without_zone(first[0])
+    return column
 
 
 def _bytes(column: pa.Array | None, name: str, option: str) -> pa.Array | None:
