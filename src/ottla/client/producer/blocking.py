@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ottla.client.configuration.clients import ProducerSettings
 from ottla.client.loop import background_loop
+from ottla.client.producer import leftovers
 from ottla.client.producer.asynchronous import AsyncProducer
 from ottla.client.producer.batches import Delivery
 from ottla.client.producer.core import Data, Headers, WriteFuture
@@ -35,7 +36,8 @@ class Producer:
 
     `send` and `write` return when the records are in the buffer, with a future that is done when the
     broker has acknowledged them. Options are librdkafka's or the Java client's, with dots or
-    underscores. See AsyncProducer for what the methods do.
+    underscores. A producer that nobody closes is closed when the interpreter ends. See AsyncProducer for
+    what the methods do.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Producer:
 
         self._producer = self._loop.run(make())
         self._core = self._producer._core
+        leftovers.opened(self._core, self._loop)
 
     @property
     def settings(self) -> ProducerSettings:
