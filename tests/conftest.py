@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # The kit is a package beside the tests; with pytest's importlib mode nothing else puts it on the path.
@@ -23,6 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "wire"))
 from wire_kit.fixtures import certificates, kafka
 
 __all__ = ["certificates", "kafka"]
+
+# How long an example takes is no verdict: on a busy machine any of them may be slow.
+hypothesis.settings.register_profile("ottla", deadline=None)
+hypothesis.settings.load_profile("ottla")
 
 HERE = Path(__file__).resolve().parent
 
