@@ -15,7 +15,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long one example takes says something of the machine, not of the code.
+hypothesis.settings.register_profile("ottla", deadline=None)
+hypothesis.settings.load_profile("ottla")
 
 # The kit is a package beside the tests; with pytest's importlib mode nothing else puts it on the path.
 sys.path.insert(0, str(Path(__file__).resolve().parent / "wire"))

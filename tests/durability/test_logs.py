@@ -155,7 +155,7 @@ def test_padding_goes_though_the_topic_is_preallocated_no_more(tmp_path: Path, r
     log = logs.create("orders", 0, TOPIC_ID)
     write(log, 10, size=100_000 if rolls else 10)
     flush(logs, log)
-    log.config = LogConfig(segment_bytes=PREALLOCATED.segment_bytes)
+    log.reconfigure(LogConfig(segment_bytes=PREALLOCATED.segment_bytes))
     if rolls:
         write(log, 1, size=100_000)
         flush(logs, log)

@@ -305,7 +305,7 @@ class World:
     def retention(self) -> None:
         for key, model in self.models.items():
             log = self.logs.get(*key)
-            log.config = LogConfig(
+            config = LogConfig(
                 segment_bytes=1500,
                 index_interval_bytes=200,
                 segment_index_bytes=600,
@@ -313,6 +313,7 @@ class World:
                 flush_messages=8,
                 retention_bytes=self.chance.choice((0, 1500, 4000)),
             )
+            log.reconfigure(config)
             model.start = log.log_end_offset  # at most; exactly known below
         for job in self.logs.retention(self.now):
             if job is not None:

@@ -120,7 +120,7 @@ class Scene:
         leftovers = [name for name in files.names(log.folder) if name.endswith(LEFTOVERS)]
         assert not leftovers
         # And it can be compacted, to the same end.
-        log.first_dirty_offset = 0
+        log.lower_first_dirty(0)
         compact(log)
         assert kept(log) == self.new
         assert committed(log) == [each for each in self.seen if each in self.new]

@@ -66,7 +66,6 @@ class Compaction:
         self, log: Log, dirt: Dirt, now_ms: int, map_bytes: int, bytes_per_second: float
     ) -> None:
         """Begins it: the job is to be run by a worker. OSError if indexes cannot be read."""
-        assert log.compaction is None, f"{log.name} is being compacted"
         self.log = log
         # By base offset.
         self._segments: dict[int, Segment] = {}
@@ -99,7 +98,7 @@ class Compaction:
         )
         # The swap that is under way: at most one.
         self.swapping: Swap | None = None
-        log.compaction = self
+        log.compaction_begun(self)
 
     @property
     def stopped(self) -> bool:
@@ -125,9 +124,7 @@ class Compaction:
         """The pass is over; with an outcome, all of whose segments are in place, what it covered is
         clean from now on."""
         if self.log.compaction is self:
-            self.log.compaction = None
-            if outcome is not None:
-                self.log.first_dirty_offset = outcome.first_dirty
+            self.log.compaction_ended(None if outcome is None else outcome.first_dirty)
 
     def stop(self) -> None:
         """Ends it at once: nothing of it goes on afterwards, and the log has the old segments or the
@@ -135,7 +132,7 @@ class Compaction:
         gone; until then no other may be begun for the log.)"""
         if self.log.compaction is not self:
             return
-        self.log.compaction = None
+        self.log.compaction_ended()
         swap = self.swapping
         if swap is not None:
             swap.end()
@@ -264,9 +261,7 @@ class Swap:
 
     def _exchange(self) -> None:
         log = self._log
-        segments = log.segments
-        slot = segments.slot_of(self._new.base_offset)
-        segments.replace(slot, len(self._old), self._new)
+        log.replace_segments(self._old, self._new)
         self.stage = Stage.EXCHANGED
         renamed = []
         for segment in self._old:

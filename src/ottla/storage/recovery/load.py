@@ -33,13 +33,13 @@ from ottla.storage.errors import CorruptCheckpoint, CorruptIndex, CorruptLog
 from ottla.storage.files import READ_WRITE, Files
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.log import Log
+from ottla.storage.log_state import LogOwner
 from ottla.storage.producer_state import (
     DEFAULT_EXPIRATION_MS,
     ProducerStates,
     Snapshot,
     snapshot_offset,
 )
-from ottla.storage.readable_log import LogOwner
 from ottla.storage.recovery.leftovers import base_offset_of, tidy
 from ottla.storage.recovery.replay import mend_transaction_indexes, reload, replay_batch
 from ottla.storage.segment import (
@@ -87,7 +87,7 @@ def create_log(
             raise
     segments = Segments()
     segments.add(Segment(folder, 0, files, open_files, config.segment_index_bytes))
-    log = Log(
+    return Log(
         folder,
         topic,
         partition,
@@ -103,8 +103,6 @@ def create_log(
         log_end_offset=0,
         recovery_point=0,
     )
-    log.metadata_unsynced = True
-    return log
 
 
 def load_log(
@@ -121,6 +119,7 @@ def load_log(
     log_start_offset: int,
     high_watermark: int,
     now_ms: int,
+    first_dirty_offset: int = 0,
     producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
 ) -> Log:
     """The log in a folder, with what the checkpoints say of it (0 where they say nothing).
@@ -154,18 +153,15 @@ def load_log(
         log_start_offset=loader.start,
         log_end_offset=loader.end,
         recovery_point=min(recovery_point, loader.end),
+        first_dirty_offset=first_dirty_offset,
     )
-    log.pending_snapshots = loader.pending_snapshots
-    log.appended_bytes = loader.unsynced_bytes
-    log.snapshot_bytes = loader.unsynced_bytes - loader.replayed_bytes
-    # Nothing of a log that was never flushed was synced, its metadata neither.
-    log.metadata_unsynced = recovery_point == 0
-    if loader.unsynced_bytes:
-        log.folder_unsynced = True
-        log.unflushed_since = now_ms
-        owner.became_dirty(log)
-    log.high_watermark = min(max(high_watermark, loader.start), loader.end)
-    log.producers.high_watermark_moved(log.high_watermark)
+    log.recovered(
+        high_watermark,
+        loader.pending_snapshots,
+        loader.unsynced_bytes,
+        loader.replayed_bytes,
+        now_ms,
+    )
     return log
 
 
