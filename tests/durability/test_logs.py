@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from durability_kit.disk import batch_positions, cut, segments, stored_recovery_point
+from storage_kit.logs import NOW, a_batch, stored_batches
 
 from ottla.storage.checkpoints import (
     LOG_START_CHECKPOINT,
@@ -25,7 +26,6 @@ from ottla.storage.files import OS_FILES, READ_ONLY, Files
 from ottla.storage.log import Log
 from ottla.storage.logs import Logs
 from ottla.storage.verify import verify_log
-from ottla.testing.logs import NOW, a_batch, stored_batches
 
 TOPIC_ID = b"0123456789abcdef"
 SMALL = LogConfig(segment_index_bytes=24, index_interval_bytes=0)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from storage_kit.logs import NOW, a_batch, stored_batches
 
 from ottla.storage.checkpoints import read_offsets
 from ottla.storage.config import LogConfig
@@ -27,7 +28,6 @@ from ottla.storage.folders import CheckpointJob, deleted_folder_name, parse_fold
 from ottla.storage.logs import Logs
 from ottla.storage.removal import RemovalJob, RetireJob
 from ottla.storage.retention import Retired
-from ottla.testing.logs import NOW, a_batch, stored_batches
 
 ID = bytes(range(16))
 OTHER_ID = bytes(range(1, 17))

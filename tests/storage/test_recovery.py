@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from storage_kit.faulty_files import Disk, FaultyFiles
+from storage_kit.logs import NOW, LogMaker, a_batch, a_marker, close_cleanly, stored_batches
 
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import CorruptLog
@@ -18,8 +20,6 @@ from ottla.storage.recovery import load as recovery
 from ottla.storage.recovery import replay
 from ottla.storage.segment import Segment, segment_name
 from ottla.storage.verify import verify_log
-from ottla.testing.faulty_files import Disk, FaultyFiles
-from ottla.testing.logs import NOW, LogMaker, a_batch, a_marker, close_cleanly, stored_batches
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from storage_kit.logs import NOW, LogMaker, a_batch, a_marker, close_cleanly
 
 from ottla.storage.config import LogConfig
 from ottla.storage.log import COORDINATOR, Log
 from ottla.storage.recovery import replay
-from ottla.testing.logs import NOW, LogMaker, a_batch, a_marker, close_cleanly
 
 LARGE = b"x" * 100_000
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from storage_kit.logs import NOW, LogMaker, a_batch, close_cleanly, stored_batches
 
 from ottla.storage.config import LogConfig
 from ottla.storage.log import Log
 from ottla.storage.retention import SegmentFacts, count_to_delete
 from ottla.storage.verify import verify_log
-from ottla.testing.logs import NOW, LogMaker, a_batch, close_cleanly, stored_batches
 
 NEVER = LogConfig(retention_ms=-1, retention_bytes=-1)
 FOUR = [SegmentFacts(100, 10 * (slot + 1), NOW + slot * 1000) for slot in range(4)]

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from storage_kit.logs import NOW, LogMaker, a_batch, close_cleanly
 
 from ottla.record.batch import Record
 from ottla.record.codecs import Codec
@@ -20,7 +21,6 @@ from ottla.storage.segment import TAIL_BATCHES, Segment
 from ottla.storage.segment_file import OpenFiles
 from ottla.storage.verify import verify_log
 from ottla.storage.walk import walk, walk_checked
-from ottla.testing.logs import NOW, LogMaker, a_batch, close_cleanly
 
 KAFKA_INTERVAL = 4096
 

@@ -22,6 +22,8 @@ from compaction_kit.logs import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from storage_kit.faulty_files import Disk, FaultyFiles
+from storage_kit.logs import NOW, LogMaker, close_cleanly, stored_batches
 
 from ottla.record.codecs import Codec
 from ottla.storage.compaction.rewrite import Cancelled, Job, Throttle, Uncleanable, run
@@ -29,8 +31,6 @@ from ottla.storage.compaction.swap import Compaction, dirt_of
 from ottla.storage.files import Files
 from ottla.storage.log import Log
 from ottla.storage.verify import verify_log
-from ottla.testing.faulty_files import Disk, FaultyFiles
-from ottla.testing.logs import NOW, LogMaker, close_cleanly, stored_batches
 
 DAY = 86_400_000
 

@@ -23,6 +23,8 @@ from compaction_kit.logs import (
     put_in_place,
     seal,
 )
+from storage_kit.faulty_files import Disk, FaultyFiles, PowerLoss
+from storage_kit.logs import NOW, LogMaker, stored_batches
 
 from ottla.record.batch import read_header
 from ottla.storage.compaction.rewrite import Cancelled, Outcome, run
@@ -32,8 +34,6 @@ from ottla.storage.log import Log
 from ottla.storage.recovery.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
 from ottla.storage.segment import DELETED_SUFFIX
 from ottla.storage.verify import verify_log
-from ottla.testing.faulty_files import Disk, FaultyFiles, PowerLoss
-from ottla.testing.logs import NOW, LogMaker, stored_batches
 
 DATA = "/data"
 LEFTOVERS = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)

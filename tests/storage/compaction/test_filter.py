@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from compaction_kit.logs import Pair, pairs_batch
+from storage_kit.logs import NOW
 
 from ottla.record.batch import BatchHeader, Record, check_batch, read_header, records
 from ottla.record.codecs import Codec
@@ -15,7 +16,6 @@ from ottla.storage.compaction.offset_map import OffsetMap
 from ottla.storage.compaction.transactions import WalkedTransactions
 from ottla.storage.index.transaction_index import AbortedTransaction
 from ottla.storage.walk import fields_at
-from ottla.testing.logs import NOW
 
 DAY = 86_400_000
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from storage_kit.logs import NOW, a_marker, stored_batches
+
 from ottla.record.batch import Record, build_batch, read_header, records
 from ottla.storage.compaction.plan import wants_cleaning
 from ottla.storage.compaction.rewrite import Outcome, run
 from ottla.storage.compaction.swap import Compaction, dirt_of
 from ottla.storage.config import LogConfig
 from ottla.storage.log import COORDINATOR, Log
-from ottla.testing.logs import NOW, a_marker, stored_batches
 
 # Key and value.
 Pair = tuple[bytes | None, bytes | None]

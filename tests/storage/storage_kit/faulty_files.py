@@ -319,7 +319,7 @@ class FaultyFiles(Files):
     def read_ahead_by_hand(self, fd: int) -> None:
         self._of(fd)
 
-    def tells_what_is_in_memory(self, fd: int) -> bool:  # noqa: ARG002
+    def tells_what_is_in_memory(self, fd: int) -> bool:
         return True
 
     def pread_in_memory(self, fd: int, size: int, position: int) -> bytes:

@@ -48,16 +48,16 @@ class AttentiveOwner(LogOwner):
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def became_dirty(self, log: LogState) -> None:  # noqa: ARG002
+    def became_dirty(self, log: LogState) -> None:
         self.told.append("dirty")
 
-    def wants_flush(self, log: LogState) -> None:  # noqa: ARG002
+    def wants_flush(self, log: LogState) -> None:
         self.told.append("flush")
 
-    def went_offline(self, log: LogState) -> None:  # noqa: ARG002
+    def went_offline(self, log: LogState) -> None:
         self.told.append("offline")
 
-    def lower_offsets(self, log: LogState, offset: int) -> None:  # noqa: ARG002
+    def lower_offsets(self, log: LogState, offset: int) -> None:
         self.told.append(f"not above {offset}")
 
 

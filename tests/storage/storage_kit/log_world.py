@@ -29,8 +29,8 @@ from ottla.storage.logs import Job, Logs
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery.replay import replay_batch
 from ottla.storage.verify import verify_log
-from ottla.testing.faulty_files import Disk, FaultyFiles, PowerLoss
-from ottla.testing.logs import NOW, a_batch, a_marker, stored_batches
+from storage_kit.faulty_files import Disk, FaultyFiles, PowerLoss
+from storage_kit.logs import NOW, a_batch, a_marker, stored_batches
 
 DATA = "/data"
 CONFIG = LogConfig(
