@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from durability_kit.disk import batch_positions, cut, segments, stored_recovery_point
 from storage_kit.logs import NOW, a_batch, stored_batches
+from storage_kit.memory import verify_log
 
-from ottla.storage.checkpoints import (
+from ottla.logfiles.names import (
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
@@ -25,7 +26,6 @@ from ottla.storage.errors import LogOffline, OutOfResources
 from ottla.storage.files import OS_FILES, READ_ONLY, Files
 from ottla.storage.log import Log
 from ottla.storage.logs import Logs
-from ottla.storage.verify import verify_log
 
 TOPIC_ID = b"0123456789abcdef"
 SMALL = LogConfig(segment_index_bytes=24, index_interval_bytes=0)

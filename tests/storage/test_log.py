@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from storage_kit.logs import NOW, AttentiveOwner, LogMaker, a_batch, a_marker, stored_batches
+from storage_kit.memory import verify_log
 
 from ottla.record.batch import Record, build_batch, check_batch, read_header
 from ottla.record.errors import CorruptBatch, InvalidRecord
@@ -27,7 +28,6 @@ from ottla.storage.errors import (
 from ottla.storage.files import Files
 from ottla.storage.log import COORDINATOR, Log
 from ottla.storage.segment_file import OpenFiles
-from ottla.storage.verify import verify_log
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from ottla.storage.errors import (
 )
 from ottla.storage.files import READ_ONLY, Files
 from ottla.storage.flush import FlushJob
-from ottla.storage.folders import CheckpointJob, deleted_folder_name, parse_folder_name
+from ottla.storage.folders import CheckpointJob, deleted_folder_name, key_of_folder
 from ottla.storage.logs import Logs
 from ottla.storage.removal import RemovalJob, RetireJob
 from ottla.storage.retention import Retired
@@ -93,9 +93,9 @@ def values(logs: Logs, topic: str, partition: int) -> list[bytes]:
 
 
 def test_folder_names() -> None:
-    assert parse_folder_name("topic-0") == ("topic", 0)
-    assert parse_folder_name("a-b.c_d-12") == ("a-b.c_d", 12)
-    assert parse_folder_name("topic-2147483647") == ("topic", 2147483647)
+    assert key_of_folder("topic-0") == ("topic", 0)
+    assert key_of_folder("a-b.c_d-12") == ("a-b.c_d", 12)
+    assert key_of_folder("topic-2147483647") == ("topic", 2147483647)
     for name in (
         "topic",
         "topic-",
@@ -109,11 +109,11 @@ def test_folder_names() -> None:
         "topic-2147483648",
         "topic-99999999999",
     ):
-        assert parse_folder_name(name) is None
+        assert key_of_folder(name) is None
     deleted = deleted_folder_name("x" * 249 + "-0")
     assert len(deleted) == 255
     assert deleted.endswith("-delete")
-    assert parse_folder_name(deleted) is None
+    assert key_of_folder(deleted) is None
 
 
 def test_create_get_and_unknown(maker: Maker) -> None:

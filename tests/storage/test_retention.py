@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from storage_kit.logs import NOW, LogMaker, a_batch, close_cleanly, stored_batches
+from storage_kit.memory import verify_log
 
 from ottla.storage.config import LogConfig
 from ottla.storage.log import Log
 from ottla.storage.retention import SegmentFacts, count_to_delete
-from ottla.storage.verify import verify_log
 
 NEVER = LogConfig(retention_ms=-1, retention_bytes=-1)
 FOUR = [SegmentFacts(100, 10 * (slot + 1), NOW + slot * 1000) for slot in range(4)]

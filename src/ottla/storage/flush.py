@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from ottla.storage.checkpoints import PARTITION_METADATA
+from ottla.logfiles.names import PARTITION_METADATA
 from ottla.storage.files import READ_ONLY, Files
 from ottla.storage.index.entries import Index
 from ottla.storage.producer_state import Snapshot

@@ -25,8 +25,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
+from ottla.logfiles.names import LOG_SUFFIX, PARTITION_METADATA
 from ottla.storage import flush
-from ottla.storage.checkpoints import PARTITION_METADATA, write_partition_metadata
+from ottla.storage.checkpoints import write_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import (
     TRANSIENT,
@@ -49,7 +50,7 @@ from ottla.storage.folders import (
     Offsets,
     deleted_folder_name,
     is_full_disk,
-    parse_folder_name,
+    key_of_folder,
     stray_folder_name,
 )
 from ottla.storage.log import Log
@@ -58,7 +59,6 @@ from ottla.storage.producer_state import DEFAULT_EXPIRATION_MS
 from ottla.storage.recovery.load import create_log, load_log
 from ottla.storage.removal import RemovalJob, RetireJob
 from ottla.storage.retention import Retired
-from ottla.storage.segment import LOG_SUFFIX
 from ottla.storage.segment_file import DEFAULT_OPEN_FILES, OpenFiles
 
 logger = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class Logs(LogOwner):
             # The topic was deleted, and the broker stopped before its files were gone.
             self._schedule(now_ms, RemovalJob(self.files, folders=[f"{folder.path}/{name}"]))
             return
-        key = parse_folder_name(name)
+        key = key_of_folder(name)
         if key is None:
             return
         other = self._places.get(key)

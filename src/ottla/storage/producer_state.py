@@ -27,6 +27,7 @@ from enum import Enum
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ottla.logfiles.names import DELETED_SUFFIX, SNAPSHOT_SUFFIX, offset_in, segment_name
 from ottla.record.batch import TRANSACTIONAL_BIT
 from ottla.record.checksum import crc32c
 from ottla.storage.errors import (
@@ -49,8 +50,6 @@ MAX_SEQUENCE = 2**31 - 1
 NO_SEQUENCE = -1
 DEFAULT_EXPIRATION_MS = 86_400_000
 
-SNAPSHOT_SUFFIX = ".snapshot"
-DELETED_SUFFIX = ".deleted"
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = Struct(">hI")
 _COUNT = Struct(">i")
@@ -654,15 +653,12 @@ class ProducerStates:
 
 
 def snapshot_name(offset: int) -> str:
-    return f"{offset:020d}{SNAPSHOT_SUFFIX}"
+    return segment_name(offset) + SNAPSHOT_SUFFIX
 
 
 def snapshot_offset(name: str) -> int | None:
     """The offset in a snapshot file's name, None if the name is none of a snapshot."""
-    digits = name.removesuffix(SNAPSHOT_SUFFIX)
-    if len(digits) != 20 or digits == name or not (digits.isascii() and digits.isdigit()):
-        return None
-    return int(digits)
+    return offset_in(name, SNAPSHOT_SUFFIX)
 
 
 def decode_snapshot(data: bytes, path: str) -> list[ProducerState]:

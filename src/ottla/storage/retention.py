@@ -12,9 +12,10 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.logfiles.names import DELETED_SUFFIX, SEGMENT_SUFFIXES
 from ottla.storage.config import LogConfig
 from ottla.storage.files import Files
-from ottla.storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, Segment
+from ottla.storage.segment import Segment
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log

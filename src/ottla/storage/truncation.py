@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.logfiles.names import SEGMENT_SUFFIXES
 from ottla.storage import flush
 from ottla.storage.errors import CorruptFile
 from ottla.storage.recovery.replay import reload
-from ottla.storage.segment import SEGMENT_SUFFIXES, Segment
+from ottla.storage.segment import Segment
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log

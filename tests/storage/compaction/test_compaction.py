@@ -24,13 +24,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from storage_kit.faulty_files import Disk, FaultyFiles
 from storage_kit.logs import NOW, LogMaker, close_cleanly, stored_batches
+from storage_kit.memory import verify_log
 
 from ottla.record.codecs import Codec
 from ottla.storage.compaction.rewrite import Cancelled, Job, Throttle, Uncleanable, run
 from ottla.storage.compaction.swap import Compaction, dirt_of
 from ottla.storage.files import Files
 from ottla.storage.log import Log
-from ottla.storage.verify import verify_log
 
 DAY = 86_400_000
 

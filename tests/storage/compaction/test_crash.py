@@ -25,15 +25,14 @@ from compaction_kit.logs import (
 )
 from storage_kit.faulty_files import Disk, FaultyFiles, PowerLoss
 from storage_kit.logs import NOW, LogMaker, stored_batches
+from storage_kit.memory import verify_log
 
+from ottla.logfiles.names import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
 from ottla.record.batch import read_header
 from ottla.storage.compaction.rewrite import Cancelled, Outcome, run
 from ottla.storage.compaction.swap import Compaction
 from ottla.storage.errors import LogOffline
 from ottla.storage.log import Log
-from ottla.storage.recovery.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
-from ottla.storage.segment import DELETED_SUFFIX
-from ottla.storage.verify import verify_log
 
 DATA = "/data"
 LEFTOVERS = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)

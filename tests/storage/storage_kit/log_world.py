@@ -28,9 +28,9 @@ from ottla.storage.log import COORDINATOR, Log
 from ottla.storage.logs import Job, Logs
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery.replay import replay_batch
-from ottla.storage.verify import verify_log
 from storage_kit.faulty_files import Disk, FaultyFiles, PowerLoss
 from storage_kit.logs import NOW, a_batch, a_marker, stored_batches
+from storage_kit.memory import verify_log
 
 DATA = "/data"
 CONFIG = LogConfig(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ottla.logfiles.walk import OVERHEAD, fields_at
 from ottla.record.batch import Record, build_batch
 from ottla.record.control import build_end_of_transaction
 from ottla.storage.config import LogConfig
@@ -14,7 +15,6 @@ from ottla.storage.log_state import LogOwner, LogState
 from ottla.storage.readable_log import ReadableLog
 from ottla.storage.recovery.load import create_log, load_log
 from ottla.storage.segment_file import OpenFiles
-from ottla.storage.walk import OVERHEAD, fields_at
 
 NOW = 1_700_000_000_000
 

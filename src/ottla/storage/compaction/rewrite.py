@@ -16,6 +16,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from ottla.logfiles.names import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_name,
+)
+from ottla.logfiles.walk import fields_at, walk_checked
 from ottla.record.batch import CONTROL_BIT, BatchHeader, HeaderFields, contents
 from ottla.record.errors import CorruptBatch, InvalidBatch
 from ottla.record.legacy import messages
@@ -30,18 +40,8 @@ from ottla.storage.compaction.plan import Source, Weight, group
 from ottla.storage.compaction.transactions import WalkedTransactions
 from ottla.storage.files import OS_FILES, READ_ONLY, READ_WRITE_CREATE, Files
 from ottla.storage.index.transaction_index import AbortedTransaction
-from ottla.storage.recovery.leftovers import CLEANED_SUFFIX
-from ottla.storage.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SEGMENT_SUFFIXES,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-    Segment,
-    segment_name,
-)
+from ottla.storage.segment import Segment
 from ottla.storage.segment_file import OpenFiles, SegmentFile
-from ottla.storage.walk import fields_at, walk_checked
 
 WRITE_BYTES = 1 << 20
 # So much is written between two syncs: one at the end of a large file would hold up everybody else's.

@@ -24,12 +24,18 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from ottla.logfiles.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+)
 from ottla.storage.compaction.filter import LastOfProducer
 from ottla.storage.compaction.plan import Dirt, Source, assess
 from ottla.storage.compaction.rewrite import Job, Outcome, Replacement
-from ottla.storage.recovery.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
 from ottla.storage.retention import Retired
-from ottla.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
+from ottla.storage.segment import Segment
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log

@@ -21,13 +21,20 @@ from __future__ import annotations
 
 import logging
 
-from ottla.record.errors import InvalidBatch
-from ottla.storage.checkpoints import (
+from ottla.logfiles.names import (
+    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
     PARTITION_METADATA,
-    read_partition_metadata,
-    write_partition_metadata,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    base_offset_of,
+    segment_name,
 )
+from ottla.logfiles.walk import only_zeros, walk_checked
+from ottla.record.errors import InvalidBatch
+from ottla.storage.checkpoints import read_partition_metadata, write_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import CorruptCheckpoint, CorruptIndex, CorruptLog
 from ottla.storage.files import READ_WRITE, Files
@@ -40,23 +47,12 @@ from ottla.storage.producer_state import (
     Snapshot,
     snapshot_offset,
 )
-from ottla.storage.recovery.leftovers import base_offset_of, tidy
+from ottla.storage.recovery.leftovers import tidy
 from ottla.storage.recovery.replay import mend_transaction_indexes, reload, replay_batch
-from ottla.storage.segment import (
-    INDEX_SUFFIX,
-    INDEX_SUFFIXES,
-    LOG_SUFFIX,
-    NO_TIMESTAMP,
-    REBUILD_CHUNK,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-    Segment,
-    segment_name,
-)
+from ottla.storage.segment import NO_TIMESTAMP, REBUILD_CHUNK, Segment
 from ottla.storage.segment_file import OpenFiles
 from ottla.storage.segments import Segments
 from ottla.storage.truncation import remove_files
-from ottla.storage.walk import only_zeros, walk_checked
 
 logger = logging.getLogger(__name__)
 

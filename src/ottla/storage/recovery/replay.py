@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from ottla.logfiles.walk import HEADER_CHUNK
 from ottla.record.batch import CONTROL_BIT, HeaderFields
 from ottla.record.errors import InvalidBatch
 from ottla.storage.append import read_marker
@@ -17,7 +18,6 @@ from ottla.storage.index.transaction_index import AbortedTransaction
 from ottla.storage.producer_state import CompletedTransaction, ProducerStates
 from ottla.storage.segment import REBUILD_CHUNK, Segment
 from ottla.storage.segments import Segments
-from ottla.storage.walk import HEADER_CHUNK
 
 logger = logging.getLogger(__name__)
 
