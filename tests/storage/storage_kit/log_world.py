@@ -491,7 +491,7 @@ def _replayed(batches: list[Stored]) -> tuple[ProducerStates, set[tuple[int, int
         if fields.producer_id >= 0:
             if fields.attributes & CONTROL_BIT:
                 assert read_marker(batch.data) is not None
-            ended = replay_batch(producers, fields, batch.data)
+            ended = replay_batch(producers, fields, batch.data, NOW)
             if ended is not None and ended.aborted:
                 aborted.add((ended.producer_id, ended.last_offset))
     return producers, aborted

@@ -495,7 +495,7 @@ class _Loader:
                     if fields[2] > self.epochs.latest_epoch:
                         self.epochs.assign(fields[2], fields[0])
                     if fields[9] >= 0:
-                        ended = replay_batch(self.producers, fields, batch)
+                        ended = replay_batch(self.producers, fields, batch, self.now_ms)
                         if ended is not None and ended.aborted:
                             segment.transaction_index.append(
                                 ended.producer_id,
