@@ -631,6 +631,37 @@ def test_checkpoints_that_cannot_be_read_cost_time_not_data(maker: Maker) -> Non
     assert not logs.was_clean
 
 
+@pytest.mark.parametrize("way_out", ["deleted", "set aside"])
+@pytest.mark.parametrize("segment", ["the first", "the active one", "a new one"])
+def test_a_write_under_way_makes_nothing_in_the_folder_of_a_namesake(
+    maker: Maker, segment: str, way_out: str
+) -> None:
+    """A thread is about to write for a log whose topic is deleted and created again."""
+    maker.config = LogConfig(segment_bytes=400)
+    logs = maker.open()
+    old = logs.create("orders", 0, ID)
+    if segment != "the first":
+        old.append(a_batch(b"x" * 200), 0, NOW)
+        old.flush(NOW)
+        old.active.close()  # as if others had needed the descriptor
+    value = b"y" * (300 if segment == "a new one" else 10)
+    append = old.prepare(a_batch(value), 0, NOW)
+    assert (append.segment is not old.active) == (segment == "a new one")
+    old.hand_out(append)
+    if way_out == "deleted":
+        logs.delete("orders", 0)
+    else:
+        logs.set_aside("orders", 0)
+    new = logs.create("orders", 0, OTHER_ID)
+    if segment != "the first":
+        new.append(a_batch(b"new"), 0, NOW)
+    before = {path: path.read_bytes() for path in Path(new.folder).iterdir()}
+    with pytest.raises(LogOffline):
+        old.write(append)
+    assert {path: path.read_bytes() for path in Path(new.folder).iterdir()} == before
+    assert new.append(a_batch(b"newer"), 0, NOW).base_offset == (segment != "the first")
+
+
 def test_producers_expire(maker: Maker) -> None:
     logs = maker.open(producer_expiration_ms=1000)
     log = logs.create("topic", 0, ID)

@@ -381,6 +381,14 @@ class LogState:
             return LogOffline(self.name, self.offline)
         return RuntimeError(f"{self.name}: an append is under way")
 
+    def leave_folder(self) -> None:
+        """The folder is about to lose its name: no file of it is opened or made by that name any more,
+        not even by an append that a thread is writing."""
+        if self._writing is not None:
+            self.open_files.forbid(self._writing.segment)
+        for segment in self.segments:
+            self.open_files.forbid(segment)
+
     def give_up(self, reason: str) -> None:
         """The log is no longer this broker's (deleted, set aside): takes no more calls. Nothing has
         failed, so nobody is told."""

@@ -391,6 +391,7 @@ class Logs(LogOwner):
         log = self._loaded.get(key)
         if log is not None:
             log.close()
+            log.leave_folder()
             self._dirty.pop(log, None)
         path = folder.log_path(key)
         renamed = f"{folder.path}/{deleted_folder_name(f'{topic}-{partition}')}"
@@ -422,6 +423,7 @@ class Logs(LogOwner):
         log = self._loaded.pop(key, None)
         if log is not None:
             log.close()
+            log.leave_folder()
             log.give_up("set aside")
             self._dirty.pop(log, None)
         renamed = f"{folder.path}/{stray_folder_name(f'{topic}-{partition}')}"

@@ -87,6 +87,7 @@ class Segment:
         "created_ms",
         "files",
         "first_timestamp",
+        "gone",
         "has_index_files",
         "index_brought",
         "index_full",
@@ -144,6 +145,8 @@ class Segment:
         # Sealed, and data and indexes synced.
         self.settled = sealed
         self.opened: SegmentFile | None = None
+        # Its log was deleted or set aside: no file is opened for it any more.
+        self.gone = False
         self.used = False
         # A thread has read the offset index, and nobody has mapped it since.
         self.index_brought = False

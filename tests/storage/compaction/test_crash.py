@@ -29,7 +29,7 @@ from storage_kit.memory import verify_log
 
 from ottla.logfiles.names import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
 from ottla.record.batch import read_header
-from ottla.storage.compaction.rewrite import Cancelled, Outcome, run
+from ottla.storage.compaction.rewrite import Cancelled, Outcome, run_over
 from ottla.storage.compaction.swap import Compaction
 from ottla.storage.errors import LogOffline
 from ottla.storage.log import Log
@@ -151,7 +151,7 @@ def committed(log: Log) -> Records:
 def begun(log: Log) -> tuple[Compaction, Outcome]:
     compaction = begin(log)
     assert compaction is not None
-    return compaction, run(compaction.job, log.files)
+    return compaction, run_over(compaction.job, log.files)
 
 
 def one_pass(log: Log) -> None:

@@ -394,6 +394,9 @@ class FaultyFiles(Files):
         self._alive()
         return self.disk.find(path) is not None
 
+    def identity(self, path: str) -> tuple[int, int]:
+        return 0, id(self.disk.find(path))
+
     def is_folder(self, path: str) -> bool:
         self._alive()
         return isinstance(self.disk.find(path), _Folder)

@@ -85,6 +85,7 @@ class Compaction:
         config = log.config
         self.job = Job(
             folder=log.folder,
+            folder_identity=log.files.identity(log.folder),
             sources=tuple(sources),
             first_dirty=dirt.first_dirty,
             aborted=tuple(
