@@ -23,6 +23,7 @@ from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.metadata import Broker as Node
 from ottla.cluster.metadata import ClusterImage, Endpoint, ImageDelta, ResourceType, Topic
 from ottla.cluster.metadata import Partition as PartitionState
+from ottla.cluster.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from ottla.cluster.store import SessionEvent, StoreError
 from ottla.coordinator.groups.settings import GroupSettings
 from ottla.coordinator.transactions.settings import TransactionSettings
@@ -35,7 +36,7 @@ from ottla.server.api import Api
 from ottla.server.configuration.rules import Rules
 from ottla.server.coordination.coordinators import Coordinators
 from ottla.server.coordination.group_callers import GROUP_VERSION
-from ottla.server.coordination.internal_topics import OFFSETS, TRANSACTIONS, ensure_internal_topic
+from ottla.server.coordination.internal_topics import ensure_internal_topic
 from ottla.server.coordination.markers import Markers
 from ottla.server.coordination.metadata_view import ImageView
 from ottla.server.coordination.producer_ids import ProducerIds
@@ -148,9 +149,11 @@ class Broker:
         self.metadata = ImageView(lambda: self.image)
         self.producer_ids = ProducerIds(self._producer_id_block)
         self.markers = Markers(self)
-        self.groups: Coordinators[GroupShard] = Coordinators(self, OFFSETS, self._group_shard)
+        self.groups: Coordinators[GroupShard] = Coordinators(
+            self, CONSUMER_OFFSETS, self._group_shard
+        )
         self.transactions: Coordinators[TransactionShard] = Coordinators(
-            self, TRANSACTIONS, self._transaction_shard
+            self, TRANSACTION_STATE, self._transaction_shard
         )
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
         # Set when the broker cannot go on: its metadata store is gone.
@@ -246,7 +249,7 @@ class Broker:
     def _transaction_shard(self, index: int) -> TransactionShard:
         from ottla.coordinator.transactions.shard import TransactionShard
 
-        partition = self.partitions.get(TRANSACTIONS, index)
+        partition = self.partitions.get(TRANSACTION_STATE, index)
         assert partition is not None
         return TransactionShard(
             TransactionSettings.taken_from(self.config),
@@ -426,9 +429,9 @@ class Broker:
 
     def _unload_coordinators(self, topic: Topic) -> None:
         for partition in topic.partitions:
-            if topic.name == OFFSETS:
+            if topic.name == CONSUMER_OFFSETS:
                 self.groups.unload(partition.index)
-            elif topic.name == TRANSACTIONS:
+            elif topic.name == TRANSACTION_STATE:
                 self.transactions.unload(partition.index)
                 self.markers.forget(partition.index)
 

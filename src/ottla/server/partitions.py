@@ -88,7 +88,7 @@ class Partitions:
         for partition in self.by_name.get(name, ()):
             opened = partition.opened
             if opened is not None:
-                opened.config = config
+                opened.reconfigure(config)
             partition.plain = (
                 partition.leader == self._broker_id
                 and len(partition.isr) == 1

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import InvalidBatch
-from ottla.server.coordination.internal_topics import OFFSETS
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.storage.errors import InvalidProducerEpoch, StorageError, UnknownLog
 from ottla.storage.producer_state import Origin
@@ -76,7 +76,7 @@ def append_marker(
         if isinstance(result, Exception):
             done(result)
             return
-        if target.topic == OFFSETS:
+        if target.topic == CONSUMER_OFFSETS:
             broker.groups.marker_written(
                 target.index, marker.producer_id, marker.epoch, marker.committed
             )
