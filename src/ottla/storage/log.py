@@ -79,7 +79,11 @@ class Log(ReadableLog):
         return append
 
     def append_simple(
-        self, batch: memoryview, fields: HeaderFields, leader_epoch: int, now_ms: int
+        self,
+        batch: bytearray | memoryview,
+        fields: HeaderFields,
+        leader_epoch: int,
+        now_ms: int,
     ) -> int:
         """The base offset of a client's batch, appended; or -1, and nothing was changed: something
         about the batch or the log needs a closer look, and `append` has it.
