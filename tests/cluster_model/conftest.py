@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from store_kit.faulty import Faults, FaultyStore
 
 from ottla.cluster import layout
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.faulty import Faults, FaultyStore
 from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, Resource, ResourceType
 from ottla.cluster.store import Create, Delete, Store
 from ottla.cluster.zookeeper import ZooKeeperStore

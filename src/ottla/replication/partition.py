@@ -51,7 +51,8 @@ READ_COMMITTED = 1
 UNKNOWN = -1
 
 # What is told of an append: base offset, append time (-1: the producer's times count), where the log
-# starts, the offset after its last record, and whether it is committed and flushed already.
+# starts, the offset after its last record, and whether it is known to be committed and flushed already
+# (if not, `is_committed` and `is_flushed` tell).
 Appended: TypeAlias = tuple[int, int, int, int, bool]
 
 
@@ -314,7 +315,7 @@ class Partition:
         self._settle()
         log = self._log
         if log is not None:
-            log.config = config
+            log.reconfigure(config)
             if self.role is Role.LEADER:
                 self.advance()
             self._release_waiters(log)
@@ -333,24 +334,29 @@ class Partition:
         origin: Origin = Origin.CLIENT,
         checked: HeaderFields | None = None,
     ) -> Appended:
-        """Append batches at once. `checked`: the header, if the buffer is a memoryview of one batch
-        that has passed `check_produced`."""
+        """Append batches at once. `checked`: the header, if the buffer is one batch that has passed
+        `check_produced`."""
         if self.role is not Role.LEADER:
             self.check_leader()
         log = self._log or self.log
         if checked is not None:
-            assert type(buffer) is memoryview
             base_offset = log.append_simple(buffer, checked, self.leader_epoch, now_ms)
             if base_offset >= 0:
-                self._grew(log, len(buffer))
                 end_offset = log.log_end_offset
-                return (
-                    base_offset,
-                    -1,
-                    log.log_start_offset,
-                    end_offset,
-                    end_offset <= log.high_watermark and end_offset < log.flush_at_offset,
-                )
+                is_settled = False
+                if self._alone:
+                    # As `_grew`, on the way that nearly all batches go.
+                    is_settled = end_offset < log.flush_at_offset
+                    log.advance_high_watermark(end_offset)
+                    if self._awaiting_commit.waiting:
+                        self._release_waiters(log)
+                    if self.waiters:
+                        self._owner.advanced(self, len(buffer))
+                    if self.replica_waiters:
+                        self._owner.appended(self, len(buffer))
+                else:
+                    self._grew(log, len(buffer))
+                return base_offset, -1, log.log_start_offset, end_offset, is_settled
         append = log.append(buffer, self.leader_epoch, now_ms, origin, checked)
         return self._appended(log, append)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.protocol.errors import ErrorCode, ProtocolError, error_code
 from ottla.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -26,7 +27,7 @@ from ottla.protocol.messages.write_txn_markers import (
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import InvalidBatch
 from ottla.replication.partition import Role
-from ottla.server.coordination.internal_topics import OFFSETS
+from ottla.server.observability.limited_log import LimitedLog
 from ottla.storage.errors import InvalidProducerEpoch, StorageError, UnknownLog
 from ottla.storage.producer_state import Origin
 from ottla.wire.errors import WireError
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ottla.server.disk.lanes import Batches
 
 log = logging.getLogger("ottla.markers")
+limited_log = LimitedLog(log)
 
 # The connections between brokers over which markers and questions about transactions go.
 PURPOSE = "transactions"
@@ -84,7 +86,7 @@ def append_marker(
         if isinstance(result, Exception):
             done(result)
             return
-        if target.topic == OFFSETS:
+        if target.topic == CONSUMER_OFFSETS:
             broker.groups.marker_written(
                 target.index, marker.producer_id, marker.epoch, marker.committed
             )
@@ -250,13 +252,13 @@ class _Ending:
     def _written(self, topic: str, index: int, error: Exception | None) -> None:
         if isinstance(error, InvalidProducerEpoch):
             # A newer epoch is there, so an earlier try came through and the producer went on.
-            log.info(
+            limited_log.info(
                 "marker not needed: topic=%s partition=%d id=%s %s",
                 topic, index, self.ending.transactional_id, error,
             )  # fmt: skip
         elif error is not None and not isinstance(error, UnknownLog):
             if (topic, index) not in self._waits:
-                log.warning(
+                limited_log.warning(
                     "marker not written, will be tried again: topic=%s partition=%d id=%s %s",
                     topic, index, self.ending.transactional_id, error,
                 )  # fmt: skip

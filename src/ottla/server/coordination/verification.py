@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ottla.cluster.names import TRANSACTION_STATE
 from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import (
@@ -29,7 +30,6 @@ from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
-from ottla.server.coordination.internal_topics import TRANSACTIONS
 from ottla.server.coordination.markers import PURPOSE
 from ottla.wire.errors import WireError
 
@@ -154,7 +154,7 @@ def verify(
 def _coordinator(broker: Broker, transactional_id: str) -> int:
     """The broker that coordinates a transactional id, -1 if none does at the moment."""
     index = broker.transactions.partition_for(transactional_id)
-    partition = None if index is None else broker.partitions.get(TRANSACTIONS, index)
+    partition = None if index is None else broker.partitions.get(TRANSACTION_STATE, index)
     return -1 if partition is None else partition.leader
 
 
