@@ -31,6 +31,7 @@ from ottla.cluster.store import (
     Store,
     StoreError,
     StoreUnavailable,
+    boottime,
 )
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,16 @@ class Membership:
             return False
         taken_in = self.image.brokers.get(self.broker_id)
         return taken_in is not None and taken_in.epoch == self.epoch
+
+    @property
+    def can_be_fenced(self) -> bool:
+        """Whether the cluster may have gone on without this broker: it has no session, or has been
+        out of touch with the store for so long that the session may have ended."""
+        store = self.store
+        timeout = store.session_timeout
+        if timeout is None:
+            return False
+        return self.epoch < 0 or boottime() - store.last_contact > timeout
 
     # Coming
 

@@ -537,6 +537,12 @@ class Partition:
         self._settle()
         self._owner.isr_wanted(self)
 
+    def resign(self) -> None:
+        """The log here has failed: another member of the in-sync set is to lead, if there is one."""
+        others = [each for each in self.isr if each != self.broker_id]
+        if self.role is Role.LEADER and others:
+            self._want_isr(others)
+
     def isr_refused(self) -> None:
         """The controller did not change the set, and will not by that request."""
         self.wanted_isr = None

@@ -51,6 +51,7 @@ from ottla.server.network.connection import Connection
 from ottla.server.network.reactor import Limits, Reactor
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.partitions import Partitions
+from ottla.server.replication.balancing import give_leadership_back
 from ottla.server.replication.changes import Changes, is_forwarded
 from ottla.server.replication.liveness import Liveness
 from ottla.server.replication.peers import Peers
@@ -144,7 +145,9 @@ class Broker:
             max_open_files=self.descriptors.segment_files,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
-        self.logs.is_known = lambda key, topic_id: strays.belongs(self.image, key, topic_id)
+        self.logs.is_known = lambda key, topic_id: strays.belongs(
+            self.image, self.id, key, topic_id
+        )
         self.periodic_work = PeriodicWork(self.loop, self.logs, self.threads)
         self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
         self.partitions = Partitions(self.id, self.logs, self.wakeups, self.topic_config)
@@ -369,6 +372,7 @@ class Broker:
         self.groups.load_all()
         self.transactions.load_all()
         self.spawn(self._watch_clients(), "watch over clients that wait")
+        self.spawn(give_leadership_back(self), "balance of leadership")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
         if self.config.metrics_listener is not None:
@@ -535,7 +539,14 @@ class Broker:
                 log.error("log not deleted: topic=%s partition=%d %s", topic, index, error)
 
     def _log_went_offline(self, failed: Log) -> None:
-        self.loop.call_soon_threadsafe(partial(self.partitions.flushed, failed))
+        self.loop.call_soon_threadsafe(self._give_up_log, failed)
+
+    def _give_up_log(self, failed: Log) -> None:
+        """Whoever waits for the log is told, and another replica leads, where there is one."""
+        self.partitions.flushed(failed)
+        partition = self.partitions.get(failed.topic, failed.partition)
+        if partition is not None and partition.opened is failed:
+            partition.resign()
 
     async def _make_folders(self, topics: Iterable[Topic]) -> None:
         """New partitions get their folders, a few at a time; who uses one earlier makes it."""

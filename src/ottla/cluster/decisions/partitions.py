@@ -51,7 +51,8 @@ class ElectionResult:
 def alter_isr(
     draft: Draft, broker_id: int, broker_epoch: int, wanted: Sequence[WantedIsr]
 ) -> list[IsrResult]:
-    """One result for each partition, in order. ProtocolError if the leader's broker is not the one
+    """One result for each partition, in order. A leader that leaves itself out resigns: its log has
+    failed, and another member is to lead. ProtocolError if the leader's broker is not the one
     that was taken in: its former life must change nothing."""
     check_broker_epoch(draft, broker_id, broker_epoch)
     results: list[IsrResult] = []
@@ -69,7 +70,15 @@ def alter_isr(
         state = of_topic.get(each.index, topic.partitions[each.index])
         error = _fault(draft, state, broker_id, each)
         if error is ErrorCode.NONE:
-            state = of_topic[each.index] = elections.with_isr(state, [one for one, _ in each.isr])
+            members = [one for one, _ in each.isr]
+            if broker_id in members:
+                state = elections.with_isr(state, members)
+            else:
+                others = draft.eligible - {broker_id}
+                state = elections.without_broker(
+                    state, broker_id, others, lost_data=False, unclean=False
+                )
+            of_topic[each.index] = state
         results.append(IsrResult(each.topic_id, each.index, error, state))
     draft.put_topics(
         _with_partitions(draft.topics[name], states) for name, states in changed.items() if states
@@ -87,8 +96,10 @@ def _fault(draft: Draft, state: Partition, broker_id: int, wanted: WantedIsr) ->
     if wanted.partition_epoch < state.partition_epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
     members = [member for member, _ in wanted.isr]
-    if state.leader not in members or not set(members) <= set(state.replicas):
+    if not set(members) <= set(state.replicas):
         return ErrorCode.INVALID_REQUEST
+    if state.leader not in members and not (set(members) & set(state.isr) & draft.eligible):
+        return ErrorCode.INELIGIBLE_REPLICA  # it resigns, and nobody could take its place
     for member, epoch in wanted.isr:
         broker = draft.brokers.get(member)
         joins = member not in state.isr

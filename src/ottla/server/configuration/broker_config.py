@@ -179,6 +179,7 @@ class BrokerConfig:
     replica_high_watermark_checkpoint_interval_ms: int
     replica_lag_time_max_ms: int
     replica_lag_max_messages: int
+    replica_selector_class: str | None
     replica_socket_receive_buffer_bytes: int
     replica_socket_timeout_ms: int
     # Coordination
@@ -241,6 +242,11 @@ class BrokerConfig:
     def is_set(self, name: str) -> bool:
         """Whether somebody has set this, or the default holds."""
         return any(name in layer for _, layer in self.layers.with_sources())
+
+    @property
+    def selects_by_rack(self) -> bool:
+        """Whether consumers are sent to a replica in their rack."""
+        return self.replica_selector_class is not None
 
     @property
     def inter_broker_listener(self) -> str:

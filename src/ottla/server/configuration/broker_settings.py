@@ -35,6 +35,7 @@ DEFAULT_SECURITY_PROTOCOL_MAP = (
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 REPLICATION = "replication"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 _BOOLEAN, _STRING, _LIST = SettingType.BOOLEAN, SettingType.STRING, SettingType.LIST
 _INT, _LONG, _DOUBLE = SettingType.INT, SettingType.LONG, SettingType.DOUBLE
@@ -408,6 +409,16 @@ def _replication() -> Iterator[Setting]:
             0,
             at_least(0),
             "How many records a follower may be behind before it leaves the in-sync replicas; 0: any.",
+        ),
+        (
+            "replica.selector.class",
+            _STRING,
+            None,
+            one_of(RACK_AWARE_SELECTOR),
+            (
+                "Which replica consumers read from; unset, the leader. With this one a consumer "
+                "that names its rack (client.rack) reads from an in-sync replica there."
+            ),
         ),
         (
             "replica.socket.receive.buffer.bytes",

@@ -113,7 +113,6 @@ WITHOUT_MEANING: tuple[NoMeaning, ...] = (
                 "offsets.topic.compression.codec",
                 "producer.purgatory.purge.interval.requests",
                 "queued.max.requests",
-                "replica.selector.class",
                 "request.timeout.ms",
                 "share.fetch.purgatory.purge.interval.requests",
                 "socket.connection.setup.timeout.max.ms",

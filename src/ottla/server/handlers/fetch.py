@@ -11,6 +11,9 @@
 - An epoch that the reader brings along is checked: it may know of a newer leader than this broker
   (UNKNOWN_LEADER_EPOCH) or of an older one (FENCED_LEADER_EPOCH), or its log may have been cut off
   behind it (a diverging epoch in the answer).
+- A follower serves consumers too, up to the high watermark it knows; a leader sends consumers that name
+  their rack to an in-sync replica in it, if `replica.selector.class` asks for that (KIP-392).
+- Who asks the wrong broker is told which one leads (KIP-951).
 - A replica reads to the log's end, and what it asks for tells the leader what it has. Its fetch waits
   for the log to grow, a consumer's for the high watermark to move.
 - Large ranges go from the page cache to the socket by `sendfile`. Data that is not in memory is read
@@ -44,6 +47,8 @@ from ottla.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from ottla.replication.partition import Role
@@ -61,6 +66,10 @@ if TYPE_CHECKING:
     from ottla.storage.segment_file import Slice
 
 _FIRST_SESSIONS = 7
+_FIRST_FROM_FOLLOWERS = 11
+_FIRST_CURRENT_LEADER = 12
+_FIRST_ENDPOINTS = 16
+_LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _FIRST_LAST_FETCHED_EPOCH = 12
 _FIRST_TOPIC_IDS = 13
 _FIRST_FORMAT_2 = 4
@@ -285,7 +294,12 @@ class Fetch:
             self._others.append(watched)
             found = self._look_at(watched, left, at_least_one=total == 0)
             everything.append(found)
-            if found.answer.error_code or found.answer.diverging_epoch is not None:
+            answer = found.answer
+            if (
+                answer.error_code
+                or answer.diverging_epoch is not None
+                or answer.preferred_read_replica >= 0
+            ):
                 urgent = True
             elif found.piece is not None:
                 total += found.piece.length
@@ -350,7 +364,12 @@ class Fetch:
             return found
         partition = of_topic[watched.index]
         try:
-            partition.check_leader()
+            if partition.role is not Role.LEADER and (
+                partition.role is not Role.FOLLOWER
+                or self.replica >= 0
+                or self.version < _FIRST_FROM_FOLLOWERS
+            ):
+                raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self.broker.check_leader_epoch(partition, watched.current_leader_epoch)
             if self.replica >= 0 and self.replica not in partition.followers:
                 raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -365,6 +384,11 @@ class Fetch:
             answer.high_watermark = log.high_watermark
             answer.last_stable_offset = stable
             answer.log_start_offset = log.log_start_offset
+            closest = self._closest(partition, watched)
+            if closest is not None:
+                answer.preferred_read_replica = closest
+                found.partition = partition
+                return found
             # A session may know an epoch from a request in a later version than this one.
             if watched.last_fetched_epoch >= 0 and self.version >= _FIRST_LAST_FETCHED_EPOCH:
                 epoch, end = log.end_offset_for_epoch(watched.last_fetched_epoch)
@@ -399,8 +423,37 @@ class Fetch:
                 ]
         except (ProtocolError, StorageError) as error:
             answer.error_code = error_code(error)
+            if answer.error_code in _LED_ELSEWHERE and self.version >= _FIRST_CURRENT_LEADER:
+                answer.current_leader = LeaderIdAndEpoch(
+                    leader_id=partition.leader, leader_epoch=partition.leader_epoch
+                )
             answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
         return found
+
+    def _closest(self, partition: Partition, watched: WatchedPartition) -> int | None:
+        """The in-sync replica in the consumer's rack, if it is to read there and may do so now."""
+        rack = self.request.rack_id
+        broker = self.broker
+        if (
+            not rack
+            or self.replica >= 0
+            or self.version < _FIRST_FROM_FOLLOWERS
+            or not broker.config.selects_by_rack
+            or partition.role is not Role.LEADER
+            or rack == broker.config.broker_rack
+        ):
+            return None
+        brokers = broker.image.brokers
+        candidates = [
+            (follower.end_offset, member)
+            for member, follower in partition.followers.items()
+            if member in partition.isr
+            and member in brokers
+            and brokers[member].rack == rack
+            # What the consumer asks for next must be there.
+            and follower.end_offset >= watched.fetch_offset
+        ]
+        return max(candidates)[1] if candidates else None
 
     # Waiting ------------------------------------------------------------------------------------
 
@@ -539,7 +592,12 @@ class Fetch:
                     key = (watched.topic, watched.index)
                     if key in session.partitions:
                         session.partitions.move_to_end(key)
-                elif incremental and not changed and answer.diverging_epoch is None:
+                elif (
+                    incremental
+                    and not changed
+                    and answer.diverging_epoch is None
+                    and answer.preferred_read_replica < 0
+                ):
                     continue
             topic = topics.get(watched.topic)
             if topic is None:
@@ -551,10 +609,28 @@ class Fetch:
                     assert isinstance(watched.topic, str)
                     topic.topic = watched.topic
             topic.partitions.append(answer)
-        return FetchResponse(
+        response = FetchResponse(
             session_id=session.id if session is not None else sessions.NO_SESSION,
             responses=list(topics.values()),
         )
+        if self.version >= _FIRST_ENDPOINTS:
+            response.node_endpoints = self._leaders_named(found)
+        return response
+
+    def _leaders_named(self, found: list[Found]) -> list[NodeEndpoint]:
+        """Where the leaders are reached that the answer names."""
+        named = {
+            each.answer.current_leader.leader_id
+            for each in found
+            if each.answer.current_leader is not None
+        }
+        if not named:
+            return []
+        return [
+            NodeEndpoint(node_id=node.id, host=host, port=port, rack=node.rack)
+            for node, host, port in self.broker.nodes_for(self.connection.listener.name)
+            if node.id in named
+        ]
 
     def _send(self, response: FetchResponse) -> None:
         parts: list[Part] = frame_response_parts(response, self.version, self.correlation_id)

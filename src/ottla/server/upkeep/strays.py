@@ -35,7 +35,7 @@ def sort_out(logs: Logs, image: ClusterImage, node_id: int) -> None:
     ids = {(each.topic, each.partition): each.topic_id for each in logs.loaded()}
     for key in logs.keys():  # noqa: SIM118 - not a mapping
         # Of a log that is not loaded the id is compared when it is: see Partitions.
-        if not belongs(image, key, ids.get(key)):
+        if not belongs(image, node_id, key, ids.get(key)):
             unknown[logs.folder_of(*key)].append(key)
     for folder, keys in unknown.items():
         if folder.offline is not None:
@@ -48,7 +48,7 @@ def sort_out(logs: Logs, image: ClusterImage, node_id: int) -> None:
             for key in keys:
                 _set_aside(logs, folder, key)
             for name in list(folder.strays):
-                _take_back(logs, image, folder, name)
+                _take_back(logs, image, node_id, folder, name)
         elif keys:
             _leave(folder, keys, image.cluster_id)
         if folder.strays:
@@ -59,11 +59,15 @@ def sort_out(logs: Logs, image: ClusterImage, node_id: int) -> None:
             )  # fmt: skip
 
 
-def belongs(image: ClusterImage, key: Key, topic_id: bytes | None) -> bool:
-    """Whether a log is one of the cluster's; by its name alone if its topic's id is not known."""
+def belongs(image: ClusterImage, node_id: int, key: Key, topic_id: bytes | None) -> bool:
+    """Whether a log is that of a replica of this broker; by its name alone if its topic's id is not
+    known."""
     topic = image.topics.get(key[0])
     return (
-        topic is not None and key[1] < len(topic.partitions) and topic_id in (None, topic.topic_id)
+        topic is not None
+        and key[1] < len(topic.partitions)
+        and node_id in topic.partitions[key[1]].replicas
+        and topic_id in (None, topic.topic_id)
     )
 
 
@@ -97,12 +101,14 @@ def _set_aside(logs: Logs, folder: DataFolder, key: Key) -> None:
     log.warning("log of an unknown topic, set aside: topic=%s partition=%d as %s", *key, moved)
 
 
-def _take_back(logs: Logs, image: ClusterImage, folder: DataFolder, name: str) -> None:
+def _take_back(
+    logs: Logs, image: ClusterImage, node_id: int, folder: DataFolder, name: str
+) -> None:
     key = parse_stray_name(name)
-    if key is None or key in logs or not belongs(image, key, None):
+    if key is None or key in logs or not belongs(image, node_id, key, None):
         return
     topic_id = _topic_id(folder, name)
-    if topic_id is None or not belongs(image, key, topic_id):
+    if topic_id is None or not belongs(image, node_id, key, topic_id):
         return
     try:
         logs.take_back(folder, name, *key)

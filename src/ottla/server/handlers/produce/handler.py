@@ -41,7 +41,7 @@ _CLIENT = Origin.CLIENT
 class Produce:
     """Serves the Produce requests of one broker."""
 
-    __slots__ = ("_broker", "_broker_id", "_by_id", "_by_raw_name", "_lanes")
+    __slots__ = ("_broker", "_broker_id", "_by_id", "_by_raw_name", "_lanes", "_membership")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -49,6 +49,7 @@ class Produce:
         self._by_raw_name = broker.partitions.by_raw_name
         self._by_id = broker.partitions.by_id
         self._lanes = broker.lanes
+        self._membership = broker.membership
 
     def serve(
         self,
@@ -78,6 +79,8 @@ class Produce:
         # Made for what cannot be answered at once, and for refusals.
         response: Response | None = None
         unfinished: Unfinished | None = None
+        # Acknowledged by this broker alone, so not while another may lead in its place.
+        is_fenced = acks != ALL_ACKS and self._membership.can_be_fenced
         now_ms = int(_time() * 1000)
         started = _clock()
         for key, parts in topics:
@@ -92,6 +95,8 @@ class Produce:
                     if not 0 <= index < count:
                         raise _unknown(version, count)
                     target = found[index]
+                    if is_fenced and target.followers:
+                        raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     records = view[start:end]
                     transform = None
                     if target.takes_any_batch and version >= FIRST_FORMAT_2:
