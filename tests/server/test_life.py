@@ -262,7 +262,7 @@ def test_a_second_broker_on_the_same_folder(start_process: StartProcess) -> None
 def test_a_port_that_is_taken(start_process: StartProcess) -> None:
     first = start_process()
     second = BrokerProcess(first.data.parent / "other", port=first.port)
-    second._spawn()
+    second.spawn()
     assert second.process is not None
     assert second.process.wait(30) == 1
     assert "cannot listen" in second.log_text()

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from ottla.cli.cleanup import close_all
 from ottla.cli.commands import (
     archive,
+    cluster,
     collect,
     configs,
     consume,
@@ -107,6 +108,7 @@ app = help_group(
     name="ottla",
 )
 app.command("serve", help=serve.HELP)(serve.command())
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(topics.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)

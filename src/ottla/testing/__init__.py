@@ -1,4 +1,4 @@
-"""Starts brokers for tests."""
+"""Starts brokers, ZooKeepers and whole clusters: for tests, and for `ottla cluster`."""
 
 from ottla.testing.broker_process import BrokerDied, BrokerProcess, answers, free_port
 

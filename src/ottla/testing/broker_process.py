@@ -114,7 +114,7 @@ class BrokerProcess:
         """Start the process and return once it answers."""
         attempts = 1 if self._fixed_port else 5
         for attempt in range(attempts):
-            self._spawn()
+            self.spawn()
             try:
                 self.wait_until_ready(timeout)
             except BrokerDied:
@@ -127,10 +127,12 @@ class BrokerProcess:
                 return self
         raise AssertionError("unreachable")
 
-    def _spawn(self) -> None:
+    def spawn(self) -> None:
+        """Start the process and do not wait for it."""
         if self.running:
             raise RuntimeError(f"the broker on {self.bootstrap} runs already")
         self.data.parent.mkdir(parents=True, exist_ok=True)
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             # In a session of its own: Ctrl-C at the terminal is meant for the test run.
             self.process = subprocess.Popen(

@@ -271,7 +271,7 @@ class ZooKeeperEnsemble:
 
     def __init__(self, folder: Path, size: int = 3) -> None:
         host = "127.0.0.1"
-        ports = _free_ports(host, size * 3)
+        ports = free_ports(host, size * 3)
         members = {
             f"server.{number + 1}": f"{host}:{ports[size + number]}:{ports[2 * size + number]}"
             for number in range(size)
@@ -331,7 +331,7 @@ class ZooKeeperEnsemble:
         self.stop()
 
 
-def _free_ports(host: str, count: int) -> list[int]:
+def free_ports(host: str, count: int) -> list[int]:
     """Ports that nothing listens on now, all different."""
     with contextlib.ExitStack() as held:
         ports: list[int] = []

@@ -1,0 +1,598 @@
+"""A cluster on this machine: broker processes and a ZooKeeper, all in one folder.
+
+    with LocalCluster(tmp_path / "cluster", base_port=None) as cluster:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap})
+
+`ottla cluster` is this class with words. The processes outlive whoever started them; what there is of
+a cluster, with its ports, is in the folder, so that the next command finds it:
+
+    cluster.json     ports, process ids and settings (ClusterState)
+    cluster.lock     held by the command that changes something
+    zookeeper/       the ZooKeeper's data and log, unless another one is used
+    broker-N/        the data of broker N
+    logs/            what the brokers log
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from ottla.testing.broker_process import STOP_TIMEOUT, BrokerDied, BrokerProcess, free_port
+from ottla.testing.process_identity import ProcessIdentity, identify, runs, send, wait_for_end
+from ottla.testing.zookeeper import (
+    ZooKeeperDied,
+    ZooKeeperMissing,
+    ZooKeeperProcess,
+    server_mode,
+)
+from ottla.version import __version__
+
+HOST: Final = "127.0.0.1"
+BASE_PORT: Final = 9092
+BROKERS: Final = 3
+ZOOKEEPER: Final = "zookeeper"  # its name beside the numbers of brokers
+_FORMAT: Final = 1
+_CHROOT: Final = "/ottla"
+_KILL_TIMEOUT: Final = 10.0
+_STATUS_TIMEOUT: Final = 5.0
+
+
+class ClusterError(RuntimeError):
+    """The cluster cannot do this; the message is one sentence that says what to do."""
+
+
+@dataclass(slots=True)
+class ServerState:
+    """One process of the cluster, as it was last started."""
+
+    port: int
+    process: ProcessIdentity | None = None  # None: stopped, or never started
+    version: str | None = None  # of a broker, when it was started
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and runs(self.process)
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """What cluster.json holds."""
+
+    base_port: int | None  # None: any ports that are free
+    zookeeper_address: str  # with its path, as brokers are told
+    zookeeper: ServerState | None  # None: somebody else runs it
+    next_id: int  # of a broker to be added; ids are not used again
+    brokers: dict[int, ServerState] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)  # of all brokers
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """One process, as it is now."""
+
+    name: str  # "zookeeper", or the broker's number
+    address: str
+    running: bool  # and at its work: ZooKeeper serves, the other brokers know this one
+    pid: int | None
+    state: str  # in a word or two; of ZooKeeper the mode in which it serves
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The cluster as it is now. What only brokers can tell is None when none of them answers."""
+
+    servers: list[ServerStatus]
+    controller: int | None = None
+    partitions: int | None = None
+    offline: list[str] | None = None  # partitions that nobody leads, as topic-N
+    under_replicated: list[str] | None = (
+        None  # partitions with fewer in sync than they have replicas
+    )
+    problem: str | None = None  # why the brokers did not tell
+
+    @property
+    def healthy(self) -> bool:
+        return (
+            all(server.running for server in self.servers)
+            and self.offline == []
+            and self.under_replicated == []
+        )
+
+
+class LocalCluster:
+    """The cluster of a folder. Its methods block; each of them sees what others have changed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        brokers: int | None = None,
+        base_port: int | None = BASE_PORT,
+        zookeeper: str | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """What is given besides the folder is for a cluster that is not there yet; of one that is,
+        the number of brokers and the ZooKeeper must be those it has. `base_port` is the first
+        broker's port, the others have the next; None takes any that are free."""
+        self.folder = folder.resolve()
+        self._brokers = brokers
+        self._base_port = base_port
+        self._zookeeper = zookeeper
+        self._settings = dict(settings or {})
+        # Processes that this object has started, to be reaped.
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    # What there is
+
+    @property
+    def exists(self) -> bool:
+        return self._state_path.exists()
+
+    @property
+    def state(self) -> ClusterState:
+        """What the folder says; ClusterError if it holds no cluster."""
+        try:
+            return _decode(json.loads(self._state_path.read_text()))
+        except FileNotFoundError:
+            raise ClusterError(
+                f"there is no cluster in {self.folder}; "
+                f"`ottla cluster start --data {self.folder}` makes one"
+            ) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ClusterError(f"{self._state_path} cannot be read: {error}") from error
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers."""
+        return ",".join(f"{HOST}:{broker.port}" for broker in self.state.brokers.values())
+
+    @property
+    def _state_path(self) -> Path:
+        return self.folder / "cluster.json"
+
+    def log_path(self, broker: int) -> Path:
+        return self.folder / "logs" / f"broker-{broker}.log"
+
+    def data_path(self, broker: int) -> Path:
+        return self.folder / f"broker-{broker}"
+
+    # Starting
+
+    def start(self, brokers: Iterable[int] | None = None) -> list[str]:
+        """Starts whatever does not run, and returns once it answers. The names of what was started.
+
+        `brokers` names those to start; by default all.
+        """
+        with self._locked():
+            state = self._checked_state() if self.exists else self._new_state()
+            wanted = list(state.brokers) if brokers is None else list(brokers)
+            for number in wanted:
+                self._require(state, number)
+            self._require_free_ports(state, wanted)
+            started = self._start_zookeeper(state)
+            return started + self._start_brokers(state, wanted)
+
+    def add(self) -> int:
+        """Adds a broker and starts it. Its number."""
+        with self._locked():
+            state = self._checked_state()
+            number = state.next_id
+            state.brokers[number] = ServerState(self._port_of_new(state, number))
+            state.next_id += 1
+            self._require_free_ports(state, [number])
+            self._save(state)
+            self._start_zookeeper(state)
+            self._start_brokers(state, [number])
+            return number
+
+    def _new_state(self) -> ClusterState:
+        count = BROKERS if self._brokers is None else self._brokers
+        base = self._base_port
+        if count < 1:
+            raise ClusterError("a cluster has one broker at least")
+        if base is not None and not 1 < base <= 65536 - count:
+            raise ClusterError(f"{base} cannot be the first of {count} ports")
+        if self._zookeeper is None:
+            own = ServerState(free_port(HOST) if base is None else base - 1)
+            address = f"{HOST}:{own.port}{_CHROOT}"
+        else:
+            from ottla.cluster.zookeeper import parse_address
+
+            try:
+                parse_address(self._zookeeper)
+            except ValueError as error:
+                raise ClusterError(str(error)) from None
+            own, address = None, self._zookeeper
+        state = ClusterState(base, address, own, count + 1, {}, self._settings)
+        for number in range(1, count + 1):
+            state.brokers[number] = ServerState(self._port_of_new(state, number))
+        self._require_free_ports(state, state.brokers)
+        self._save(state)
+        return state
+
+    def _checked_state(self) -> ClusterState:
+        """What is there, unless something else was asked for."""
+        state = self.state
+        if self._brokers not in (None, len(state.brokers)):
+            raise ClusterError(
+                f"the cluster in {self.folder} has {len(state.brokers)} brokers, not "
+                f"{self._brokers}; `ottla cluster add` and `remove` change that"
+            )
+        if self._zookeeper not in (None, state.zookeeper_address):
+            raise ClusterError(
+                f"the cluster in {self.folder} has its metadata in the ZooKeeper at "
+                f"{state.zookeeper_address}; it cannot be moved to another"
+            )
+        state.settings.update(self._settings)
+        return state
+
+    def _port_of_new(self, state: ClusterState, number: int) -> int:
+        taken = {broker.port for broker in state.brokers.values()}
+        if state.zookeeper is not None:
+            taken.add(state.zookeeper.port)
+        if state.base_port is not None:
+            port = state.base_port + number - 1
+            while port in taken:
+                port += 1
+            return port
+        while (port := free_port(HOST)) in taken:
+            pass
+        return port
+
+    def _require_free_ports(self, state: ClusterState, brokers: Iterable[int]) -> None:
+        """Nothing is started if somebody else has a port that will be needed."""
+        servers = [(f"broker {number}", state.brokers[number]) for number in brokers]
+        if state.zookeeper is not None:
+            servers.append(("ZooKeeper", state.zookeeper))
+        for name, server in servers:
+            if not server.running and not _is_free(server.port):
+                hint = "choose another --base-port" if not self.exists else "end that first"
+                raise ClusterError(
+                    f"another program listens on {HOST}:{server.port}, the port for {name}: {hint}"
+                )
+
+    def _start_zookeeper(self, state: ClusterState) -> list[str]:
+        if state.zookeeper is None or state.zookeeper.running:
+            return []
+        server = ZooKeeperProcess(self.folder / ZOOKEEPER, host=HOST, port=state.zookeeper.port)
+        try:
+            server.spawn()
+            self._note(state, state.zookeeper, server.process, None)
+            server.wait_until_ready()
+        except ZooKeeperMissing as error:
+            raise ClusterError(str(error)) from error
+        except ZooKeeperDied as error:
+            raise ClusterError(_did_not_start(ZOOKEEPER, server.log_path)) from error
+        return [ZOOKEEPER]
+
+    def _start_brokers(self, state: ClusterState, brokers: Iterable[int]) -> list[str]:
+        begun: dict[int, BrokerProcess] = {}
+        for number in brokers:
+            server = state.brokers[number]
+            if server.running:
+                continue
+            broker = BrokerProcess(
+                self.data_path(number),
+                host=HOST,
+                port=server.port,
+                settings={
+                    "node.id": str(number),
+                    "zookeeper.connect": state.zookeeper_address,
+                    **state.settings,
+                },
+                log_path=self.log_path(number),
+            )
+            broker.spawn()
+            self._note(state, server, broker.process, __version__)
+            begun[number] = broker
+        failed: list[int] = []
+        for number, broker in begun.items():
+            try:
+                broker.wait_until_ready()
+            except BrokerDied:
+                failed.append(number)
+        if failed:
+            # The others stay: what ails one is often not the matter with all.
+            raise ClusterError(
+                "; ".join(_did_not_start(str(number), self.log_path(number)) for number in failed)
+            )
+        return [str(number) for number in begun]
+
+    def _note(
+        self,
+        state: ClusterState,
+        server: ServerState,
+        process: subprocess.Popen[bytes] | None,
+        version: str | None,
+    ) -> None:
+        """Writes down at once who was started: whoever comes after a crash of ours must know."""
+        assert process is not None
+        self._children[process.pid] = process
+        server.process = identify(process.pid)
+        server.version = version
+        self._save(state)
+
+    # Ending
+
+    def stop(self, brokers: Iterable[int] | None = None) -> list[str]:
+        """Stops brokers in good order, and with all of them the ZooKeeper. The names of those that ran.
+
+        A process that does not stop in time is killed.
+        """
+        with self._locked():
+            state = self.state
+            wanted = list(state.brokers if brokers is None else brokers)
+            servers = {str(number): self._require(state, number) for number in wanted}
+            ended = self._end(servers, signal.SIGTERM, STOP_TIMEOUT)
+            if brokers is None and state.zookeeper is not None:
+                ended += self._end({ZOOKEEPER: state.zookeeper}, signal.SIGTERM, _KILL_TIMEOUT)
+            self._save(state)
+            return ended
+
+    def kill(self, name: int | str) -> None:
+        """Ends a broker, or the ZooKeeper, as a crash would (SIGKILL)."""
+        with self._locked():
+            state = self.state
+            if name == ZOOKEEPER:
+                if state.zookeeper is None:
+                    raise ClusterError(
+                        f"the ZooKeeper at {state.zookeeper_address} was not started here, and is "
+                        "not killed from here"
+                    )
+                server = state.zookeeper
+            else:
+                server = self._require(state, name)
+            if not self._end({str(name): server}, signal.SIGKILL, _KILL_TIMEOUT):
+                raise ClusterError(f"{_words(str(name))} does not run")
+            self._save(state)
+
+    def remove(self, broker: int, *, force: bool = False) -> Path:
+        """Stops a broker and takes it out of the cluster. The folder with its data, which stays.
+
+        ClusterError if it still holds replicas, unless forced.
+        """
+        with self._locked():
+            state = self.state
+            server = self._require(state, broker)
+            if len(state.brokers) == 1:
+                raise ClusterError(f"broker {broker} is the last of the cluster; stop it instead")
+            if not force:
+                held = self._replicas_of(broker)
+                if held:
+                    raise ClusterError(
+                        f"broker {broker} still holds {len(held)} replicas ({held[0]}, …): move them "
+                        "to others first, or give them up with --force"
+                    )
+            self._end({str(broker): server}, signal.SIGTERM, STOP_TIMEOUT)
+            del state.brokers[broker]
+            self._save(state)
+            return self.data_path(broker)
+
+    def _end(
+        self, servers: Mapping[str, ServerState], number: signal.Signals, timeout: float
+    ) -> list[str]:
+        """Sends a signal to all that run, waits for their ends, and notes them."""
+        told: dict[str, ProcessIdentity] = {}
+        for name, server in servers.items():
+            if server.process is not None and send(server.process, number):
+                told[name] = server.process
+        for process in told.values():
+            if not wait_for_end(process, timeout):
+                send(process, signal.SIGKILL)
+                wait_for_end(process, _KILL_TIMEOUT)
+            child = self._children.pop(process.pid, None)
+            if child is not None:
+                child.wait()
+        for server in servers.values():
+            server.process = None
+        return list(told)
+
+    # Looking
+
+    def status(self) -> ClusterStatus:
+        """Asks every process and the brokers. Changes nothing, and waits for no other command."""
+        state = self.state
+        known, told = self._ask_brokers(state)
+        servers = [self._status_of_zookeeper(state)]
+        for number, broker in state.brokers.items():
+            if not broker.running:
+                servers.append(_status(str(number), broker, False, "stopped"))
+            elif known is None:
+                servers.append(_status(str(number), broker, False, "silent"))
+            else:
+                at_work = number in known
+                condition = "running" if at_work else "not in the cluster"
+                servers.append(_status(str(number), broker, at_work, condition))
+        return ClusterStatus(servers, **told)
+
+    def _status_of_zookeeper(self, state: ClusterState) -> ServerStatus:
+        own = state.zookeeper
+        if own is not None:
+            if not own.running:
+                return _status(ZOOKEEPER, own, False, "stopped")
+            mode = server_mode(HOST, own.port, _STATUS_TIMEOUT)
+            return _status(ZOOKEEPER, own, mode is not None, mode or "silent")
+        from ottla.cluster.zookeeper import parse_address
+
+        modes = [
+            mode
+            for host, port in parse_address(state.zookeeper_address).servers
+            if (mode := server_mode(host, port, _STATUS_TIMEOUT)) is not None
+        ]
+        return ServerStatus(
+            ZOOKEEPER, state.zookeeper_address, bool(modes), None, ", ".join(modes) or "silent"
+        )
+
+    def _ask_brokers(self, state: ClusterState) -> tuple[set[int] | None, dict[str, Any]]:
+        """The brokers that the cluster knows, and what they tell of it."""
+        from ottla.client.admin.client import Admin
+        from ottla.client.errors import OttlaError
+
+        addresses = [f"{HOST}:{broker.port}" for broker in state.brokers.values() if broker.running]
+        if not addresses:
+            return None, {"problem": "no broker runs"}
+        admin = Admin(
+            ",".join(addresses),
+            client_id="ottla-cluster",
+            default_api_timeout_ms=_STATUS_TIMEOUT * 1000,
+            request_timeout_ms=_STATUS_TIMEOUT * 1000,
+        )
+        try:
+            cluster = admin.describe_cluster()
+            topics = admin.list_topics(internal=True)
+        except OttlaError as error:
+            return None, {"problem": str(error)}
+        finally:
+            admin.close()
+        partitions = [(topic.name, each) for topic in topics for each in topic.partitions]
+        return {node.id for node in cluster.brokers}, {
+            "controller": cluster.controller,
+            "partitions": len(partitions),
+            "offline": [
+                f"{name}-{each.partition}" for name, each in partitions if each.leader is None
+            ],
+            "under_replicated": [
+                f"{name}-{each.partition}"
+                for name, each in partitions
+                if len(each.in_sync) < len(each.replicas)
+            ],
+        }
+
+    def _replicas_of(self, broker: int) -> list[str]:
+        from ottla.client.admin.client import Admin
+        from ottla.client.errors import OttlaError
+
+        admin = Admin(
+            self.bootstrap,
+            client_id="ottla-cluster",
+            default_api_timeout_ms=_STATUS_TIMEOUT * 1000,
+            request_timeout_ms=_STATUS_TIMEOUT * 1000,
+        )
+        try:
+            topics = admin.list_topics(internal=True)
+        except OttlaError as error:
+            raise ClusterError(
+                f"no broker tells what broker {broker} holds ({error}); start the cluster first, or "
+                "take it out with --force"
+            ) from error
+        finally:
+            admin.close()
+        return [
+            f"{topic.name}-{each.partition}"
+            for topic in topics
+            for each in topic.partitions
+            if broker in each.replicas
+        ]
+
+    # The folder
+
+    def _require(self, state: ClusterState, number: int | str) -> ServerState:
+        server = state.brokers.get(int(number)) if str(number).isdecimal() else None
+        if server is None:
+            have = ", ".join(map(str, state.brokers))
+            raise ClusterError(f"the cluster in {self.folder} has no broker {number}, but {have}")
+        return server
+
+    def _save(self, state: ClusterState) -> None:
+        """Replaced as a whole: others may read it at any time."""
+        with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False) as file:
+            json.dump(_encode(state), file, indent=2)
+            file.write("\n")
+        os.replace(file.name, self._state_path)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One command at a time changes a cluster."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "cluster.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ClusterError(
+                    f"another command is at work on the cluster in {self.folder}: wait for its end"
+                ) from None
+            yield
+
+    def __enter__(self) -> LocalCluster:
+        try:
+            self.start()
+        except BaseException:
+            if self.exists:
+                self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: connections that linger after the last owner's end are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _words(name: str) -> str:
+    return "the ZooKeeper" if name == ZOOKEEPER else f"broker {name}"
+
+
+def _did_not_start(name: str, log: Path) -> str:
+    try:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    except FileNotFoundError:
+        lines = []
+    last = next((line for line in reversed(lines) if line), "it said nothing")
+    return f"{_words(name)} did not start: {last.rstrip('.')} (see {log})"
+
+
+def _status(name: str, server: ServerState, running: bool, condition: str) -> ServerStatus:
+    pid = None if server.process is None or condition == "stopped" else server.process.pid
+    version = None if pid is None else server.version
+    return ServerStatus(name, f"{HOST}:{server.port}", running, pid, condition, version)
+
+
+def _encode(state: ClusterState) -> dict[str, Any]:
+    return {"format": _FORMAT, **asdict(state)}
+
+
+def _decode(document: Mapping[str, Any]) -> ClusterState:
+    if document["format"] != _FORMAT:
+        raise ValueError(f"format {document['format']} is not known")
+
+    def server(entry: Mapping[str, Any]) -> ServerState:
+        process = entry["process"]
+        identity = None if process is None else ProcessIdentity(int(process[0]), str(process[1]))
+        return ServerState(int(entry["port"]), identity, entry["version"])
+
+    own = document["zookeeper"]
+    return ClusterState(
+        base_port=document["base_port"],
+        zookeeper_address=str(document["zookeeper_address"]),
+        zookeeper=None if own is None else server(own),
+        next_id=int(document["next_id"]),
+        brokers={int(number): server(entry) for number, entry in document["brokers"].items()},
+        settings=dict(document["settings"]),
+    )

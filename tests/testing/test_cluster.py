@@ -1,0 +1,233 @@
+"""LocalCluster: its processes, its folder, and what it refuses."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ottla.client.admin.client import Admin
+from ottla.testing import answers
+from ottla.testing.cluster import ClusterError, LocalCluster
+from ottla.testing.process_identity import runs
+from ottla.testing.zookeeper import ZooKeeperMissing, ZooKeeperProcess, server_mode
+
+HOST = "127.0.0.1"
+
+
+def make(folder: Path, brokers: int = 1, **options: str | None) -> LocalCluster:
+    return LocalCluster(folder, brokers=brokers, base_port=None, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with make(tmp_path / "cluster", 2) as running:
+        yield running
+
+
+def test_what_does_not_run_is_started_on_the_port_it_had(cluster: LocalCluster) -> None:
+    state = cluster.state
+    assert state.zookeeper is not None
+    assert sorted(state.brokers) == [1, 2]
+    assert cluster.bootstrap == ",".join(f"{HOST}:{each.port}" for each in state.brokers.values())
+    assert all(answers(HOST, broker.port) for broker in state.brokers.values())
+    assert server_mode(HOST, state.zookeeper.port) == "standalone"
+    for number, broker in state.brokers.items():
+        command = Path(f"/proc/{broker.process and broker.process.pid}/cmdline")
+        if command.exists():
+            words = command.read_text().split("\0")
+            assert f"node.id={number}" in words
+            assert f"zookeeper.connect={HOST}:{state.zookeeper.port}/ottla" in words
+
+    # A later command knows of the processes from the folder alone.
+    later = LocalCluster(cluster.folder)
+    assert later.start() == []
+    later.kill(2)
+    later.kill("zookeeper")
+    assert not answers(HOST, state.brokers[2].port)
+    assert server_mode(HOST, state.zookeeper.port) is None
+    with pytest.raises(ClusterError, match="broker 2 does not run"):
+        later.kill(2)
+    assert later.start() == ["zookeeper", "2"]
+    again = cluster.state
+    assert again.zookeeper is not None
+    assert [each.port for each in again.brokers.values()] == [
+        each.port for each in state.brokers.values()
+    ]
+    assert again.zookeeper.port == state.zookeeper.port
+    assert again.brokers[1].process == state.brokers[1].process
+    assert again.brokers[2].process != state.brokers[2].process
+
+    assert sorted(cluster.stop()) == ["1", "2", "zookeeper"]
+    assert cluster.stop() == []
+    for broker in again.brokers.values():
+        assert broker.process is not None
+        assert not runs(broker.process)
+
+
+def test_a_process_that_died_unseen_is_noticed(cluster: LocalCluster) -> None:
+    process = cluster.state.brokers[1].process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    cluster._children[process.pid].wait()
+    assert not cluster.state.brokers[1].running
+    assert cluster.start() == ["1"]
+
+
+def test_brokers_are_stopped_added_and_removed(cluster: LocalCluster) -> None:
+    assert cluster.stop([2]) == ["2"]
+    assert cluster.start([1]) == []
+    assert not cluster.state.brokers[2].running
+    assert cluster.start() == ["2"]
+
+    cluster._brokers = None
+    assert cluster.add() == 3
+    third = cluster.state.brokers[3]
+    assert answers(HOST, third.port)
+    assert third.port not in {cluster.state.brokers[number].port for number in (1, 2)}
+    folder = cluster.remove(3, force=True)
+    assert folder == cluster.folder / "broker-3"
+    assert folder.is_dir()
+    assert not answers(HOST, third.port)
+    assert sorted(cluster.state.brokers) == [1, 2]
+    assert cluster.state.next_id == 4, "the data of broker 3 is never another broker's"
+    with pytest.raises(ClusterError, match="has no broker 3, but 1, 2"):
+        cluster.remove(3)
+
+
+def test_a_broker_that_holds_replicas_is_not_removed(cluster: LocalCluster) -> None:
+    cluster.stop([2])
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic("held", 3, 1)
+    with pytest.raises(
+        ClusterError, match=r"broker 1 still holds 3 replicas \(held-0, …\).*--force"
+    ):
+        cluster.remove(1)
+    assert cluster.state.brokers[1].running
+    cluster.stop([1])
+    with pytest.raises(ClusterError, match="no broker tells what broker 1 holds"):
+        cluster.remove(1)
+
+
+def test_status_asks_everyone(cluster: LocalCluster) -> None:
+    cluster.stop([2])
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic("some", 2, 1)
+    status = cluster.status()
+    assert [(each.name, each.running, each.state) for each in status.servers] == [
+        ("zookeeper", True, "standalone"),
+        ("1", True, "running"),
+        ("2", False, "stopped"),
+    ]
+    assert (status.controller, status.partitions) == (1, 2)
+    assert status.offline == status.under_replicated == []
+    assert status.problem is None
+    assert not status.healthy, "a broker is missing"
+
+    process = cluster.state.brokers[1].process
+    assert process is not None
+    cluster.stop([1])
+    cluster.kill("zookeeper")
+    status = cluster.status()
+    assert [(each.running, each.pid, each.state) for each in status.servers] == [
+        (False, None, "stopped")
+    ] * 3
+    assert status.partitions is None
+    assert status.problem == "no broker runs"
+
+
+def test_a_zookeeper_of_somebody_else_is_used_and_left_alone(tmp_path: Path) -> None:
+    with ZooKeeperProcess(tmp_path / "elsewhere") as zookeeper:
+        address = f"{zookeeper.address}/mine"
+        with make(tmp_path / "cluster", zookeeper=address) as cluster:
+            assert cluster.state.zookeeper is None
+            assert cluster.state.zookeeper_address == address
+            first = cluster.status().servers[0]
+            assert (first.address, first.running, first.state) == (address, True, "standalone")
+            with pytest.raises(ClusterError, match="not killed from here"):
+                cluster.kill("zookeeper")
+            with pytest.raises(ClusterError, match="cannot be moved to another"):
+                make(tmp_path / "cluster", zookeeper="other:2181").start()
+            assert cluster.stop() == ["1"]
+        assert zookeeper.running
+
+
+def test_what_the_folder_holds_is_not_made_anew(cluster: LocalCluster) -> None:
+    with pytest.raises(ClusterError, match="has 2 brokers, not 3"):
+        make(cluster.folder, 3).start()
+    with (cluster.folder / "cluster.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for change in (cluster.start, cluster.stop, cluster.add, lambda: cluster.kill(1)):
+            with pytest.raises(ClusterError, match="another command is at work"):
+                change()
+        assert cluster.status().servers[1].running, "looking is always allowed"
+
+
+def test_a_folder_without_a_cluster(tmp_path: Path) -> None:
+    for call in ("stop", "status", "add"):
+        with pytest.raises(ClusterError, match=r"there is no cluster in .*`ottla cluster start"):
+            getattr(LocalCluster(tmp_path), call)()
+    (tmp_path / "cluster.json").write_text(json.dumps({"format": 99}))
+    with pytest.raises(ClusterError, match=r"cluster.json cannot be read: format 99"):
+        LocalCluster(tmp_path).status()
+    (tmp_path / "cluster.json").write_text("{")
+    with pytest.raises(ClusterError, match=r"cluster.json cannot be read"):
+        LocalCluster(tmp_path).start()
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+def test_a_port_of_somebody_else_is_told_before_anything_starts(
+    tmp_path: Path, offset: int
+) -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        name = {-1: "ZooKeeper", 0: "broker 1", 1: "broker 2"}[offset]
+        with pytest.raises(ClusterError, match=f"{port}, the port for {name}: .*--base-port"):
+            LocalCluster(tmp_path, brokers=2, base_port=port - offset).start()
+    assert not LocalCluster(tmp_path).exists
+
+
+def test_a_broker_that_does_not_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "broker-2").write_text("not a folder")
+    cluster = make(tmp_path / "cluster", 2)
+    try:
+        with pytest.raises(ClusterError, match=r"^broker 2 did not start: .*broker-2\.log\)$"):
+            cluster.start()
+        assert cluster.state.brokers[1].running, "what could be started is"
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"zookeeper": "a:b"}, "not the address of a ZooKeeper"),
+        ({"brokers": 0}, "one broker at least"),
+        ({"base_port": 65535, "brokers": 3}, "cannot be the first of 3 ports"),
+    ],
+)
+def test_a_cluster_that_cannot_be(tmp_path: Path, options: dict[str, object], words: str) -> None:
+    cluster = LocalCluster(tmp_path, **options)  # type: ignore[arg-type]
+    with pytest.raises(ClusterError, match=words):
+        cluster.start()
+    assert not cluster.exists
+
+
+def test_without_a_zookeeper_to_start_one_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(**_: object) -> str:
+        raise ZooKeeperMissing("there is none")
+
+    monkeypatch.setattr("ottla.testing.zookeeper.server_class_path", missing)
+    with pytest.raises(ClusterError, match="there is none"):
+        make(tmp_path / "cluster").start()
