@@ -76,6 +76,7 @@ class Membership:
         # The node /controller of one whose process is known to be dead.
         self._dead_controller: Node | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._looking: asyncio.Task[None] | None = None
         self._closing = False
 
     @property
@@ -189,6 +190,8 @@ class Membership:
     async def close(self) -> None:
         """Lays down the office if it is held, and ends the session in good order."""
         self._closing = True
+        if self._looking is not None:
+            self._looking.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -208,6 +211,24 @@ class Membership:
         controller = self.controller
         if controller is not None:
             controller.registrations_changed()
+        if self.epoch >= 0 and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().create_task(
+                self._look_at_own_registration(), name="own registration"
+            )
+
+    async def _look_at_own_registration(self) -> None:
+        """A controller that took this broker for dead has deleted its node: register again, as the
+        next life of the broker, for others may lead what it led."""
+        try:
+            node = await self.store.get(layout.broker_path(self.broker_id))
+            if node is not None or self._registration is None or self._closing:
+                return
+            log.warning("broker %d was fenced, and registers again", self.broker_id)
+            self.epoch = -1
+            broker, _ = self._registration
+            self.epoch = await self._register(broker, lost_data=False)
+        except StoreError as error:
+            log.info("the broker's own registration is not looked at: %s", error)
 
     async def _candidacy(self) -> None:
         self._vacancy.set()

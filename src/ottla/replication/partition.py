@@ -80,6 +80,9 @@ class Owner(Protocol):
     def advanced(self, partition: Partition, size: int) -> None:
         """The high watermark moved, by about so many bytes: consumers may read on."""
 
+    def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether the controller would let this life of a broker join an in-sync set."""
+
     def isr_wanted(self, partition: Partition) -> None:
         """`partition.wanted_isr` is to be put to the controller."""
 
@@ -506,6 +509,7 @@ class Partition:
             follower.end_offset >= high_watermark
             and follower.end_offset >= self.epoch_start_offset >= 0
             and self.broker_id in self.isr
+            and self._owner.may_be_in_sync(broker_id, follower.broker_epoch)
         ):
             self._want_isr([*self.isr, broker_id])
 

@@ -489,7 +489,8 @@ class Broker:
         for before, topic in delta.changed:
             self.partitions.put(topic, is_new=True)
             self._drop_replicas(before, topic)
-        created = [*delta.created, *(topic for _, topic in delta.changed)]
+        grown = [new for old, new in delta.changed if _assignment(old) != _assignment(new)]
+        created = [*delta.created, *grown]
         if created:
             self.spawn(self._make_folders(created), "folders of new partitions")
         if any(kind is ResourceType.BROKER for kind, _ in delta.configs):
@@ -635,3 +636,8 @@ class Broker:
         self.workers.stop()
         for threads in (self.threads, self.write_threads, self.read_threads):
             threads.shutdown(wait=False)
+
+
+def _assignment(topic: Topic) -> list[tuple[int, ...]]:
+    """Which brokers hold each partition; leaders and in-sync sets change without it."""
+    return [partition.replicas for partition in topic.partitions]

@@ -52,7 +52,7 @@ class ServeOption(NamedTuple):
 
     @property
     def parameter(self) -> str:
-        return self.names[0].removeprefix("--")
+        return self.names[0].removeprefix("--").replace("-", "_")
 
 
 OPTIONS = (
@@ -78,6 +78,20 @@ OPTIONS = (
         "that of --listen",
     ),
     ServeOption(
+        ("--node-id", "-n"),
+        "value",
+        "N",
+        "The broker's number, which no other broker of its cluster has.",
+        "1",
+    ),
+    ServeOption(
+        ("--zookeeper", "-z"),
+        "value",
+        "HOST:PORT,…/PATH",
+        "Be a broker of the cluster that these ZooKeeper servers coordinate.",
+        "a single broker",
+    ),
+    ServeOption(
         ("--config", "-c"),
         "value",
         "FILE",
@@ -97,6 +111,8 @@ class ServeArguments(NamedTuple):
     listen: str | None = None
     data: str | None = None
     advertise: str | None = None
+    node_id: str | None = None
+    zookeeper: str | None = None
     config: str | None = None
     set: tuple[str, ...] = ()
     hints: bool = False
@@ -176,7 +192,7 @@ def start(arguments: ServeArguments) -> int:
             listen=arguments.listen,
             data=arguments.data,
             advertise=arguments.advertise,
-            assignments=arguments.set,
+            assignments=(*_as_settings(arguments), *arguments.set),
             not_settings=NOT_SETTINGS,
         )
     except ConfigurationError as problem:
@@ -184,6 +200,12 @@ def start(arguments: ServeArguments) -> int:
     from ottla.server.run import run
 
     return run(config, hints=arguments.hints)
+
+
+def _as_settings(arguments: ServeArguments) -> list[str]:
+    """Options that are nothing but short names of settings."""
+    named = {"node.id": arguments.node_id, "zookeeper.connect": arguments.zookeeper}
+    return [f"{name}={value}" for name, value in named.items() if value is not None]
 
 
 def start_plainly(arguments: ServeArguments) -> int:

@@ -110,6 +110,10 @@ class Replicas:
 
     # In-sync sets -------------------------------------------------------------------------------
 
+    def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
+        known = self._broker.image.brokers.get(broker_id)
+        return known is not None and not known.leaving and known.epoch == broker_epoch
+
     def isr_wanted(self, partition: Partition) -> None:
         self._wanted[partition] = None
         if self._asking is None:
