@@ -22,6 +22,7 @@ from ottla.cluster.decisions.configs import (
     alter_configs,
     full_change,
 )
+from ottla.cluster.decisions.elections import ElectionPolicy
 from ottla.cluster.decisions.features import FeatureUpdate, UpgradeType, update_features
 from ottla.cluster.decisions.topics import (
     DeadTopic,
@@ -257,21 +258,21 @@ def test_producer_ids_come_in_blocks_that_do_not_overlap(one: Draft) -> None:
 
 
 def test_brokers_come_and_go(one: Draft, broker: Callable[..., Broker]) -> None:
-    def never(_topic: str) -> bool:
-        return False
+    def never(_topic: str) -> ElectionPolicy:
+        return ElectionPolicy()
 
-    take_in(one, broker(2), lost_data=False, unclean=never)
+    take_in(one, broker(2), lost_data=False, policy_of=never)
     assert set(one.brokers) == {1, 2}
     with pytest.raises(ProtocolError) as raised:
         unregister_broker(one, 1)
     assert raised.value.code is ErrorCode.INVALID_REQUEST
-    fence(one, 1, unclean=never)
+    fence(one, 1, policy_of=never)
     assert (set(one.brokers), set(one.fenced)) == ({2}, {1})
     unregister_broker(one, 1)
     with pytest.raises(ProtocolError) as raised:
         unregister_broker(one, 1)
     assert raised.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
     with pytest.raises(ProtocolError):
-        take_in(one, Broker(3, -1, None, ()), lost_data=False, unclean=never)
+        take_in(one, Broker(3, -1, None, ()), lost_data=False, policy_of=never)
     with pytest.raises(ProtocolError):
-        take_in(one, broker(-3), lost_data=False, unclean=never)
+        take_in(one, broker(-3), lost_data=False, policy_of=never)

@@ -38,6 +38,7 @@ from ottla.cluster.decisions import partitions as partition_decisions
 from ottla.cluster.decisions import topics as topic_decisions
 from ottla.cluster.decisions.brokers import ProducerIdBlock
 from ottla.cluster.decisions.configs import AlteredResource, ConfigResult, ConfigRules
+from ottla.cluster.decisions.elections import ElectionPolicy, PolicyOf
 from ottla.cluster.decisions.features import FeatureRange, FeatureUpdate
 from ottla.cluster.decisions.partitions import (
     ElectionResult,
@@ -84,6 +85,7 @@ _LARGEST_BATCH: Final = 1000
 # What an operation takes in a multi beside its path and its value.
 _OPERATION_BYTES: Final = 64
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+MIN_ISR: Final = "min.insync.replicas"
 # Pauses before the store is asked again after it gave no answer; about ten seconds in all.
 _PAUSES: Final = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 2.0, 2.0, 3.0)
 
@@ -136,8 +138,8 @@ class Controller:
     ) -> None:
         """`cluster_id` is the one a new cluster gets, or must be the one that is found."""
         self.defaults = defaults or TopicDefaults()  # may be replaced while running
-        # Whether topics that do not say may be led by a replica that lacks records.
-        self.unclean_by_default = False
+        # Of topics that do not say.
+        self.default_policy = ElectionPolicy()
         # Called when another has taken office, or the session is over.
         self.on_resigned: Callable[[], None] = lambda: None
         self._store = store
@@ -254,12 +256,16 @@ class Controller:
         validate_only: bool = False,
     ) -> list[ConfigResult]:
         """Changes configurations, whole or entry by entry."""
-        return await self._decide(
-            lambda draft: config_decisions.alter_configs(
+
+        def decide(draft: Draft) -> list[ConfigResult]:
+            results = config_decisions.alter_configs(
                 draft, resources, self._rules, incremental=incremental, receiver=receiver
-            ),
-            validate_only,
-        )
+            )
+            topics = [each.name for each in results if each.resource_type == ResourceType.TOPIC]
+            partition_decisions.follow_policies(draft, topics, self._policy_of(draft))
+            return results
+
+        return await self._decide(decide, validate_only)
 
     async def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
@@ -286,7 +292,9 @@ class Controller:
     ) -> list[IsrResult]:
         """What a leader asks for its partitions' in-sync replicas."""
         return await self._decide(
-            lambda draft: partition_decisions.alter_isr(draft, broker_id, broker_epoch, wanted)
+            lambda draft: partition_decisions.alter_isr(
+                draft, broker_id, broker_epoch, wanted, self._policy_of(draft)
+            )
         )
 
     async def elect_leaders(
@@ -300,7 +308,9 @@ class Controller:
     async def shut_down_broker(self, broker_id: int, broker_epoch: int) -> list[tuple[str, int]]:
         """A broker stops in good order; the partitions that only it can lead."""
         return await self._decide(
-            lambda draft: broker_decisions.shut_down(draft, broker_id, broker_epoch)
+            lambda draft: broker_decisions.shut_down(
+                draft, broker_id, broker_epoch, policy_of=self._policy_of(draft)
+            )
         )
 
     async def unregister_broker(self, broker_id: int) -> None:
@@ -373,19 +383,21 @@ class Controller:
                     continue  # it is about to come back, and nobody could lead meanwhile
                 if broker_id not in found:
                     log.warning("broker %d of epoch %d is gone", broker_id, broker.epoch)
-                    broker_decisions.fence(draft, broker_id, unclean=self._unclean_allowed)
+                    broker_decisions.fence(draft, broker_id, policy_of=self._policy_of(draft))
             for broker_id, (broker, lost_data) in sorted(found.items()):
                 known = draft.brokers.get(broker_id)
                 if known is None or known.epoch != broker.epoch:
                     try:
                         broker_decisions.take_in(
-                            draft, broker, lost_data=lost_data, unclean=self._unclean_allowed
+                            draft, broker, lost_data=lost_data, policy_of=self._policy_of(draft)
                         )
                     except ProtocolError as error:
                         log.error("broker %d is not taken in: %s", broker_id, error.message)
                         if known is not None:
-                            broker_decisions.fence(draft, broker_id, unclean=self._unclean_allowed)
-            broker_decisions.settle_all(draft, unclean=self._unclean_allowed)
+                            broker_decisions.fence(
+                                draft, broker_id, policy_of=self._policy_of(draft)
+                            )
+            broker_decisions.settle_all(draft, policy_of=self._policy_of(draft))
 
         await self._serve([_Request(decide, answer)])
         if answer.done() and not answer.cancelled() and answer.exception() is not None:
@@ -399,9 +411,21 @@ class Controller:
         await self._store.sync()
         return await folder(self._store, layout.BROKERS)
 
-    def _unclean_allowed(self, topic: str) -> bool:
-        value = self.image.config(ResourceType.TOPIC, topic).get(UNCLEAN_ELECTION)
-        return self.unclean_by_default if value is None else value.strip().lower() == "true"
+    def _policy_of(self, draft: Draft) -> PolicyOf:
+        """What the settings in a draft say about the leaders of each topic."""
+        default = self.default_policy
+
+        def policy_of(topic: str) -> ElectionPolicy:
+            config = draft.configs.get((ResourceType.TOPIC, topic))
+            if config is None:
+                return default
+            unclean, min_isr = config.get(UNCLEAN_ELECTION), config.get(MIN_ISR)
+            return ElectionPolicy(
+                default.min_isr if min_isr is None else int(min_isr),
+                default.unclean if unclean is None else unclean.strip().lower() == "true",
+            )
+
+        return policy_of
 
     async def _serve(self, batch: list[_Request[Any]]) -> None:
         """Sees a batch of requests through to their answers, whatever happens."""

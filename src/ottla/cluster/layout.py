@@ -18,8 +18,8 @@ The paths are those that Kafka used in ZooKeeper, where it had them. Values are 
                                  "epoch" and "state", which is "alive", "leaving" or "fenced"
     /brokers/topics/NAME         {"topic_id":"<22 characters>","partitions":[{"replicas":[…],
                                  "isr":[…],"leader":N,"leader_epoch":N,"partition_epoch":N}, …]}, in
-                                 a reassignment also "adding" and "removing", and where the in-sync
-                                 set is empty "last_known_leader"
+                                 a reassignment also "adding" and "removing", and where too few are
+                                 in sync "elr" and "last_known_leader"
     /config/KIND/NAME            {"config":{"<name>":"<value>", …}}; KIND is topics, brokers, groups
                                  or client-metrics; `<default>` stands for the name "", and what may
                                  not stand in a path is written as in a URL
@@ -163,6 +163,8 @@ def _partition_fields(partition: Partition, epoch_base: int) -> dict[str, Any]:
         fields["adding"] = partition.adding
     if partition.removing:
         fields["removing"] = partition.removing
+    if partition.elr:
+        fields["elr"] = partition.elr
     if partition.last_known_leader != NO_LEADER:
         fields["last_known_leader"] = partition.last_known_leader
     return fields
@@ -206,6 +208,7 @@ def _decode_partitions(fields: dict[str, Any], epoch_base: int) -> tuple[Partiti
             entry["partition_epoch"],
             tuple(entry.get("adding", ())),
             tuple(entry.get("removing", ())),
+            tuple(entry.get("elr", ())),
             entry.get("last_known_leader", NO_LEADER),
         )
         for index, entry in enumerate(fields["partitions"])

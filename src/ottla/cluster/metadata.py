@@ -70,8 +70,9 @@ class Broker:
 class Partition:
     """One partition. `isr` is a subset of `replicas`; `leader` is one of `isr`, or NO_LEADER.
 
-    `isr` is empty only when its last member lost data in a crash; `last_known_leader` is then who
-    led last, and the best that is left (KIP-966).
+    `elr` are the replicas outside of `isr` that have everything that was committed, and may lead if
+    nobody in sync can (KIP-966): empty unless `isr` has fewer members than `min.insync.replicas`. If both
+    are empty, `last_known_leader` is who led last, and the best that is left.
     """
 
     index: int
@@ -82,6 +83,7 @@ class Partition:
     partition_epoch: int = 0  # grows with every change of any field
     adding: tuple[int, ...] = ()  # replicas on their way in and out in a reassignment
     removing: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
     last_known_leader: int = NO_LEADER
 
 

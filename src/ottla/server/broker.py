@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.cluster.controller import Controller
+from ottla.cluster.decisions.elections import ElectionPolicy
 from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.decisions.topics import NewTopic, TopicDefaults
 from ottla.cluster.embedded import EmbeddedStore
@@ -223,8 +224,12 @@ class Broker:
             SUPPORTED_FEATURES,
             defaults=self._topic_defaults(),
         )
-        controller.unclean_by_default = self.config.log_defaults.unclean_leader_election_enable
+        controller.default_policy = self._default_policy()
         return controller
+
+    def _default_policy(self) -> ElectionPolicy:
+        defaults = self.config.log_defaults
+        return ElectionPolicy(defaults.min_insync_replicas, defaults.unclean_leader_election_enable)
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Run a coroutine beside the loop; it is held until it ends, and its failure is logged."""
@@ -580,7 +585,7 @@ class Broker:
         controller = self.membership.controller
         if controller is not None:
             controller.defaults = self._topic_defaults()
-            controller.unclean_by_default = self.config.log_defaults.unclean_leader_election_enable
+            controller.default_policy = self._default_policy()
         self.reactor.limits = self._limits()
         self.logs.checkpoint_interval_ms = self._checkpoint_interval_ms()
         self.logs.expire_producers_after(self.config.producer_id_expiration_ms)

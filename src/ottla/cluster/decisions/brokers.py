@@ -13,15 +13,13 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ottla.cluster.decisions import elections
+from ottla.cluster.decisions.elections import PolicyOf
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import NO_LEADER, Broker, Partition, Topic
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 _LARGEST_PRODUCER_ID: Final = 2**63 - 1
-
-# Whether a topic, by its name, may have a leader that lacks committed records.
-UncleanAllowed = Callable[[str], bool]
 
 
 class ProducerIdBlock(NamedTuple):
@@ -47,7 +45,7 @@ def check_registration(draft: Draft, broker: Broker) -> None:
         )
 
 
-def take_in(draft: Draft, broker: Broker, *, lost_data: bool, unclean: UncleanAllowed) -> None:
+def take_in(draft: Draft, broker: Broker, *, lost_data: bool, policy_of: PolicyOf) -> None:
     """A new life of a broker becomes part of the cluster. `lost_data`: it may have come back without
     records that its former life had acknowledged, or with another data folder."""
     check_registration(draft, broker)
@@ -64,15 +62,17 @@ def take_in(draft: Draft, broker: Broker, *, lost_data: bool, unclean: UncleanAl
     def settle(topic: Topic, partition: Partition) -> Partition:
         if broker.id not in partition.replicas:
             return partition
-        allowed = unclean(topic.name)
-        if lost_data and broker.id in partition.isr:
+        policy = policy_of(topic.name)
+        if lost_data and (broker.id in partition.isr or broker.id in partition.elr):
             partition = elections.without_broker(
-                partition, broker.id, others, lost_data=True, unclean=False
+                partition, broker.id, others, policy._replace(unclean=False), lost_data=True
             )
         elif partition.leader == broker.id:
-            partition = elections.led_anew(partition, everybody, unclean=False, new_epoch=True)
+            partition = elections.led_anew(
+                partition, everybody, policy._replace(unclean=False), new_epoch=True
+            )
         if partition.leader == NO_LEADER:
-            partition = elections.led_anew(partition, everybody, unclean=allowed)
+            partition = elections.led_anew(partition, everybody, policy)
         return partition
 
     _change_partitions(draft, settle)
@@ -95,34 +95,34 @@ def _is_single_node(draft: Draft, broker_id: int) -> bool:
     return True
 
 
-def fence(draft: Draft, broker_id: int, *, unclean: UncleanAllowed) -> None:
-    """A broker is gone: others lead what it led, and it is in no in-sync set but as the last."""
+def fence(draft: Draft, broker_id: int, *, policy_of: PolicyOf) -> None:
+    """A broker is gone: others lead what it led, and it is in no in-sync set any more."""
     alive = draft.eligible - {broker_id}
 
     def settle(topic: Topic, partition: Partition) -> Partition:
         if partition.leader != broker_id and broker_id not in partition.isr:
             return partition
-        return elections.without_broker(
-            partition, broker_id, alive, lost_data=False, unclean=unclean(topic.name)
-        )
+        return elections.without_broker(partition, broker_id, alive, policy_of(topic.name))
 
     _change_partitions(draft, settle)
     draft.fence_broker(broker_id)
 
 
-def settle_all(draft: Draft, *, unclean: UncleanAllowed) -> None:
+def settle_all(draft: Draft, *, policy_of: PolicyOf) -> None:
     """Elects leaders wherever one is missing or away: what a former controller may have left open."""
     eligible, alive = draft.eligible, draft.brokers
 
     def settle(topic: Topic, partition: Partition) -> Partition:
         if partition.leader in alive and partition.leader in partition.isr:
             return partition
-        return elections.led_anew(partition, eligible, unclean=unclean(topic.name))
+        return elections.led_anew(partition, eligible, policy_of(topic.name))
 
     _change_partitions(draft, settle)
 
 
-def shut_down(draft: Draft, broker_id: int, broker_epoch: int) -> list[tuple[str, int]]:
+def shut_down(
+    draft: Draft, broker_id: int, broker_epoch: int, *, policy_of: PolicyOf
+) -> list[tuple[str, int]]:
     """A broker stops in good order: leaders move away from it while it still serves. The partitions
     that nobody else can lead, which it keeps to the end."""
     check_broker_epoch(draft, broker_id, broker_epoch)
@@ -137,7 +137,8 @@ def shut_down(draft: Draft, broker_id: int, broker_epoch: int) -> list[tuple[str
             if partition.leader == broker_id:
                 remaining.append((topic.name, partition.index))
             return partition
-        return elections.without_broker(partition, broker_id, alive, lost_data=False, unclean=False)
+        policy = policy_of(topic.name)._replace(unclean=False)
+        return elections.without_broker(partition, broker_id, alive, policy)
 
     _change_partitions(draft, settle)
     return remaining

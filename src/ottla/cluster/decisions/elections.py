@@ -2,11 +2,11 @@
 
 - A leader comes from the in-sync replicas that are alive, in the order of assignment, so that the
   preferred leader leads whenever it may.
-- The last in-sync replica stays in the set when its broker goes away: nobody else has all records,
-  so the partition waits for it, without a leader.
-- A replica that may have lost records (its broker crashed together with its machine) leaves the set
-  all the same. If it was the last one the set is empty, and the one that led last is the best that is
-  left: it leads again when it is back (KIP-966).
+- While the in-sync set has fewer than `min.insync.replicas` members the high watermark stands still. So
+  whoever leaves a set that small, by going away or by lagging, has all that was committed: it stays
+  eligible to lead (KIP-966). If nobody in sync is alive, one of those who are eligible leads.
+- A replica that may have lost records (its broker crashed together with its machine) is neither in sync
+  nor eligible. Where nobody is either, the one that led last is the best that is left.
 - Where a topic allows unclean elections any replica that is alive may lead; records are lost then.
 
 Every new leader, also none, raises the leader epoch; every change raises the partition epoch.
@@ -14,56 +14,76 @@ Every new leader, also none, raises the leader epoch; every change raises the pa
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import NamedTuple
 
 from ottla.cluster.metadata import NO_LEADER, Partition
 
 
+class ElectionPolicy(NamedTuple):
+    """What a topic's settings say about its leaders."""
+
+    min_isr: int = 1
+    unclean: bool = False
+
+
+# The policy of a topic, by its name.
+PolicyOf = Callable[[str], ElectionPolicy]
+
+
 def without_broker(
-    partition: Partition, broker_id: int, alive: Collection[int], *, lost_data: bool, unclean: bool
+    partition: Partition,
+    broker_id: int,
+    alive: Collection[int],
+    policy: ElectionPolicy,
+    *,
+    lost_data: bool = False,
 ) -> Partition:
     """The partition once a broker is gone, or (`lost_data`) has come back without all its records.
 
     `alive` are the brokers that may lead; the one that is gone is not among them.
     """
     isr = tuple(each for each in partition.isr if each != broker_id)
-    last_known = partition.last_known_leader
-    if not isr and partition.isr:
-        if lost_data:
-            last_known = broker_id if partition.leader in (broker_id, NO_LEADER) else last_known
-        else:
-            isr = partition.isr
-    leader = NO_LEADER if partition.leader == broker_id else partition.leader
-    changed = replace(partition, isr=isr, last_known_leader=last_known, leader=leader)
-    return _settled(partition, elected(changed, alive, unclean=unclean))
+    changed = _with_members(partition, isr, policy)
+    if lost_data:
+        changed = replace(changed, elr=tuple(each for each in changed.elr if each != broker_id))
+    if changed.leader == broker_id:
+        changed = replace(changed, leader=NO_LEADER)
+    return _settled(partition, elected(changed, alive, policy))
 
 
-def elected(partition: Partition, alive: Collection[int], *, unclean: bool) -> Partition:
+def elected(partition: Partition, alive: Collection[int], policy: ElectionPolicy) -> Partition:
     """The partition with a leader if there can be one; epochs are not raised here."""
     if partition.leader in alive and partition.leader in partition.isr:
         return partition
     for candidate in partition.replicas:
         if candidate in partition.isr and candidate in alive:
             return replace(partition, leader=candidate, last_known_leader=NO_LEADER)
-    if not partition.isr and partition.last_known_leader in alive:
-        leader = partition.last_known_leader
-        return replace(partition, leader=leader, isr=(leader,), last_known_leader=NO_LEADER)
-    if unclean:
+    for candidate in partition.replicas:
+        if candidate in partition.elr and candidate in alive:
+            return _led_alone(partition, candidate, policy)
+    if not partition.isr and not partition.elr:
+        last = partition.last_known_leader
+        if last in alive:
+            return _led_alone(partition, last, policy)
+    if policy.unclean:
         for candidate in partition.replicas:
             if candidate in alive:
-                return replace(
-                    partition, leader=candidate, isr=(candidate,), last_known_leader=NO_LEADER
-                )
+                return _led_alone(replace(partition, elr=()), candidate, policy)
     return replace(partition, leader=NO_LEADER)
 
 
 def led_anew(
-    partition: Partition, alive: Collection[int], *, unclean: bool, new_epoch: bool = False
+    partition: Partition,
+    alive: Collection[int],
+    policy: ElectionPolicy,
+    *,
+    new_epoch: bool = False,
 ) -> Partition:
     """The partition after an election that is due: its leader is gone, came back in a new life
     (`new_epoch`: its epoch rises even if it leads again), or there was none."""
-    return _settled(partition, elected(partition, alive, unclean=unclean), new_epoch=new_epoch)
+    return _settled(partition, elected(partition, alive, policy), new_epoch=new_epoch)
 
 
 def led_by_preferred(partition: Partition, alive: Collection[int]) -> Partition:
@@ -74,10 +94,40 @@ def led_by_preferred(partition: Partition, alive: Collection[int]) -> Partition:
     return _settled(partition, replace(partition, leader=preferred))
 
 
-def with_isr(partition: Partition, isr: Collection[int]) -> Partition:
+def with_isr(partition: Partition, isr: Collection[int], policy: ElectionPolicy) -> Partition:
     """The partition with the in-sync replicas that its leader asks for, in the order of assignment."""
     ordered = tuple(each for each in partition.replicas if each in isr)
-    return replace(partition, isr=ordered, partition_epoch=partition.partition_epoch + 1)
+    changed = _with_members(partition, ordered, policy)
+    return replace(changed, partition_epoch=partition.partition_epoch + 1)
+
+
+def with_policy(partition: Partition, policy: ElectionPolicy) -> Partition:
+    """The partition once its topic's settings have changed: with a smaller minimum the high watermark
+    may move on, and who is not in sync may lack what is committed then."""
+    if partition.elr and len(partition.isr) >= min(policy.min_isr, len(partition.replicas)):
+        return _settled(partition, replace(partition, elr=()))
+    return partition
+
+
+def _with_members(partition: Partition, isr: tuple[int, ...], policy: ElectionPolicy) -> Partition:
+    """Another in-sync set, with those who are eligible beside it. If nobody is left, who led last is
+    remembered."""
+    elr: tuple[int, ...] = ()
+    if len(isr) < min(policy.min_isr, len(partition.replicas)):
+        had = {*partition.isr, *partition.elr}
+        elr = tuple(each for each in partition.replicas if each in had and each not in isr)
+    last_known = partition.last_known_leader
+    if not isr and partition.leader != NO_LEADER:
+        last_known = partition.leader
+    return replace(partition, isr=isr, elr=elr, last_known_leader=last_known)
+
+
+def _led_alone(partition: Partition, leader: int, policy: ElectionPolicy) -> Partition:
+    """The only member of the in-sync set leads; who was eligible beside it stays so."""
+    elr = tuple(each for each in partition.elr if each != leader)
+    if min(policy.min_isr, len(partition.replicas)) <= 1:
+        elr = ()
+    return replace(partition, leader=leader, isr=(leader,), elr=elr, last_known_leader=NO_LEADER)
 
 
 def _settled(before: Partition, after: Partition, new_epoch: bool = False) -> Partition:

@@ -3,12 +3,13 @@ demand. Checks and their order are those of Kafka's controller."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from ottla.cluster.decisions import elections
 from ottla.cluster.decisions.brokers import check_broker_epoch
+from ottla.cluster.decisions.elections import ElectionPolicy, PolicyOf
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import NO_LEADER, Partition, Topic
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -49,7 +50,11 @@ class ElectionResult:
 
 
 def alter_isr(
-    draft: Draft, broker_id: int, broker_epoch: int, wanted: Sequence[WantedIsr]
+    draft: Draft,
+    broker_id: int,
+    broker_epoch: int,
+    wanted: Sequence[WantedIsr],
+    policy_of: PolicyOf,
 ) -> list[IsrResult]:
     """One result for each partition, in order. A leader that leaves itself out resigns: its log has
     failed, and another member is to lead. ProtocolError if the leader's broker is not the one
@@ -71,12 +76,13 @@ def alter_isr(
         error = _fault(draft, state, broker_id, each)
         if error is ErrorCode.NONE:
             members = [one for one, _ in each.isr]
+            policy = policy_of(topic.name)
             if broker_id in members:
-                state = elections.with_isr(state, members)
+                state = elections.with_isr(state, members, policy)
             else:
                 others = draft.eligible - {broker_id}
                 state = elections.without_broker(
-                    state, broker_id, others, lost_data=False, unclean=False
+                    state, broker_id, others, policy._replace(unclean=False)
                 )
             of_topic[each.index] = state
         results.append(IsrResult(each.topic_id, each.index, error, state))
@@ -155,7 +161,7 @@ def _elected(draft: Draft, kind: ElectionType, state: Partition) -> Partition:
         return newer
     if state.leader != NO_LEADER:
         raise ProtocolError(ErrorCode.ELECTION_NOT_NEEDED)
-    newer = elections.led_anew(state, draft.eligible, unclean=True)
+    newer = elections.led_anew(state, draft.eligible, ElectionPolicy(unclean=True))
     if newer.leader == NO_LEADER:
         raise ProtocolError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
     return newer
@@ -166,3 +172,18 @@ def _with_partitions(topic: Topic, states: dict[int, Partition]) -> Topic:
         topic,
         partitions=tuple(states.get(index, each) for index, each in enumerate(topic.partitions)),
     )
+
+
+def follow_policies(draft: Draft, topics: Collection[str], policy_of: PolicyOf) -> None:
+    """Settings of topics changed, which may say who is eligible to lead."""
+    changed = []
+    for name in topics:
+        topic = draft.topics.get(name)
+        if topic is None:
+            continue
+        policy = policy_of(name)
+        partitions = tuple(elections.with_policy(each, policy) for each in topic.partitions)
+        if partitions != topic.partitions:
+            changed.append(replace(topic, partitions=partitions))
+    if changed:
+        draft.put_topics(changed)

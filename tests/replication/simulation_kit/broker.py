@@ -1,0 +1,369 @@
+"""One broker of a simulated cluster: the real partitions, followers and logs, over a disk in memory.
+
+What the server does with sockets and timers is done here with messages and events of the world. The
+decisions are the real ones: roles, in-sync sets and high watermarks in `replication.partition`, what a
+follower asks for and where it cuts its log off in `replication.following`, the log itself in `storage`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from storage_kit.faulty_files import Disk, FaultyFiles
+
+from ottla.cluster.decisions.partitions import IsrResult, WantedIsr
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from ottla.record.batch import Record, build_batch, headers, records
+from ottla.replication.following import Following, Limits, settle_out_of_range
+from ottla.replication.partition import Partition, Role
+from ottla.storage.config import LogConfig
+from ottla.storage.errors import OffsetOutOfRange, StorageError
+from ottla.storage.log import Log
+from ottla.storage.logs import Logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ottla.cluster.metadata import ClusterImage
+    from simulation_kit.world import World
+
+DATA = "/data"
+LAG_MS = 500
+LIMITS = Limits(max_wait_ms=50, backoff_ms=50, partition_max_bytes=2000)
+
+
+class Broker:
+    """A broker over its lives; `life` is None while its process is not running."""
+
+    def __init__(self, world: World, broker_id: int) -> None:
+        self.world = world
+        self.id = broker_id
+        self.disk = Disk()
+        self.disk.make_durable_folder(DATA)
+        self.lives = 0
+        self.life: Life | None = None
+        self.is_clean = True  # the last life ended in good order
+        self.lost_power = False  # since the last life
+
+    def start(self) -> None:
+        assert self.life is None
+        self.lives += 1
+        self.life = Life(self, lost_data=self.lost_power and not self.is_clean)
+        self.lost_power = False
+        self.is_clean = False
+        self.life.register()
+
+    def stop(self) -> None:
+        """In good order: everything is flushed. (Leaders are not handed over: that is for others to
+        notice.)"""
+        if self.life is not None:
+            self.life.close()
+            self.life = None
+            self.is_clean = True
+
+    def kill(self, *, power: bool) -> None:
+        if self.life is not None:
+            self.life.ended = True
+            self.life = None
+        if power:
+            self.disk.lose_power(self.world.chance)
+            self.lost_power = True
+
+
+class Life:
+    """One life of a broker's process; also the owner of its partitions."""
+
+    def __init__(self, broker: Broker, lost_data: bool) -> None:
+        self.broker = broker
+        self.world = broker.world
+        self.lost_data = lost_data
+        self.ended = False
+        self.epoch = -1
+        self.image: ClusterImage | None = None
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.by_id: dict[tuple[bytes, int], Partition] = {}
+        self.following: dict[int, Following] = {}
+        self.asking: set[int] = set()
+        self.config = LogConfig(
+            segment_bytes=4000, index_interval_bytes=200, min_insync_replicas=self.world.min_isr
+        )
+        self.logs = Logs(
+            [DATA],
+            lambda _: self.config,
+            files=FaultyFiles(broker.disk),
+            clock=lambda: self.world.now,
+            recovery_threads=1,
+        )
+        self.logs.open()
+        self.every(LAG_MS // 2, self.look_for_lags)
+        self.every(200, self.work)
+
+    @property
+    def id(self) -> int:
+        return self.broker.id
+
+    def every(self, interval: int, do: Callable[[], None]) -> None:
+        def again() -> None:
+            if not self.ended:
+                do()
+                self.world.after(self.world.chance.randint(1, 2 * interval), again)
+
+        self.world.after(self.world.chance.randint(1, interval), again)
+
+    def close(self) -> None:
+        self.ended = True
+        self.logs.close(self.epoch)
+
+    # The cluster --------------------------------------------------------------------------------
+
+    def register(self) -> None:
+        if not self.ended:
+            self.world.controller.register(self)
+
+    def session_lost(self) -> None:
+        """The store gave the session up; the process goes on and registers anew when it notices."""
+        self.epoch = -1
+        self.lost_data = False
+        self.world.after(self.world.chance.randint(1, 800), self.register)
+
+    def learn(self, image: ClusterImage) -> None:
+        """A newer image; states in between may have been skipped."""
+        if self.ended or (self.image is not None and image.version <= self.image.version):
+            return
+        taken_in = image.brokers.get(self.id)
+        if self.image is None and (taken_in is None or taken_in.epoch != self.epoch):
+            return  # no partition is acted on before this life is part of the cluster
+        self.image = image
+        for topic in image.topics.values():
+            for state in topic.partitions:
+                key = (topic.name, state.index)
+                known = self.partitions.get(key)
+                if known is None:
+                    partition = Partition(
+                        self.id, topic.name, topic.topic_id, state, self, self.world.now
+                    )
+                    partition.configure(self.config)
+                    self.partitions[key] = partition
+                    self.by_id[topic.topic_id, state.index] = partition
+                    self.role_changed(partition)
+                else:
+                    known.update(state, self.world.now)
+
+    # What partitions ask for (replication.partition.Owner) ---------------------------------------
+
+    def load(self, partition: Partition) -> Log:
+        return self.logs.get_or_create(partition.topic, partition.index, partition.topic_id)
+
+    def appended(self, partition: Partition, size: int) -> None:
+        pass  # followers ask again by themselves
+
+    def advanced(self, partition: Partition, size: int) -> None:
+        pass
+
+    def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
+        known = None if self.image is None else self.image.brokers.get(broker_id)
+        return known is not None and known.epoch == broker_epoch
+
+    def role_changed(self, partition: Partition) -> None:
+        if self.partitions.get((partition.topic, partition.index)) is not partition:
+            return
+        if partition.role is Role.LEADER:
+            self.world.led(self, partition)
+        for leader, following in self.following.items():
+            if leader != partition.leader or partition.role is not Role.FOLLOWER:
+                following.remove(partition)
+        if partition.role is Role.FOLLOWER and partition.leader >= 0:
+            following = self.following.get(partition.leader)
+            if following is None:
+                following = self.following[partition.leader] = Following(partition.leader, LIMITS)
+            following.put(partition)
+            self.ask(partition.leader)
+
+    def isr_wanted(self, partition: Partition) -> None:
+        if self.ended or partition.wanted_isr is None:
+            return
+        wanted = WantedIsr(
+            partition.topic_id,
+            partition.index,
+            partition.leader_epoch,
+            partition.partition_epoch,
+            list(partition.wanted_isr.items()),
+        )
+        asked = partition.wanted_isr
+
+        def answered(result: IsrResult | ProtocolError) -> None:
+            if self.ended or partition.wanted_isr is not asked:
+                return
+            if isinstance(result, IsrResult) and result.error is ErrorCode.NONE:
+                assert result.state is not None
+                partition.update(result.state, self.world.now)
+            else:
+                partition.isr_refused()
+
+        def again() -> None:
+            # No answer: nothing is known, and the question is put again.
+            if partition.wanted_isr is asked:
+                self.isr_wanted(partition)
+
+        self.world.controller.alter_isr(self, wanted, answered)
+        self.world.after(300, again)
+
+    # Following ----------------------------------------------------------------------------------
+
+    def ask(self, leader: int) -> None:
+        """One Fetch at a time to each leader."""
+        following = self.following[leader]
+        if self.ended or leader in self.asking or following.is_idle:
+            return
+        self.asking.add(leader)
+        asked_at = self.world.now
+        request = following.request(self.id, self.epoch, self.world.now)
+        is_done = False
+
+        def answered(response: FetchResponse) -> None:
+            nonlocal is_done
+            if self.ended or is_done:
+                return
+            is_done = True
+            self.asking.discard(leader)
+            for lost in following.answered(response, self.world.now):
+                self.look_up(leader, following, lost)
+            self.world.after(self.world.chance.randint(1, 10), lambda: self.ask(leader))
+
+        def lost() -> None:
+            nonlocal is_done
+            if not self.ended and not is_done:
+                is_done = True
+                self.asking.discard(leader)
+                following.reset()
+                self.ask(leader)
+
+        self.world.send(self.id, leader, lambda life: life.serve(request, self.id, answered))
+        self.world.at(asked_at + 200, lost)
+
+    def look_up(self, leader: int, following: Following, partition: Partition) -> None:
+        position = following.position_asked(partition)
+
+        def ask(other: Life) -> None:
+            led = other.partitions.get((partition.topic, partition.index))
+            if led is not None and led.role is Role.LEADER:
+                start, end = led.log.log_start_offset, led.log.log_end_offset
+                other.world.send(other.id, self.id, lambda life: settle(life, start, end))
+
+        def settle(life: Life, start: int, end: int) -> None:
+            if life is self and position and following.is_current(partition, position):
+                settle_out_of_range(partition, start, end, self.world.now)
+                following.put(partition)
+
+        self.world.send(self.id, leader, ask)
+
+    # Leading ------------------------------------------------------------------------------------
+
+    def serve(
+        self, request: FetchRequest, replica: int, answered: Callable[[FetchResponse], None]
+    ) -> None:
+        state = request.replica_state
+        assert state is not None
+        response = FetchResponse(responses=[])
+        for topic in request.topics:
+            answers = FetchableTopicResponse(topic_id=topic.topic_id, partitions=[])
+            response.responses.append(answers)
+            for wanted in topic.partitions:
+                partition = self.by_id.get((topic.topic_id, wanted.partition))
+                answers.partitions.append(
+                    self.read(partition, wanted, state.replica_id, state.replica_epoch)
+                )
+        self.world.send(self.id, replica, lambda _: answered(response))
+
+    def read(
+        self, partition: Partition | None, wanted: FetchPartition, replica: int, epoch: int
+    ) -> PartitionData:
+        answer = PartitionData(partition_index=wanted.partition, high_watermark=-1, records=b"")
+        try:
+            if partition is None:
+                raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID)
+            partition.check_leader()
+            if wanted.current_leader_epoch < partition.leader_epoch:
+                raise ProtocolError(ErrorCode.FENCED_LEADER_EPOCH)
+            if wanted.current_leader_epoch > partition.leader_epoch:
+                raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+            log = partition.log
+            if wanted.last_fetched_epoch >= 0:
+                found, end = log.end_offset_for_epoch(wanted.last_fetched_epoch)
+                if found < 0 or wanted.fetch_offset < log.log_start_offset:
+                    raise OffsetOutOfRange(
+                        wanted.fetch_offset, log.log_start_offset, log.log_end_offset
+                    )
+                if found < wanted.last_fetched_epoch or end < wanted.fetch_offset:
+                    answer.diverging_epoch = EpochEndOffset(epoch=found, end_offset=end)
+                    return answer
+            partition.fetched(replica, wanted.fetch_offset, epoch, self.world.now)
+            piece = log.read(wanted.fetch_offset, wanted.partition_max_bytes, log.log_end_offset)
+            answer.records = b"" if piece is None else piece.read()
+            answer.high_watermark = log.high_watermark
+            answer.log_start_offset = log.log_start_offset
+        except ProtocolError as error:
+            answer.error_code = error.code
+        except OffsetOutOfRange:
+            answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        return answer
+
+    def produce(self, key: tuple[str, int], value: bytes, acked: Callable[[int], None]) -> None:
+        """acks=all: `acked` is told the offset once the record is committed."""
+        partition = self.partitions.get(key)
+        if partition is None or partition.role is not Role.LEADER or partition.under_min_isr:
+            return
+        record = Record(0, self.world.now, b"k", value, ())
+        offset, _, _, end, is_committed = partition.append(
+            bytearray(build_batch([record])), self.world.now
+        )
+        if is_committed:
+            acked(offset)
+        else:
+            partition.when_committed(end, lambda code: None if code else acked(offset))
+
+    # By the clock -------------------------------------------------------------------------------
+
+    def look_for_lags(self) -> None:
+        for partition in self.partitions.values():
+            partition.drop_lagging(self.world.now, LAG_MS)
+
+    def work(self) -> None:
+        """Flushes and checkpoints, as they come."""
+        chance = self.world.chance
+        for partition in self.partitions.values():
+            if partition.opened is not None and chance.random() < 0.3:
+                try:
+                    partition.opened.flush(self.world.now)
+                except StorageError as error:
+                    raise AssertionError(f"a flush failed: {error}") from error
+        for job in self.logs.checkpoint(self.world.now) if chance.random() < 0.3 else ():
+            job.run()
+            self.logs.finish(job)
+
+
+def committed_values(log: Log, start: int) -> list[tuple[int, bytes]]:
+    """(offset, value) of what is below the high watermark, from an offset on."""
+    found: list[tuple[int, bytes]] = []
+    offset = start
+    while offset < log.high_watermark:
+        piece = log.read(offset, 1 << 20, log.high_watermark)
+        if piece is None:
+            break
+        data = piece.read()
+        for at, header in headers(data):
+            found += [
+                (record.offset, record.value or b"")
+                for record in records(memoryview(data)[at : at + header.size])
+                if start <= record.offset < log.high_watermark
+            ]
+            offset = header.last_offset + 1
+    return found

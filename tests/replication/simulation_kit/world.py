@@ -1,0 +1,378 @@
+"""A cluster of brokers under faults, seeded: the same seed is the same history.
+
+Time is the world's own, in milliseconds; everything that happens is an event in one queue. Messages
+between brokers are delayed, lost, doubled and reordered, and links break for a while. Processes are
+killed, machines lose power (and with it what was not flushed), processes stand still, sessions with the
+store end while the process goes on.
+
+What must hold, whatever happens:
+
+- one broker leads in each leader epoch;
+- what was once below a high watermark at some leader is there for ever, the same at the same offset,
+  and replicas agree below their high watermarks;
+- what was acknowledged with acks=all is there, at its offset, once the cluster is healed, as long as
+  fewer than `min.insync.replicas` brokers lost unflushed records before they were in sync again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ottla.cluster.decisions import brokers as broker_decisions
+from ottla.cluster.decisions.elections import ElectionPolicy
+from ottla.cluster.decisions.partitions import IsrResult, WantedIsr, alter_isr
+from ottla.cluster.draft import Draft
+from ottla.cluster.metadata import Broker as Member
+from ottla.cluster.metadata import ClusterImage, Endpoint, Topic
+from ottla.cluster.metadata import Partition as PartitionState
+from ottla.protocol.errors import ProtocolError
+from ottla.replication.partition import Partition, Role
+from simulation_kit.broker import Broker, Life, committed_values
+
+if TYPE_CHECKING:
+    from ottla.storage.log import Log
+
+TOPIC = "orders"
+TOPIC_ID = b"o" * 16
+START = 1_700_000_000_000
+SESSION_MS = 1000
+
+
+class Broken(AssertionError):
+    """A promise was broken; the message ends with the history."""
+
+
+class Controller:
+    """The controller's decisions over a store that loses nothing. It may be slow, and away."""
+
+    def __init__(self, world: World, partitions: int, brokers: list[int]) -> None:
+        self.world = world
+        self.image = ClusterImage("simulated", version=0)
+        self.epochs = 0
+        self.away_until = 0
+        self.sessions: dict[int, Life] = {}
+        states = []
+        for index in range(partitions):
+            replicas = tuple(brokers[(index + each) % len(brokers)] for each in range(3))
+            states.append(PartitionState(index, replicas, replicas, -1))
+        draft = Draft(self.image)
+        draft.put_topics([Topic(TOPIC, TOPIC_ID, tuple(states))])
+        self.image, _ = draft.finish(1)
+
+    def policy_of(self, _topic: str) -> ElectionPolicy:
+        return ElectionPolicy(min_isr=self.world.min_isr)
+
+    def _when_here(self, do: Callable[[], None]) -> None:
+        delay = max(0, self.away_until - self.world.now) + self.world.chance.randint(0, 20)
+        self.world.after(delay, do)
+
+    def _decide(self, decide: Callable[[Draft], object]) -> object:
+        draft = Draft(self.image)
+        result = decide(draft)
+        if draft.is_changed:
+            self.image, _ = draft.finish(self.image.version + 1)
+            image = self.image
+            for broker_id in self.world.brokers:
+                self.world.tell(broker_id, lambda life: life.learn(image))
+        return result
+
+    def register(self, life: Life) -> None:
+        self.epochs += 1
+        epoch = life.epoch = self.epochs
+
+        def take_in() -> None:
+            if life.epoch != epoch or life.ended:
+                return
+            self.sessions[life.id] = life
+            endpoint = Endpoint("PLAINTEXT", "host", 1, "PLAINTEXT")
+            member = Member(life.id, epoch, None, (endpoint,), f"folder {life.id}")
+            self.world.note(f"broker {life.id} is taken in, epoch {epoch}, lost {life.lost_data}")
+            self._decide(
+                lambda draft: broker_decisions.take_in(
+                    draft, member, lost_data=life.lost_data, policy_of=self.policy_of
+                )
+            )
+
+        self._when_here(take_in)
+
+    def gone(self, life: Life) -> None:
+        """Its session is over: it has ended, or was out of touch for too long."""
+
+        def fence() -> None:
+            member = self.image.brokers.get(life.id)
+            if member is not None and member.epoch == life.epoch and self.is_over(life):
+                self.world.note(f"broker {life.id} of epoch {life.epoch} is fenced")
+                self._decide(
+                    lambda draft: broker_decisions.fence(draft, life.id, policy_of=self.policy_of)
+                )
+                if not life.ended:
+                    life.session_lost()
+
+        self._when_here(fence)
+
+    def is_over(self, life: Life) -> bool:
+        return self.sessions.get(life.id) is life
+
+    def alter_isr(
+        self, life: Life, wanted: WantedIsr, answered: Callable[[IsrResult | ProtocolError], None]
+    ) -> None:
+        if self.world.is_lost(life.id, -1):
+            return
+        epoch = life.epoch
+
+        def decide() -> None:
+            try:
+                (result,) = self._decide(  # type: ignore[misc]
+                    lambda draft: alter_isr(draft, life.id, epoch, [wanted], self.policy_of)
+                )
+            except ProtocolError as error:
+                result = error
+            self.world.tell(life.id, lambda here: answered(result) if here is life else None)
+
+        self._when_here(decide)
+
+
+class World:
+    def __init__(
+        self, seed: int, *, brokers: int = 3, partitions: int = 2, min_isr: int = 2
+    ) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.min_isr = min_isr
+        self.now = START
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self.history: list[str] = []
+        self.cut: set[tuple[int, int]] = set()  # links that are broken, one way
+        self.loss = 0.02
+        self.keys = [(TOPIC, index) for index in range(partitions)]
+        # (partition, leader epoch) -> who led.
+        self.leaders: dict[tuple[tuple[str, int], int], int] = {}
+        # Partition -> offset -> value: what was committed as far as some leader said.
+        self.committed: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in self.keys}
+        self.acked: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in self.keys}
+        self._checked: dict[tuple[Life, tuple[str, int]], int] = {}
+        self.sent = 0
+        ids = list(range(1, brokers + 1))
+        self.brokers: dict[int, Broker] = {each: Broker(self, each) for each in ids}
+        self.controller = Controller(self, partitions, ids)
+        for broker in self.brokers.values():
+            broker.start()
+
+    def note(self, what: str) -> None:
+        self.history.append(f"{self.now - START:7d} {what}")
+
+    # Time and messages --------------------------------------------------------------------------
+
+    def at(self, when: int, do: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (max(when, self.now), self._count, do))
+
+    def after(self, delay: int, do: Callable[[], None]) -> None:
+        self.at(self.now + delay, do)
+
+    def is_lost(self, sender: int, receiver: int) -> bool:
+        return (sender, receiver) in self.cut or self.chance.random() < self.loss
+
+    def send(self, sender: int, receiver: int, do: Callable[[Life], None]) -> None:
+        """A message between brokers."""
+        for _ in range(2 if self.chance.random() < self.loss else 1):
+            if not self.is_lost(sender, receiver):
+                self.tell(receiver, do)
+
+    def tell(self, receiver: int, do: Callable[[Life], None]) -> None:
+        """Something reaches a broker after a while, unless its process has ended by then."""
+        life = self.brokers[receiver].life
+        delay = int(self.chance.expovariate(0.3)) if self.chance.random() < 0.95 else 150
+
+        def arrive() -> None:
+            if life is not None and not life.ended:
+                do(life)
+
+        self.after(delay, arrive)
+
+    def run(self, milliseconds: int) -> None:
+        end = self.now + milliseconds
+        while self._events and self._events[0][0] <= end:
+            self.now, _, do = heapq.heappop(self._events)
+            do()
+            self.check()
+        self.now = end
+
+    # Clients ------------------------------------------------------------------------------------
+
+    def produce(self) -> None:
+        """A producer that knows the newest leader, or a former one."""
+        key = self.chance.choice(self.keys)
+        self.sent += 1
+        value = b"%d" % self.sent + b"x" * self.chance.randint(0, 60)
+        leader = self.controller.image.topics[TOPIC].partitions[key[1]].leader
+        if self.chance.random() < 0.2:
+            leader = self.chance.choice(list(self.brokers))
+        if leader < 0:
+            return
+
+        def acked(offset: int) -> None:
+            self.acked[key][offset] = value
+
+        self.tell(leader, lambda life: life.produce(key, value, acked))
+
+    # Faults -------------------------------------------------------------------------------------
+
+    def faults(self) -> None:
+        """One thing that goes wrong, or is mended."""
+        chance = self.chance
+        broker = chance.choice(list(self.brokers.values()))
+        match chance.randrange(10):
+            case 0 | 1:
+                if broker.life is not None:
+                    self.note(f"broker {broker.id} is killed")
+                    self._end(broker, power=False)
+            case 2:
+                if broker.life is not None and self.may_lose_power(broker):
+                    self.note(f"broker {broker.id} loses power")
+                    self._end(broker, power=True)
+            case 3 | 4 | 5:
+                for each in self.brokers.values():
+                    if each.life is None and chance.random() < 0.7:
+                        self.note(f"broker {each.id} starts")
+                        each.start()
+            case 6:
+                other = chance.choice(list(self.brokers))
+                links = [(broker.id, other), (other, broker.id)][: chance.randint(1, 2)]
+                self.note(f"links break: {links}")
+                self.cut.update(links)
+            case 7:
+                self.note("links are mended")
+                self.cut.clear()
+            case 8:
+                if broker.life is not None:
+                    self.note(f"broker {broker.id} loses its session")
+                    self.controller.gone(broker.life)
+            case 9:
+                self.note("the controller is away")
+                self.controller.away_until = self.now + chance.randint(1, 1500)
+
+    def _end(self, broker: Broker, *, power: bool) -> None:
+        life = broker.life
+        assert life is not None
+        broker.kill(power=power)
+        # A dead process is noticed at once (its port refuses), or when its session times out.
+        delay = self.chance.choice((5, SESSION_MS))
+        self.after(delay, lambda: self.controller.gone(life))
+
+    def may_lose_power(self, broker: Broker) -> bool:
+        """Fewer than min.insync.replicas brokers may lack records that they had acknowledged."""
+        lacking = 1 + sum(
+            1
+            for each in self.brokers.values()
+            if each is not broker and (each.lost_power or not self._is_in_sync(each))
+        )
+        return lacking < self.min_isr
+
+    def _is_in_sync(self, broker: Broker) -> bool:
+        states = self.controller.image.topics[TOPIC].partitions
+        return all(broker.id in each.isr for each in states if broker.id in each.replicas)
+
+    # What must hold -----------------------------------------------------------------------------
+
+    def led(self, life: Life, partition: Partition) -> None:
+        term = ((partition.topic, partition.index), partition.leader_epoch)
+        former = self.leaders.setdefault(term, life.id)
+        if former != life.id:
+            self.broken(f"brokers {former} and {life.id} lead {term[0]} in epoch {term[1]}")
+
+    def check(self) -> None:
+        for broker in self.brokers.values():
+            life = broker.life
+            if life is None:
+                continue
+            for key, partition in life.partitions.items():
+                log = partition.opened
+                if log is not None:
+                    self._check_log(life, key, partition, log)
+
+    def _check_log(self, life: Life, key: tuple[str, int], partition: Partition, log: Log) -> None:
+        place = (life, key)
+        start = min(self._checked.get(place, 0), log.log_end_offset)
+        if log.high_watermark <= start:
+            return
+        committed = self.committed[key]
+        for offset, value in committed_values(log, start):
+            known = committed.setdefault(offset, value)
+            if known != value:
+                self.broken(
+                    f"broker {life.id} ({partition.role.name}, epoch {partition.leader_epoch}) has "
+                    f"{value[:8]!r} at {key[1]}:{offset}, where {known[:8]!r} was committed"
+                )
+        self._checked[place] = log.high_watermark
+
+    def heal(self) -> None:
+        """Everything is mended; then all must come together."""
+        self.note("the cluster heals")
+        self.cut.clear()
+        self.loss = 0.0
+        self.controller.away_until = 0
+        for broker in self.brokers.values():
+            if broker.life is None:
+                broker.start()
+        for _ in range(100):
+            self.run(200)
+            if self._has_healed():
+                break
+        else:
+            self.broken("the cluster does not heal")
+        self.run(500)
+        self._check_acknowledged()
+
+    def _has_healed(self) -> bool:
+        for state in self.controller.image.topics[TOPIC].partitions:
+            if state.leader < 0 or len(state.isr) < len(state.replicas):
+                return False
+            ends = set()
+            for replica in state.replicas:
+                life = self.brokers[replica].life
+                if life is None or (TOPIC, state.index) not in life.partitions:
+                    return False
+                log = life.partitions[TOPIC, state.index].log
+                ends |= {log.log_end_offset, log.high_watermark}
+            if len(ends) > 1:
+                return False
+        return True
+
+    def _check_acknowledged(self) -> None:
+        for key in self.keys:
+            for broker in self.brokers.values():
+                assert broker.life is not None
+                partition = broker.life.partitions[key]
+                if partition.role is Role.ABSENT:
+                    continue
+                stored = dict(committed_values(partition.log, partition.log.log_start_offset))
+                for offset, value in self.acked[key].items():
+                    if stored.get(offset) != value:
+                        found = stored.get(offset, b"nothing")
+                        self.broken(
+                            f"{value[:8]!r} was acknowledged at {key[1]}:{offset}, and broker "
+                            f"{broker.id} has {found[:8]!r}"
+                        )
+
+    def broken(self, what: str) -> None:
+        history = "\n".join(self.history[-60:])
+        raise Broken(f"seed {self.seed}: {what}\n{history}")
+
+
+def run_seed(seed: int, *, steps: int = 60, brokers: int = 3) -> World:
+    """A cluster's life with faults, and its recovery; Broken if a promise was."""
+    world = World(seed, brokers=brokers)
+    world.run(500)
+    for _ in range(steps):
+        for _ in range(world.chance.randint(0, 8)):
+            world.produce()
+        if world.chance.random() < 0.5:
+            world.faults()
+        world.run(world.chance.choice((5, 20, 100, 400)))
+    world.heal()
+    return world

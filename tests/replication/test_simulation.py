@@ -1,0 +1,35 @@
+"""Whole clusters under faults, seeded. A failure names the seed that repeats it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from simulation_kit.world import run_seed
+
+# Seeds in one test, and how many tests `make test` has of them; `make soak` has more.
+IN_A_TEST = 10
+TESTS = 20
+SOAK_SEEDS = int(os.environ.get("OTTLA_SIMULATION_SEEDS", "10000"))
+
+
+@pytest.mark.parametrize("first", range(0, IN_A_TEST * TESTS, IN_A_TEST))
+def test_seeds(first: int) -> None:
+    acknowledged = 0
+    for seed in range(first, first + IN_A_TEST):
+        world = run_seed(seed)
+        acknowledged += sum(map(len, world.acked.values()))
+    # A simulation in which nothing is ever acknowledged proves nothing.
+    assert acknowledged > 50 * IN_A_TEST
+
+
+@pytest.mark.soak
+def test_many_seeds() -> None:
+    for seed in range(1_000_000, 1_000_000 + SOAK_SEEDS):
+        run_seed(seed)
+
+
+@pytest.mark.soak
+def test_five_brokers() -> None:
+    for seed in range(2_000_000, 2_000_000 + SOAK_SEEDS // 10):
+        run_seed(seed, brokers=5)
