@@ -71,8 +71,8 @@ class Partition:
     """One partition. `isr` is a subset of `replicas`; `leader` is one of `isr`, or NO_LEADER.
 
     `elr` are the replicas outside of `isr` that have everything that was committed, and may lead if
-    nobody in sync can (KIP-966): empty unless `isr` has fewer members than `min.insync.replicas`. If both
-    are empty, `last_known_leader` is who led last, and the best that is left.
+    nobody in sync can (KIP-966): empty unless `isr` has fewer members than `min.insync.replicas`. If
+    both are empty, `last_known_leader` is who led last, and the best that is left.
     """
 
     index: int

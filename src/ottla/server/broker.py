@@ -364,6 +364,7 @@ class Broker:
                 self.threads, strays.sort_out, self.logs, self.image, self.id
             )
             await self.membership.join(self._node(), self.logs.may_have_lost_records)
+            await self.loop.run_in_executor(self.threads, self.logs.mark_running)
         except (StorageError, StoreError, OSError) as error:
             raise CannotStart(str(error)) from error
         for topic in self.image.topics.values():

@@ -160,7 +160,7 @@ class DataFolder:
             self._read(CLEANER_CHECKPOINT),
         )
         self.cluster_id = self._read_cluster_id()
-        self._mark_running()
+        self._compare_boots()
         names = sorted(self.files.folders(self.path))
         self.strays = [name for name in names if name.endswith(STRAY_SUFFIX)]
         return names
@@ -176,17 +176,21 @@ class DataFolder:
         self.directory_id = properties.get("directory.id", "")
         return properties.get("cluster.id", "")
 
-    def _mark_running(self) -> None:
-        """Notes which boot of the machine this broker runs in, and compares that with the last. A
-        crash of the machine may lose the note, and then it is not the same boot anyway."""
-        path = self._file(RUNNING)
+    def _compare_boots(self) -> None:
+        """Whether the last broker with these logs in the cluster ran in this boot of the machine."""
         now = boot_id().encode()
         try:
-            self.same_boot = bool(now) and self.files.read_file(path) == now
+            self.same_boot = bool(now) and self.files.read_file(self._file(RUNNING)) == now
         except FileNotFoundError:
-            pass
+            self.same_boot = False
+
+    def mark_running(self) -> None:
+        """Notes which boot of the machine the broker runs in. Only once the cluster knows of what may
+        have been lost before: a broker that is killed earlier must say so again. A crash of the machine
+        may lose the note, and then it is not the same boot anyway."""
         if not self.same_boot:
-            self.files.replace_file(path, now)
+            self.files.replace_file(self._file(RUNNING), boot_id().encode())
+            self.same_boot = True
 
     def claim(self, cluster_id: str, node_id: int) -> None:
         """Says in the folder whose logs it has. OSError if it cannot be written."""

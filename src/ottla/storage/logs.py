@@ -181,6 +181,12 @@ class Logs(LogOwner):
             for folder in self.folders
         )
 
+    def mark_running(self) -> None:
+        """The cluster knows what these folders may have lost. OSError if that cannot be noted."""
+        for folder in self.folders:
+            if folder.offline is None:
+                folder.mark_running()
+
     @property
     def folder_ids(self) -> str:
         """Names the data folders together; other ones have other data."""

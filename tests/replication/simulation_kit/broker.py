@@ -51,15 +51,18 @@ class Broker:
         self.lives = 0
         self.life: Life | None = None
         self.is_clean = True  # the last life ended in good order
-        self.lost_power = False  # since the last life
+        self.lost_power = False  # since the cluster last knew of it
 
     def start(self) -> None:
         assert self.life is None
         self.lives += 1
         self.life = Life(self, lost_data=self.lost_power and not self.is_clean)
-        self.lost_power = False
         self.is_clean = False
         self.life.register()
+
+    def taken_in(self) -> None:
+        """The cluster knows of what was lost: from now on a kill loses nothing."""
+        self.lost_power = False
 
     def stop(self) -> None:
         """In good order: everything is flushed. (Leaders are not handed over: that is for others to

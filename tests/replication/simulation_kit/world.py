@@ -90,6 +90,7 @@ class Controller:
             endpoint = Endpoint("PLAINTEXT", "host", 1, "PLAINTEXT")
             member = Member(life.id, epoch, None, (endpoint,), f"folder {life.id}")
             self.world.note(f"broker {life.id} is taken in, epoch {epoch}, lost {life.lost_data}")
+            life.broker.taken_in()
             self._decide(
                 lambda draft: broker_decisions.take_in(
                     draft, member, lost_data=life.lost_data, policy_of=self.policy_of
@@ -347,8 +348,8 @@ class World:
         for key in self.keys:
             for broker in self.brokers.values():
                 assert broker.life is not None
-                partition = broker.life.partitions[key]
-                if partition.role is Role.ABSENT:
+                partition = broker.life.partitions.get(key)
+                if partition is None or partition.role is Role.ABSENT:
                     continue
                 stored = dict(committed_values(partition.log, partition.log.log_start_offset))
                 for offset, value in self.acked[key].items():

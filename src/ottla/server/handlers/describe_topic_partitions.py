@@ -85,7 +85,7 @@ def _page(
                 leader_epoch=state.leader_epoch,
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
-                eligible_leader_replicas=[],
+                eligible_leader_replicas=list(state.elr),
                 last_known_elr=[],
                 offline_replicas=request.broker.offline_replicas(topic.name, state),
             )
