@@ -38,7 +38,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
 def port_before_two_others() -> int:
     """The first of three ports that are free now, and follow one another."""
     while True:
-        port = free_ports("127.0.0.1", 1)[0]
+        port = free_ports(1)[0]
         try:
             for neighbour in (port - 1, port, port + 1):
                 _claim(neighbour)

@@ -188,13 +188,13 @@ def test_kazoo_is_loaded_when_a_store_starts() -> None:
 
 def test_nobody_answers() -> None:
     port = free_port()
-    said = failure_of(f"127.0.0.1:{port}/a", start_timeout=0.5)
-    assert said.startswith(f"no ZooKeeper answers at 127.0.0.1:{port} within 0.5 s"), said
+    said = failure_of(f"127.0.0.1:{port}/a", start_timeout=3)
+    assert said.startswith(f"no ZooKeeper answers at 127.0.0.1:{port} within 3 s"), said
     assert "refused" in said
 
 
 def test_a_name_that_nobody_knows() -> None:
-    said = failure_of("no-such-host.invalid", start_timeout=1.0)
+    said = failure_of("no-such-host.invalid", start_timeout=3)
     assert said.startswith("no ZooKeeper answers at no-such-host.invalid:2181"), said
     assert "no-such-host.invalid" in said.partition("(")[2], said
 
@@ -305,7 +305,7 @@ def test_a_sasl_user_owns_its_nodes(sasl_server: ZooKeeperProcess) -> None:
             # A connection that broke is authenticated anew.
             assert store._session is not None
             events = store.session_events()
-            store._session.connection._socket.shutdown(2)
+            store._session.drop_connection()
             assert [(await anext(events)).value for _ in range(2)] == ["suspended", "connected"]
             assert await store.multi([Set("/a", b"1", 0)]) == Ok((1,))
         async with open_store(sasl_server.address) as stranger:
@@ -367,6 +367,10 @@ def test_tls_with_certificates_on_both_sides(
             value = bytes(range(256)) * 2000
             assert await store.multi([Create(f"/{name}", value) for name in "a"]) == Ok((0,))
             await asyncio.gather(*(store.multi([Create(f"/a/{n}")]) for n in range(300)))
+            assert store._session is not None
+            events = store.session_events()
+            store._session.drop_connection()
+            assert [(await anext(events)).value for _ in range(2)] == ["suspended", "connected"]
             found = await store.get_many(["/a", *(f"/a/{n}" for n in range(300))])
             assert found[0] is not None
             assert found[0].value == value
@@ -376,25 +380,28 @@ def test_tls_with_certificates_on_both_sides(
 
 
 @pytest.mark.parametrize(
-    ("host", "ca", "certificate", "words"),
+    ("host", "ca", "words"),
     [
-        ("localhost", "other-ca.pem", "client", "certificate verify failed"),
-        ("127.0.0.1", "ca.pem", "client", "certificate verify failed"),
+        ("localhost", "other-ca.pem", "certificate verify failed"),
+        ("127.0.0.1", "ca.pem", "is not valid for '127.0.0.1'"),
     ],
 )
-def test_tls_that_cannot_be_trusted(
-    tls_address: Callable[[str], str],
-    certificates: Any,
-    host: str,
-    ca: str,
-    certificate: str,
-    words: str,
+def test_a_server_that_cannot_be_trusted_is_told_at_once(
+    tls_address: Callable[[str], str], certificates: Any, host: str, ca: str, words: str
 ) -> None:
     tls = Tls(
         ca=certificates.path(ca),
-        certificate=certificates.path(f"{certificate}.pem"),
-        key=certificates.path(f"{certificate}.key"),
+        certificate=certificates.path("client.pem"),
+        key=certificates.path("client.key"),
     )
-    said = failure_of(tls_address(host), tls=tls, start_timeout=1.0)
-    assert said.startswith("no ZooKeeper answers at"), said
-    assert words in said.lower(), said
+    said = failure_of(tls_address(host), tls=tls, start_timeout=100)
+    assert said.startswith(f"cannot connect to ZooKeeper: {host}:"), said
+    assert words in said, said
+
+
+def test_a_server_that_does_not_trust_us(
+    tls_address: Callable[[str], str], certificates: Any
+) -> None:
+    tls = Tls(ca=certificates.path("ca.pem"))
+    said = failure_of(tls_address("localhost"), tls=tls, start_timeout=3.0)
+    assert said.startswith("no ZooKeeper answers at localhost:"), said

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -24,12 +25,14 @@ from ottla.cluster.store import (
     SessionEvent,
     SessionLost,
     Set,
+    StoreError,
     StoreUnavailable,
     Stream,
     Unknown,
     boottime,
 )
 from ottla.cluster.zookeeper import ZooKeeperStore
+from ottla.cluster.zookeeper.session import AddWatch, _Handler
 from ottla.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 
 pytestmark = pytest.mark.xdist_group("zookeeper")
@@ -457,3 +460,44 @@ def test_a_change_held_up_does_not_come_by_another_server(ensemble: ZooKeeperEns
             await store.close()
 
     asyncio.run(run())
+
+
+def test_a_watch_that_was_not_taken_is_set_with_another_connection(
+    chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with open_store(chroot, session_timeout=30) as store, open_store(chroot) as other:
+            # A request that no server knows: it is answered with an error.
+            monkeypatch.setattr(AddWatch, "type", 9999)
+            watch, events = store.watch("/"), store.session_events()
+            await until(events, SessionEvent.SUSPENDED)
+            monkeypatch.undo()
+            await until(watch, Change("/", ChangeKind.RESYNC))
+            await other.multi([Create("/a")])
+            await until(watch, Change("/a", ChangeKind.CREATED))
+
+    asyncio.run(run())
+
+
+def test_a_server_that_knows_no_subtree_watches_is_too_old(
+    chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(AddWatch, "type", 9999)
+        with pytest.raises(StoreError, match=r"too old: 3\.6 or later"):
+            await ZooKeeperStore(chroot).start()
+
+    asyncio.run(run())
+
+
+def test_a_connection_to_ourselves_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client on the server's machine may be given the port that it wants to reach."""
+    with socket.socket() as mirror:
+        mirror.bind(("127.0.0.1", 0))
+        mirror.connect(mirror.getsockname())
+        assert mirror.getpeername() == mirror.getsockname()
+        monkeypatch.setattr(socket, "create_connection", lambda *_: mirror)
+        handler = _Handler(1)
+        with pytest.raises(ConnectionRefusedError):
+            handler.create_connection(mirror.getsockname(), hostname="127.0.0.1", timeout=1.0)
+        assert mirror.fileno() == -1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -20,8 +21,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Final
-
-from ottla.testing.broker_process import free_port
 
 START_TIMEOUT: Final = 30.0
 STOP_TIMEOUT: Final = 10.0
@@ -119,7 +118,7 @@ class ZooKeeperProcess:
         """`settings` are lines of zoo.cfg. With `secure` it has the jars for TLS and SASL."""
         self.folder = folder
         self.host = host
-        self.port = port if port is not None else free_port(host)
+        self.port = port if port is not None else free_ports(1, host)[0]
         self.settings = dict(settings or {})
         self.java_options = list(java_options)
         self.secure = secure
@@ -271,7 +270,7 @@ class ZooKeeperEnsemble:
 
     def __init__(self, folder: Path, size: int = 3) -> None:
         host = "127.0.0.1"
-        ports = free_ports(host, size * 3)
+        ports = free_ports(size * 3, host)
         members = {
             f"server.{number + 1}": f"{host}:{ports[size + number]}:{ports[2 * size + number]}"
             for number in range(size)
@@ -331,12 +330,19 @@ class ZooKeeperEnsemble:
         self.stop()
 
 
-def free_ports(host: str, count: int) -> list[int]:
-    """Ports that nothing listens on now, all different."""
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Ports that nothing listens on now, all different.
+
+    They are below those that the system gives to outgoing connections: while a server is down, nobody's
+    connection gets its port by chance, least of all the one that a client tries to reach it with.
+    """
+    chance = random.Random()
     with contextlib.ExitStack() as held:
         ports: list[int] = []
-        for _ in range(count):
+        while len(ports) < count:
+            port = chance.randrange(10_000, 32_000)
             probe = held.enter_context(socket.socket())
-            probe.bind((host, 0))
-            ports.append(probe.getsockname()[1])
+            with contextlib.suppress(OSError):
+                probe.bind((host, port))
+                ports.append(port)
         return ports

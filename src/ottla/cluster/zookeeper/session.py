@@ -18,16 +18,20 @@ loses its session, as one whose process is stopped does, although kazoo's thread
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import logging
+import os
 import select
 import socket
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
-from kazoo.client import KazooClient
+from kazoo.client import CLOSED_STATES, KazooClient
 from kazoo.exceptions import (
     EXCEPTIONS,
     AuthFailedError,
@@ -46,8 +50,8 @@ from kazoo.protocol.serialization import (
     multiheader_struct,
     write_string,
 )
-from kazoo.protocol.states import KazooState
-from kazoo.retry import KazooRetry
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import ForceRetryError, KazooRetry
 
 from ottla.cluster.store import ChangeKind, SessionEvent, boottime
 from ottla.cluster.zookeeper.address import Address
@@ -181,7 +185,8 @@ class Session:
                 "password": credentials.password,
             }
         handler = _Handler(len(address.servers))
-        self._client = KazooClient(
+        self._client = _Client(
+            self,
             hosts=address.hosts,
             timeout=timeout,
             handler=handler,
@@ -199,7 +204,6 @@ class Session:
         )
         self.connection.session = self
         self._client._connection = self.connection
-        self._client.add_listener(self._state_changed)
 
     # For the loop
 
@@ -210,6 +214,14 @@ class Session:
     def send(self, request: Any, future: asyncio.Future[Any]) -> None:
         """Sends a request; `hear` is told when the future is to be settled, and how."""
         self._client._call(request, _Result(self, future))
+
+    def drop_connection(self) -> None:
+        """Breaks the connection; kazoo makes another."""
+        connection = self.connection._socket
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                # Not that of a TLS socket, which would take its state away from the other thread.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def end(self) -> None:
         """Closes the session if it can, and lets go of the thread. Blocks: not for the loop."""
@@ -235,19 +247,18 @@ class Session:
         self.last_contact = max(self.last_contact, begun)
         self.post(StateChange(SessionEvent.CONNECTED, ""))
 
+    def suspended(self) -> None:
+        self.post(StateChange(SessionEvent.SUSPENDED, self.problem))
+
+    def lost(self, reason: str) -> None:
+        self.over = True
+        self.post(StateChange(SessionEvent.LOST, reason))
+
     def loop_is_alive(self) -> bool:
         """Whether the loop has run since the last time somebody asked."""
         alive, self._loop_has_run = self._loop_has_run, False
         self._call_loop(self._note_run)
         return alive
-
-    def _state_changed(self, state: str) -> None:
-        # That a connection stands is told by `connected`: here it has not been authenticated yet.
-        if state == KazooState.SUSPENDED:
-            self.post(StateChange(SessionEvent.SUSPENDED, self.problem))
-        elif state == KazooState.LOST:
-            self.over = True
-            self.post(StateChange(SessionEvent.LOST, self.problem))
 
     def _call_loop(self, function: Callable[[], None]) -> None:
         try:
@@ -307,7 +318,13 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         # kazoo would wait a whole session for one server that is cut off, while the others live.
         kwargs["timeout"] /= self._servers
-        return super().create_connection(*args, **kwargs)
+        connection = super().create_connection(*args, **kwargs)
+        if connection.getsockname() == connection.getpeername():
+            # On one machine, while the server is down: the system has given our end the server's
+            # port, and we speak to ourselves.
+            connection.close()
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        return connection
 
     def select(
         self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None
@@ -328,6 +345,23 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         )
 
 
+class _Client(KazooClient):  # type: ignore[misc]
+    """kazoo's client, which tells of its states before it gives up the requests under way: whoever
+    gets no answer finds the session suspended, and what is asked then waits for a connection."""
+
+    def __init__(self, session: Session, **options: Any) -> None:
+        self._session = session
+        super().__init__(**options)
+
+    def _session_callback(self, state: str) -> None:
+        # That a connection stands is told by `connected`: here it has not been authenticated yet.
+        if state == KeeperState.CONNECTING:
+            self._session.suspended()
+        elif state in CLOSED_STATES:
+            self._session.lost(self._session.problem)
+        super()._session_callback(state)
+
+
 class _Connection(ConnectionHandler):  # type: ignore[misc]
     """kazoo's connection; all of it runs on its thread."""
 
@@ -338,7 +372,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         self._sent: deque[float] = deque()  # when each request that waits for its answer was sent
         self._ping_sent = 0.0
         self._heard = 0.0
-        self._was_authenticated = False
+        self._was_connected = False  # and authenticated, at least once
+        self._distrusted = ""  # why a server is not who it should be, in this round of attempts
         self._peer = ""
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
@@ -347,6 +382,17 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             hosts = ", ".join(host for host, _ in self.client.hosts)
             self.session.problem = f"no address is known for {hosts}"
         return found
+
+    def _connect_loop(self, retry: Any) -> Any:
+        self._distrusted = ""
+        try:
+            return super()._connect_loop(retry)
+        except ForceRetryError:
+            if not self._distrusted or self._was_connected:
+                raise
+            # Wrong certificates do not become right by waiting.
+            self.session.lost(self._distrusted)
+            return STOP_CONNECTING
 
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
         status = super()._connect_attempt(host, hostip, port, retry)
@@ -362,8 +408,10 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             read_timeout, connect_timeout = super()._connect(host, hostip, port)
         except Exception as error:
             session.problem = f"{self._peer}: {_sentence(error)}"
+            if isinstance(error.__context__, ssl.SSLCertVerificationError):
+                self._distrusted = session.problem
             raise
-        self._was_authenticated = True
+        self._was_connected = True
         # kazoo keeps two thirds of the session's time-out, and not the time-out itself.
         session.connected(begun, read_timeout * 1.5 / 1000)
         return read_timeout, connect_timeout
@@ -374,7 +422,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         except AuthFailedError as error:
             # A server that goes down closes its connections as one that refuses us does. Who was
             # let in before tries again, for as long as the session lives.
-            if self._was_authenticated and isinstance(error.__cause__, ConnectionDropped):
+            if self._was_connected and isinstance(error.__cause__, ConnectionDropped):
                 raise error.__cause__ from error
             raise
 

@@ -83,7 +83,7 @@ LARGEST_MULTI: Final = 400 << 10
 # Requests that kazoo has at one time. Each costs it a byte in a socket pair's buffer, and a full
 # buffer would block the loop.
 _WINDOW: Final = 64
-_PATHS_IN_A_READ: Final = 256
+_PATHS_IN_A_READ: Final = 64  # with values as large as they may be, a server has to hold them
 _OPERATION_OVERHEAD: Final = 64  # bytes; above what any operation takes besides path and value
 _RESERVED: Final = "zookeeper"  # ZooKeeper's own node in the root
 
@@ -349,17 +349,21 @@ class ZooKeeperStore(Store):
 
     def _set_watch(self, root: str, *, first: bool = False, resync: bool = False) -> None:
         """Sets a watch on the server; then tells of RESYNC if changes may have been missed."""
+        from kazoo.exceptions import ConnectionLoss, SessionExpiredError
+
         from ottla.cluster.zookeeper.session import AddWatch
 
+        lost = (StoreError, ConnectionLoss, SessionExpiredError)
+
         def is_set(answer: asyncio.Future[Any]) -> None:
-            if answer.cancelled():
-                return
             error = answer.exception()
             if error is None:
                 if resync:
                     self._tell(Change(self._own(root), ChangeKind.RESYNC))
-            elif not isinstance(error, StoreError) and self._state is SessionEvent.CONNECTED:
+            elif not isinstance(error, lost):  # then it is set with the next connection
                 log.error("ZooKeeper did not take a watch of %s: %s", root, self._reason(error))
+                if self._session is not None:
+                    self._session.drop_connection()
 
         self._submit(AddWatch(root), first=first).add_done_callback(is_set)
 
