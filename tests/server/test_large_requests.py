@@ -193,6 +193,24 @@ def test_thousands_of_begun_requests_hold_little(
         wire.call(MetadataRequest(topics=[]), MetadataResponse, 9)
 
 
+def test_refused_requests_leave_no_memory_behind(
+    start_process: Callable[..., BrokerProcess],
+) -> None:
+    broker = start_process()
+    with Wire(broker.host, broker.port) as wire:
+        frame = large_frame(wire, create_topic(wire), 40 * MIB)
+        for _ in range(5):
+            wire.send_raw(frame)
+            assert error_of(wire) is not ErrorCode.NONE
+        # The buffer of a request goes right after its answer.
+        settled = settled_memory(broker, lambda held: held < 60 * MIB)
+        for _ in range(20):
+            wire.send_raw(frame)
+            assert error_of(wire) is not ErrorCode.NONE
+        limit = settled + 20 * MIB
+        assert settled_memory(broker, lambda held: held < limit) < limit
+
+
 def test_a_byte_at_a_time(wire: Wire, topic: Topic, taken: list[int]) -> None:
     frame = wire.encode(produce_request(topic, (0, batch_of(b"x" * 2_000))), 9)
     for at in range(len(frame)):
