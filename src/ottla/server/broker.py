@@ -23,6 +23,7 @@ from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.metadata import Broker as Node
 from ottla.cluster.metadata import ClusterImage, Endpoint, ImageDelta, ResourceType, Topic
 from ottla.cluster.metadata import Partition as PartitionState
+from ottla.cluster.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from ottla.cluster.store import SessionEvent, StoreError
 from ottla.coordinator.groups.settings import GroupSettings
 from ottla.coordinator.transactions.settings import TransactionSettings
@@ -35,7 +36,7 @@ from ottla.server.api import Api
 from ottla.server.configuration.rules import Rules
 from ottla.server.coordination.coordinators import Coordinators
 from ottla.server.coordination.group_callers import GROUP_VERSION
-from ottla.server.coordination.internal_topics import OFFSETS, TRANSACTIONS, ensure_internal_topic
+from ottla.server.coordination.internal_topics import ensure_internal_topic
 from ottla.server.coordination.markers import Markers
 from ottla.server.coordination.metadata_view import ImageView
 from ottla.server.coordination.producer_ids import ProducerIds
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from ottla.server.configuration.listeners import Listener
     from ottla.server.handlers.fetch import Fetch
     from ottla.server.observability.endpoint import MetricsEndpoint
+    from ottla.storage.log import Log
     from ottla.storage.settings import InvalidSetting
 
 log = logging.getLogger("ottla.broker")
@@ -137,6 +139,9 @@ class Broker:
         self.periodic_work = PeriodicWork(self.loop, self.logs, self.threads)
         self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
         self.partitions = Partitions(self.id, self.logs, self.wakeups.moved, self.topic_config)
+        # Whoever waits for a flush learns of its end, and of a disk that failed (in any thread).
+        self.periodic_work.on_flushed = self.partitions.flushed
+        self.logs.on_offline = self._log_went_offline
         self.store = EmbeddedStore(os.path.join(config.log_dirs[0], METADATA_FILE))
         self.controller = Controller(
             self.store,
@@ -148,9 +153,11 @@ class Broker:
         self.metadata = ImageView(lambda: self.image)
         self.producer_ids = ProducerIds(self._producer_id_block)
         self.markers = Markers(self)
-        self.groups: Coordinators[GroupShard] = Coordinators(self, OFFSETS, self._group_shard)
+        self.groups: Coordinators[GroupShard] = Coordinators(
+            self, CONSUMER_OFFSETS, self._group_shard
+        )
         self.transactions: Coordinators[TransactionShard] = Coordinators(
-            self, TRANSACTIONS, self._transaction_shard
+            self, TRANSACTION_STATE, self._transaction_shard
         )
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
         # Set when the broker cannot go on: its metadata store is gone.
@@ -246,7 +253,7 @@ class Broker:
     def _transaction_shard(self, index: int) -> TransactionShard:
         from ottla.coordinator.transactions.shard import TransactionShard
 
-        partition = self.partitions.get(TRANSACTIONS, index)
+        partition = self.partitions.get(TRANSACTION_STATE, index)
         assert partition is not None
         return TransactionShard(
             TransactionSettings.taken_from(self.config),
@@ -426,9 +433,9 @@ class Broker:
 
     def _unload_coordinators(self, topic: Topic) -> None:
         for partition in topic.partitions:
-            if topic.name == OFFSETS:
+            if topic.name == CONSUMER_OFFSETS:
                 self.groups.unload(partition.index)
-            elif topic.name == TRANSACTIONS:
+            elif topic.name == TRANSACTION_STATE:
                 self.transactions.unload(partition.index)
                 self.markers.forget(partition.index)
 
@@ -438,6 +445,9 @@ class Broker:
                 self.logs.delete(topic, index)
             except StorageError as error:
                 log.error("log not deleted: topic=%s partition=%d %s", topic, index, error)
+
+    def _log_went_offline(self, failed: Log) -> None:
+        self.loop.call_soon_threadsafe(partial(self.partitions.flushed, failed))
 
     async def _make_folders(self, topics: Iterable[Topic]) -> None:
         """New partitions get their folders, a few at a time; who uses one earlier makes it."""

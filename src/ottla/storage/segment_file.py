@@ -126,6 +126,8 @@ class OpenFiles:
     def open(self, segment: Segment, flags: int) -> SegmentFile:
         """Opens the segment's file and remembers it as the segment's."""
         with self._lock:
+            if segment.gone:
+                raise FileNotFoundError(errno.ENOENT, "its log is gone", segment.path)
             if len(self._queue) >= self.limit:
                 self._evict(2)  # one would never bring a crowd back to the limit
             try:
@@ -138,6 +140,14 @@ class OpenFiles:
             segment.opened = file
             self._queue[segment] = None
             return file
+
+    def forbid(self, segment: Segment) -> None:
+        """Closes the segment's file, and opens or makes none for it any more: the folder is about to
+        lose its name, and another log may get it while a thread still writes for this one. What was
+        opened before belongs to the folder, whatever it is called."""
+        with self._lock:
+            segment.gone = True
+            self.close(segment)
 
     def close(self, segment: Segment) -> None:
         """Lets go of the segment's file; readers that hold it go on."""

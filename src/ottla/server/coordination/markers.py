@@ -16,9 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import InvalidBatch
-from ottla.server.coordination.internal_topics import OFFSETS
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.storage.errors import InvalidProducerEpoch, StorageError, UnknownLog
 from ottla.storage.producer_state import Origin
@@ -26,10 +26,9 @@ from ottla.storage.producer_state import Origin
 if TYPE_CHECKING:
     from ottla.coordinator.transactions.ending import Ending
     from ottla.coordinator.transactions.transaction import TopicPartition
-    from ottla.replication.partition import Partition
+    from ottla.replication.partition import Appended, Partition
     from ottla.server.broker import Broker
     from ottla.server.disk.lanes import Batches
-    from ottla.storage.append import Append
 
 log = logging.getLogger("ottla.markers")
 limited_log = LimitedLog(log)
@@ -72,11 +71,11 @@ def append_marker(
         check()
         return batch
 
-    def finished(result: Append | Exception) -> None:
+    def finished(result: Appended | Exception) -> None:
         if isinstance(result, Exception):
             done(result)
             return
-        if target.topic == OFFSETS:
+        if target.topic == CONSUMER_OFFSETS:
             broker.groups.marker_written(
                 target.index, marker.producer_id, marker.epoch, marker.committed
             )
@@ -99,7 +98,7 @@ def append_marker(
             lanes.append(target, batch, finished, checked, Origin.COORDINATOR)
             return
         check()
-        result: Append | Exception = target.append(batch, now, Origin.COORDINATOR)
+        result: Appended | Exception = target.append(batch, now, Origin.COORDINATOR)
     except (StorageError, InvalidBatch) as error:
         result = error
     finished(result)
