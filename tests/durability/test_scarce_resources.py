@@ -49,6 +49,8 @@ def limited(tmp_path: Path) -> Iterator[Callable[[str], LimitedBroker]]:
                 "log.flush.interval.ms": "1000",
                 "log.flush.offset.checkpoint.interval.ms": "500",
                 "socket.request.max.bytes": str(LARGE),
+                # A connection that finds the backlog full is tried again only after a second.
+                "socket.listen.backlog.size": "4096",
             },
             log_path=tmp_path / f"{len(made)}.log",
         )
