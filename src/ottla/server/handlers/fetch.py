@@ -80,7 +80,7 @@ _EMPTY = b""
 SEARCH_STEPS = 4
 # Of more partitions than this, only some are looked at before the loop has its turn.
 MANY_PARTITIONS = 2000
-PARTITIONS_AT_ONCE = 100
+PARTITIONS_AT_ONCE = 10
 
 
 @handles_raw(FetchRequest, versions=(0, 18))

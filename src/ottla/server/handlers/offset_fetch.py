@@ -43,7 +43,7 @@ _TOPIC_IDS_SINCE = 10
 _ERROR_OF_THE_WHOLE_SINCE = 2
 _NO_OFFSET_IS_NO_ERROR_SINCE = 1
 # Partitions that are looked up before the loop may have its turn.
-PARTITIONS_AT_ONCE = 500
+PARTITIONS_AT_ONCE = 25
 
 
 @handles(OffsetFetchRequest, versions=(0, 10))
