@@ -192,11 +192,12 @@ class ReadableLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Readers of committed records stop here: ≤ high_watermark."""
+        """Readers of committed records stop here: ≤ high_watermark. Where records were deleted beyond
+        the begin of an open transaction, it is the log's start."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable > self.high_watermark:
             return self.high_watermark
-        return unstable
+        return max(unstable, self.log_start_offset)
 
     def advance_high_watermark(self, offset: int) -> None:
         """Records below `offset` are on all in-sync replicas. It never moves back but by truncation,
@@ -244,12 +245,15 @@ class ReadableLog:
         except (OSError, CorruptFile) as error:
             raise self._read_failed(error) from error
 
-    def aborted_transactions(self, from_offset: int, upper: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions with records in the range."""
+    def aborted_transactions(
+        self, from_offset: int, upper: int, wait: bool = True
+    ) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions with records in the range. Without
+        `wait`, NotInMemory if it takes a look at very many others."""
         self.check_online()
         try:
             try:
-                found = self.segments.aborted_transactions(from_offset, upper)
+                found = self.segments.aborted_transactions(from_offset, upper, wait)
             except CorruptIndex:
                 start = self.log_start_offset
                 mend_transaction_indexes(self.segments, self.producers, start, from_offset)

@@ -7,7 +7,8 @@
   not fit into what is left gets nothing (from v3 on), never a part of it.
 - With less than `min_bytes` to give, the request waits up to `max_wait_ms` for appends to its
   partitions; an error or a moved leader ends the wait.
-- read_committed readers see up to the last stable offset, with the list of aborted transactions.
+- read_committed readers see up to the last stable offset, with the list of the aborted transactions
+  that overlap what they are sent.
 - An epoch that the reader brings along is checked: it may know of a newer leader than this broker
   (UNKNOWN_LEADER_EPOCH) or of an older one (FENCED_LEADER_EPOCH), or its log may have been cut off
   behind it (a diverging epoch in the answer).
@@ -485,23 +486,23 @@ class Fetch:
             found.partition = partition
             limit = min(watched.max_bytes, left)
             try:
-                found.piece = log.read(watched.fetch_offset, limit, upper, at_least_one, wait)
+                piece = log.read(watched.fetch_offset, limit, upper, at_least_one, wait)
+                cut = piece is not None and piece.length < piece.first_size
+                if cut and self.version >= _FIRST_MAX_BYTES:
+                    piece = None  # bytes without a whole batch are no progress for the reader
+                if committed and piece is not None:
+                    answer.aborted_transactions = [
+                        AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                        for producer_id, first_offset in log.aborted_transactions(
+                            watched.fetch_offset, min(upper, log.end_bound(piece)), wait
+                        )
+                    ]
             except NotInMemory as missing:
                 found.missing = missing
                 found.limit = limit
                 found.at_least_one = at_least_one
                 return found
-            piece = found.piece
-            cut = piece is not None and piece.length < piece.first_size
-            if cut and self.version >= _FIRST_MAX_BYTES:
-                found.piece = None  # bytes without a whole batch are no progress for the reader
-            if committed and found.piece is not None:
-                answer.aborted_transactions = [
-                    AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
-                    for producer_id, first_offset in log.aborted_transactions(
-                        watched.fetch_offset, upper
-                    )
-                ]
+            found.piece = piece
         except (ProtocolError, StorageError) as error:
             answer.error_code = error_code(error)
             answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
