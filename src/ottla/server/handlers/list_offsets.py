@@ -135,10 +135,8 @@ def _position(
     log.check_online()
     match wanted.timestamp:
         case -1:
-            # The epoch of a position at the end is the current leader's. (The stable offset may lag
-            # behind a start that records were deleted up to.)
+            # The epoch of a position at the end is the current leader's.
             end = partition.readable_end(request.message.isolation_level)
-            end = max(end, log.log_start_offset)
             return -1, end, partition.leader_epoch
         case -2 | -4:
             start = log.log_start_offset
