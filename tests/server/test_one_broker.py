@@ -36,7 +36,10 @@ from ottla.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
-from ottla.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from ottla.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -198,8 +201,9 @@ def test_an_api_that_is_not_served_says_so_in_its_own_response(wire: Wire) -> No
     if wire.is_elsewhere:
         pytest.fail("it is served there")
     served = wire.call(ApiVersionsRequest(), ApiVersionsResponse, 0)
-    assert DescribeQuorumRequest.api_key not in {each.api_key for each in served.api_keys}
-    answer = wire.call(DescribeQuorumRequest(), DescribeQuorumResponse, 1)
+    request = DescribeUserScramCredentialsRequest()
+    assert request.api_key not in {each.api_key for each in served.api_keys}
+    answer = wire.call(request, DescribeUserScramCredentialsResponse, 0)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     # The connection lives on.
     wire.call(MetadataRequest(topics=[]), MetadataResponse, 9)
@@ -207,7 +211,7 @@ def test_an_api_that_is_not_served_says_so_in_its_own_response(wire: Wire) -> No
 
 @pytest.mark.parametrize(
     ("key", "version"),
-    [(999, 0), (ApiKey.METADATA, 99), (ApiKey.DESCRIBE_QUORUM, 99)],
+    [(999, 0), (ApiKey.METADATA, 99), (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 99)],
 )
 def test_what_nobody_knows_closes_the_connection_with_a_line_in_the_log(
     inside: BrokerThread, key: int, version: int, caplog: pytest.LogCaptureFixture

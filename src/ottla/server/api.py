@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Coroutine, Generator
 from itertools import groupby
 from time import perf_counter
@@ -26,16 +27,23 @@ from ottla.protocol.frame import (
     has_flexible_response_header,
 )
 from ottla.protocol.message import MalformedMessage, Message
-from ottla.server.network.connection import Connection, HeldBytes, MalformedRequest, Slot
+from ottla.server.network.connection import (
+    Connection,
+    HeldBytes,
+    MalformedRequest,
+    Slot,
+    is_out_of_memory,
+)
 from ottla.server.network.connection import Part as FramePart
 from ottla.server.network.file_range import FileRange
+from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.observability.timings import Timings
 from ottla.server.turns import Steps, advance, run_in_turns, taken_apart
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker
 
-log = logging.getLogger("ottla.api")
+log = LimitedLog(logging.getLogger("ottla.api"))
 
 # Requests of more bytes are decoded in steps.
 LARGE_REQUEST = 16 << 10
@@ -446,10 +454,19 @@ class _Exchange:
 def failed(
     connection: Connection, api: str, version: int, error: BaseException | None = None
 ) -> None:
-    """A handler raised what it should not: our mistake. One connection pays, the broker goes on."""
+    """A handler raised what it should not: our mistake, or memory is short. The connection is closed,
+    the broker goes on. `error` is the exception that is being handled unless another is given."""
+    error = error or sys.exception()
+    if error is not None and is_out_of_memory(error):
+        log.warning(
+            "no memory for a request: api=%s version=%d peer=%s client=%r",
+            api, version, connection.address, connection.client_id,
+        )  # fmt: skip
+        connection.reactor.refused_requests += 1
+        connection.close("no memory for its request")
+        return
     log.error(
         "handler failed: api=%s version=%d peer=%s client=%r",
-        api, version, connection.address, connection.client_id,
-        exc_info=True if error is None else error,
+        api, version, connection.address, connection.client_id, exc_info=error,
     )  # fmt: skip
     connection.close("internal error")
