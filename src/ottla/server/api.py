@@ -47,8 +47,8 @@ log = LimitedLog(logging.getLogger("ottla.api"))
 
 # Requests of more bytes are decoded in steps.
 LARGE_REQUEST = 16 << 10
-# Entries in all arrays of one request. (A million partitions are more than a cluster has.)
-MOST_ENTRIES = 1_000_000
+# Entries in all arrays of one request: more than a cluster has partitions.
+MOST_ENTRIES = 2_000_000
 # A response that grows beyond this is given up, and its connection with it.
 LARGEST_RESPONSE = 256 << 20
 # Pieces of a response that are put together at once.
