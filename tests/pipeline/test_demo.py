@@ -134,3 +134,12 @@ def test_without_spark_the_broker_serves(start: Start, tmp_path: Path) -> None:
         pass
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 130
+
+
+def test_its_broker_lets_a_first_consumer_begin_at_once(tmp_path: Path) -> None:
+    from ottla.cli.commands.demo import _broker
+
+    address = f"127.0.0.1:{free_port()}"
+    with _broker(address, tmp_path / "data", tmp_path / "log") as process:
+        command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+    assert b"group.initial.rebalance.delay.ms=0" in command

@@ -36,6 +36,11 @@ class Instant(NamedTuple):
     monotonic: int  # for deadlines: never jumps
     wall: int  # for timestamps in records and responses
 
+    def is_within(self, duration: int, since: int) -> bool:
+        """Whether it is less than a duration since a time that was stored. One in the future was
+        stored by a clock that has been set back since: it counts as long ago."""
+        return since <= self.wall < since + duration
+
 
 class Replayed(NamedTuple):
     """One record of the shard's partition."""

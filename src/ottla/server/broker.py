@@ -51,6 +51,7 @@ from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.partitions import Partitions
 from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
 from ottla.server.sessions import Sessions
+from ottla.server.unserved import unsupported_version
 from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
 from ottla.server.upkeep.periodic import PeriodicWork
@@ -284,6 +285,11 @@ class Broker:
             )
             connection.answer(frame_response(refusal, 0, correlation_id))
             return
+        if key not in self.apis:
+            unserved = unsupported_version(key, version)
+            if unserved is not None:
+                connection.answer(frame_response(unserved, version, correlation_id))
+                return
         limited_log.warning(
             "unsupported request: key=%d version=%d peer=%s client=%r",
             key, version, connection.address, connection.client_id,

@@ -118,6 +118,8 @@ class Logs(LogOwner):
         self._removal_count = 0
         self._checkpointing: set[DataFolder] = set()
         self._checkpointed_ms: dict[DataFolder, int] = {}
+        # What the clock said when it was last asked what is due.
+        self._last_looked_ms = 0
 
     # Start and stop
 
@@ -503,6 +505,7 @@ class Logs(LogOwner):
     def due(self, now_ms: int) -> list[Job]:
         """What should be done now: flushes, checkpoints, removals. See the module's docstring."""
         jobs: list[Job] = []
+        self._forgive_the_clock(now_ms)
         jobs += self._due_flushes(now_ms)
         for folder in self.folders:
             if (
@@ -515,6 +518,17 @@ class Logs(LogOwner):
         while self._removals and self._removals[0][0] <= now_ms:
             jobs.append(heapq.heappop(self._removals)[2])
         return jobs
+
+    def _forgive_the_clock(self, now_ms: int) -> None:
+        """If the clock was set back, what was to happen in a while happens in the same while."""
+        back = self._last_looked_ms - now_ms
+        self._last_looked_ms = now_ms
+        if back <= 0:
+            return
+        for folder in self._checkpointed_ms:
+            self._checkpointed_ms[folder] -= back
+        # All by the same, so it stays a heap.
+        self._removals = [(at - back, count, job) for at, count, job in self._removals]
 
     def flush_jobs(self, now_ms: int) -> list[FlushJob]:
         """The flushes alone."""

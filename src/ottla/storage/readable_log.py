@@ -58,12 +58,15 @@ class ReadableLog(LogState):
         except (OSError, CorruptFile) as error:
             raise self._read_failed(error) from error
 
-    def aborted_transactions(self, from_offset: int, upper: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions with records in the range."""
+    def aborted_transactions(
+        self, from_offset: int, upper: int, wait: bool = True
+    ) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions with records in the range. Without
+        `wait`, NotInMemory if it takes a look at very many others."""
         self.check_online()
         try:
             try:
-                found = self.segments.aborted_transactions(from_offset, upper)
+                found = self.segments.aborted_transactions(from_offset, upper, wait)
             except CorruptIndex:
                 start = self.log_start_offset
                 mend_transaction_indexes(self.segments, self.producers, start, from_offset)

@@ -101,6 +101,9 @@ class TransactionShard:
         self._former_epochs: dict[str, int] = {}
         # Those in state ONGOING, in the order in which they began.
         self._ongoing: dict[str, None] = {}
+        # Those of them that were looked at: when they began by the wall's clock, and by the one that
+        # never jumps.
+        self._begun: dict[str, tuple[int, int]] = {}
         # Markers are all written, but the log did not take the record that says so.
         self._unrecorded: dict[str, Ending] = {}
         # Monotonic milliseconds.
@@ -450,8 +453,10 @@ class TransactionShard:
         if now.monotonic >= self._next_abort:
             for transactional_id in self._ongoing:
                 transaction = self.transactions[transactional_id]
-                if self._is_overdue(transaction, now.wall):
+                if self._is_overdue(transaction, now):
                     return self._time_out(transaction, now)
+            for gone in self._begun.keys() - self._ongoing.keys():
+                del self._begun[gone]
             self._next_abort = (
                 now.monotonic + settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
             )
@@ -464,12 +469,22 @@ class TransactionShard:
             )
         return NOTHING
 
-    def _is_overdue(self, transaction: Transaction, wall: int) -> bool:
+    def _is_overdue(self, transaction: Transaction, now: Instant) -> bool:
         return (
             not transaction.is_two_phase
-            and transaction.started + transaction.timeout_ms < wall
+            and now.monotonic - self._begun_at(transaction, now) > transaction.timeout_ms
             and transaction.transactional_id not in self._pending
         )
+
+    def _begun_at(self, transaction: Transaction, now: Instant) -> int:
+        """When a transaction began, on the clock that never jumps. The record has the wall's time,
+        which is compared once; one in the future is forgiven."""
+        known = self._begun.get(transaction.transactional_id)
+        if known is None or known[0] != transaction.started:
+            age = max(0, now.wall - transaction.started)
+            known = (transaction.started, now.monotonic - age)
+            self._begun[transaction.transactional_id] = known
+        return known[1]
 
     def _time_out(self, transaction: Transaction, now: Instant) -> Effects:
         """Abort one transaction for its age, then look for more."""

@@ -62,7 +62,7 @@ class Compactor:
         self._running: dict[Log, Compaction] = {}
         # Logs that cannot be compacted, and why; those that are to be left alone for a while.
         self.uncleanable: dict[Log, str] = {}
-        self._not_before: dict[Log, int] = {}
+        self._not_before: dict[Log, float] = {}
         self._workers: Workers | None = None
         self._processes = 0
         # Passes that came to their end, for tests and metrics.
@@ -117,7 +117,7 @@ class Compactor:
                 continue
             if each in self._passes or each in self.uncleanable:
                 continue
-            if self._not_before.get(each, 0) > now:
+            if self._not_before.get(each, 0.0) > self._loop.time():
                 continue
             dirt = self._assess(each, now)
             if dirt is not None and dirt.ratio > best_ratio:
@@ -199,7 +199,7 @@ class Compactor:
         except OSError as error:
             if not compaction.stopped:
                 limited_log.warning("compaction of %s is put off: %s", each.name, error)
-                self._not_before[each] = now_ms() + RETRY_MS
+                self._not_before[each] = self._loop.time() + RETRY_MS / 1000
         finally:
             compaction.stop()
             if outcome is not None:
