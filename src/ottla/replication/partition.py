@@ -119,7 +119,7 @@ class Partition:
         self._count_in_sync()
         log = self._log
         if log is not None:
-            log.config = config
+            log.reconfigure(config)
             self._release_waiters(log)
 
     def _count_in_sync(self) -> None:
