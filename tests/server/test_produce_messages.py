@@ -143,13 +143,8 @@ def test_what_is_damaged_is_refused_or_read_as_the_message_is(version: int) -> N
             expected = as_read(ProduceRequest.decode(view[:stop], 0, version)[0], version)
         except MalformedMessage:
             refused += 1
-            try:
+            with pytest.raises(MalformedRequest):
                 read(view, 0, stop, version)
-            except MalformedRequest:
-                continue
-            # The class decodes names, which are only looked up here.
-            with pytest.raises(UnicodeDecodeError):
-                b"".join(key for key, _ in read(view, 0, stop, version)[3]).decode()
         else:
             assert found(view, 0, stop, version) == expected
     assert refused > 300
