@@ -54,6 +54,7 @@ from ottla.record.batch import (
     MAGIC_AT,
     TRANSACTIONAL_BIT,
     read_header,
+    stamp,
 )
 from ottla.record.codecs import Codec
 from ottla.record.errors import InvalidBatch, InvalidRecord
@@ -63,7 +64,7 @@ from ottla.server.coordination.verification import Client, Verdict, is_open, ver
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS, Transform
 from ottla.server.failures import error_code, error_message
 from ottla.server.network.connection import Connection, HeldBytes, Slot
-from ottla.storage.errors import RecordTooLarge, StorageError
+from ottla.storage.errors import OutOfResources, RecordTooLarge, StorageError
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Partition
@@ -175,6 +176,9 @@ def bind(broker: Broker, _: Api) -> Serve:
                 ):
                     return None
                 done = _outcome(target.append(view, now_ms))
+        except OutOfResources:
+            stamp(view, 0, 0, -1)  # as it came, for the general way
+            return None
         except (InvalidBatch, StorageError):
             # The general way meets the same refusal and words the answer.
             return None
@@ -331,6 +335,7 @@ def bind(broker: Broker, _: Api) -> Serve:
                     try:
                         done = target.append_simple(view[start:end], now_ms)
                     except StorageError:
+                        stamp(view, start, 0, -1)  # as it came, for the general way
                         return appended
                 if done is None:
                     done = append(target, view[start:end], version)
