@@ -52,6 +52,7 @@ from ottla.server.sessions import Sessions
 from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
 from ottla.server.upkeep.periodic import PeriodicWork
+from ottla.server.upkeep.scrub import Scrubber
 from ottla.storage import config as topic_config
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
@@ -125,6 +126,7 @@ class Broker:
         self.logs.is_known = lambda key, topic_id: strays.belongs(self.image, key, topic_id)
         self.periodic_work = PeriodicWork(self.loop, self.logs, self.threads)
         self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
+        self.scrubber = Scrubber(self.loop, self.logs, lambda: self.config)
         self.partitions = Partitions(self.id, self.logs, self.wakeups.moved, self.topic_config)
         self.store = EmbeddedStore(os.path.join(config.log_dirs[0], METADATA_FILE))
         self.controller = Controller(
@@ -300,6 +302,7 @@ class Broker:
         self.spawn(self._watch_store(), "watch over the metadata store")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
+        self.scrubber.start()
         if self.config.metrics_listener is not None:
             await self._serve_metrics(*self.config.metrics_listener)
         self.reactor.start()
@@ -473,6 +476,7 @@ class Broker:
         for task in list(self._tasks):
             task.cancel()
         await self.compactor.stop()
+        await self.scrubber.stop()
         await self.periodic_work.stop()
         await self.controller.close()
         await self.store.close()

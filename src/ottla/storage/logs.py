@@ -660,6 +660,32 @@ class Logs(LogOwner):
         for each in retired:
             self._schedule(self._clock() + each.delay_ms, RemovalJob(self.files, retired=[each]))
 
+    def may_have_gaps(self, key: Key) -> bool:
+        """Whether compaction may have left gaps between the segments of a log."""
+        log = self._loaded.get(key)
+        folder = self._places.get(key)
+        first_dirty = 0 if folder is None else folder.stored.first_dirty_offsets.get(key, 0)
+        if log is not None:
+            first_dirty = log.first_dirty_offset
+        return first_dirty > 0 or self._config_of(key[0]).compacts
+
+    # Looking over logs that nobody has used yet
+
+    def survey(self) -> Iterator[None]:
+        """After the start: loads the logs that have several segments, one a step, so that it is said
+        which of them lack one. (After a crash all have been loaded.)"""
+        for key, folder in list(self._places.items()):
+            if (
+                self._places.get(key) is folder
+                and folder.offline is None
+                and key not in self._loaded
+                and key not in self._broken
+                and self.is_known(key, None)
+                and self._segment_count(folder.log_path(key)) > 1
+            ):
+                self._load_quietly(key)
+            yield
+
     # Retention
 
     def retention(self, now_ms: int) -> Iterator[RetireJob | None]:
@@ -676,7 +702,7 @@ class Logs(LogOwner):
         log = self._loaded.get(key)
         try:
             if log is None:
-                if key in self._broken or not self._has_segments(folder.log_path(key)):
+                if key in self._broken or not self._segment_count(folder.log_path(key)):
                     return None
                 log = self._load(key)
             if log.is_busy:
@@ -694,8 +720,12 @@ class Logs(LogOwner):
         folder.changed = True
         return RetireJob(folder, folder.checkpoint(self._offsets(folder)), [retired])
 
-    def _has_segments(self, path: str) -> bool:
-        return any(name.endswith(LOG_SUFFIX) for name in self.files.names(path))
+    def _segment_count(self, path: str) -> int:
+        """0 if the folder cannot be read: who needs the log will be told."""
+        try:
+            return sum(name.endswith(LOG_SUFFIX) for name in self.files.names(path))
+        except OSError:
+            return 0
 
     def expire_producers_after(self, milliseconds: int) -> None:
         """`producer.id.expiration.ms` was changed."""

@@ -24,6 +24,7 @@ log = logging.getLogger("ottla.periodic")
 TICK_SECONDS = 1.0
 # Logs that retention looks at before the loop gets its turn.
 RETENTION_STEPS = 20
+SURVEY_STEPS = 5
 EXPIRE_PRODUCERS_SECONDS = 600.0
 
 
@@ -48,6 +49,7 @@ class PeriodicWork:
         self.retention_seconds = retention_seconds
         self._logs.on_flush_wanted = self._flush_soon
         self._tasks = [
+            self._loop.create_task(self._survey()),
             self._loop.create_task(self._repeat("periodic work", self._tick, TICK_SECONDS)),
             self._loop.create_task(self._repeat("retention", self._retain, retention_seconds)),
             self._loop.create_task(
@@ -88,6 +90,12 @@ class PeriodicWork:
                 else:
                     self._spawn(job)
             await self._run_all(checkpoints)
+
+    async def _survey(self) -> None:
+        """Once: which logs lack a segment is said soon after the start."""
+        for step, _ in enumerate(self._logs.survey()):
+            if step % SURVEY_STEPS == 0:
+                await asyncio.sleep(0)
 
     async def _retain(self) -> None:
         for step, job in enumerate(self._logs.retention(now_ms())):
