@@ -30,6 +30,11 @@ RESERVED_FILES = 16
 LOOKS = 32
 
 
+# The descriptors of all segment files that are open in this process: those of `OpenFiles`, and those
+# that only a reader still holds.
+OPEN_DESCRIPTORS: set[int] = set()
+
+
 def open_files_budget(descriptors: int | None = None) -> int:
     """How many segment files may be open in a process that may have so many descriptors (by default:
     RLIMIT_NOFILE as it is now): half of them. The rest is for connections, and for what is opened for a
@@ -48,6 +53,7 @@ class SegmentFile:
 
     def __init__(self, files: Files, fd: int) -> None:
         self.fd = fd
+        OPEN_DESCRIPTORS.add(fd)
         self._files = files
         self._pread = files.pread
         # Before the first read: the kernel goes on with what it has begun.
@@ -85,6 +91,7 @@ class SegmentFile:
         return self._files.bring_into_memory(self.fd, position, size)
 
     def __del__(self) -> None:
+        OPEN_DESCRIPTORS.discard(self.fd)
         try:
             self._close(self.fd)
         except OSError:
