@@ -134,12 +134,14 @@ class PeriodicWork:
         await self._loop.run_in_executor(self._threads, job.run)
         self._logs.finish(job)
         if isinstance(job, FlushJob):
-            self._flushed(job.log)
+            self._flushed(job)
 
-    def _flushed(self, log: Log) -> None:
+    def _flushed(self, job: FlushJob) -> None:
         """Tell of a flush, and begin the next one if `flush.messages` was reached again meanwhile:
-        all appends that came during a sync share the one after it."""
-        if log.log_end_offset >= log.flush_at_offset:
+        all appends that came during a sync share the one after it. One that failed for want of room
+        is tried again by the clock."""
+        log = job.log
+        if job.error is None and log.log_end_offset >= log.flush_at_offset:
             self._flush(log)
         if self.on_flushed is not None:
             self.on_flushed(log)
