@@ -80,18 +80,7 @@ def complaints(broker: BrokerProcess) -> list[str]:
     return [line for line in broker.log_text().splitlines() if re.search(" ERROR |offline", line)]
 
 
-@pytest.mark.parametrize(
-    "partitions",
-    [
-        300,
-        pytest.param(
-            1_500,
-            marks=pytest.mark.xfail(
-                reason="segment files with unflushed records are not closed in time", strict=False
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("partitions", [300, 1_500])
 def test_few_descriptors(limited: Callable[[str], LimitedBroker], partitions: int) -> None:
     """Writers of more partitions than there are descriptors, and a flood of connections."""
     broker = limited(f"-n {DESCRIPTORS}").start()

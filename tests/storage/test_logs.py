@@ -473,11 +473,12 @@ def test_a_flush_that_a_truncation_took_back_comes_again(maker: Maker) -> None:
 
 def test_many_logs_share_few_descriptors(maker: Maker) -> None:
     """Unsynced files are kept open; crowding makes them be flushed, and then they are closed."""
-    logs = maker.open(max_open_files=10)
+    logs = maker.open(max_open_files=40)
     for partition in range(50):
         logs.create("topic", partition, ID)
         append(logs, "topic", partition, b"a")
     assert len(logs.open_files) == 50
+    logs.open_files.limit = 10
     for _ in range(3):
         work(logs, NOW)
     assert len(logs.open_files) <= 11

@@ -55,6 +55,7 @@ from ottla.server.unserved import unsupported_version
 from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
 from ottla.server.upkeep.periodic import PeriodicWork
+from ottla.server.upkeep.scrub import Scrubber
 from ottla.storage import config as topic_config
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
@@ -139,6 +140,7 @@ class Broker:
         self.logs.is_known = lambda key, topic_id: strays.belongs(self.image, key, topic_id)
         self.periodic_work = PeriodicWork(self.loop, self.logs, self.threads)
         self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
+        self.scrubber = Scrubber(self.loop, self.logs, lambda: self.config)
         self.partitions = Partitions(self.id, self.logs, self.wakeups.moved, self.topic_config)
         # Whoever waits for a flush learns of its end, and of a disk that failed (in any thread).
         self.periodic_work.on_flushed = self.partitions.flushed
@@ -325,6 +327,7 @@ class Broker:
         self.spawn(self._watch_clients(), "watch over clients that wait")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
+        self.scrubber.start()
         if self.config.metrics_listener is not None:
             await self._serve_metrics(*self.config.metrics_listener)
         self.reactor.start()
@@ -512,6 +515,7 @@ class Broker:
         for task in list(self._tasks):
             task.cancel()
         await self.compactor.stop()
+        await self.scrubber.stop()
         await self.periodic_work.stop()
         await self.controller.close()
         await self.store.close()

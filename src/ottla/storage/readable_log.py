@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ottla.storage.errors import (
-    TRANSIENT,
     CorruptFile,
     CorruptIndex,
     CorruptLog,
     OffsetOutOfRange,
     OutOfResources,
+    passes,
 )
 from ottla.storage.log_state import LogState
 from ottla.storage.recovery.replay import mend_transaction_indexes
@@ -122,6 +122,6 @@ class ReadableLog(LogState):
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def _read_failed(self, error: OSError | CorruptFile) -> Exception:
-        if isinstance(error, OSError) and error.errno in TRANSIENT:
+        if isinstance(error, OSError) and passes(error):
             return OutOfResources(self.name, str(error))
         return self.go_offline(f"read failed: {error}")

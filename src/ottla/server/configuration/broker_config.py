@@ -182,6 +182,8 @@ class BrokerConfig:
     replica_socket_timeout_ms: int
     # Ottla's own
     worker_processes: int
+    log_scrub_interval_ms: int
+    log_scrub_bytes_per_second: int
     metrics_listener: tuple[str, int] | None
 
     def __init__(self, layers: BrokerLayers = NOTHING_SET, *, warnings: Iterable[str] = ()) -> None:
