@@ -11,6 +11,7 @@ import typer
 
 from ottla.cli.addresses import check_servers
 from ottla.cli.failures import Failure, Misuse
+from ottla.cli.folders import local_folder, writable_folder
 from ottla.cli.jobs import PRESET, BatchRows, Every, Follow, State, check_master, connect
 from ottla.cli.options import DEFAULT_SERVER, Server, Topic, check_new_name, parse_assignments
 from ottla.cli.output import note, write_line
@@ -80,10 +81,11 @@ def archive(
         source["valueSchema"] = value_schema
     if allow_loss:
         source["failOnDataLoss"] = "false"
+    folder = writable_folder(to, "--to")
     chosen = ArchiveOptions(
         check_servers(server),
         topic,
-        to.absolute(),
+        folder,
         kind.value,
         follow=follow,
         every=every,
@@ -149,15 +151,17 @@ def restore(
     from ottla.pipeline.restore.tables import TableError, table_files
     from ottla.pipeline.spark.session import state_folder
 
+    rows_of = local_folder(table, "TABLE")
+    kept = state_folder() if state is None else writable_folder(state, "--state")
     try:
-        table_files(table)  # tells at once what is wrong with it
+        table_files(rows_of)  # tells at once what is wrong with it
     except TableError as error:
         raise Failure(str(error)) from None
     chosen = RestoreOptions(
         check_servers(server),
-        table.absolute(),
+        rows_of,
         to,
-        state_folder() if state is None else state.absolute(),
+        kept,
         keep_partitions=not by_key,
         json_values=value_format == "json",
         sink=parse_assignments(options or [], "--option"),
