@@ -15,7 +15,7 @@ from ottla.cli.folders import local_folder, writable_folder
 from ottla.cli.jobs import PRESET, BatchRows, Every, Follow, State, check_master, connect
 from ottla.cli.options import DEFAULT_SERVER, Server, Topic, check_new_name, parse_assignments
 from ottla.cli.output import note, write_line
-from ottla.cli.spark import Master, SourceOptions, SparkSettings, spark_session
+from ottla.cli.spark import Master, SourceOptions, SparkSettings, check_source, spark_session
 
 _SIZE = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -94,6 +94,7 @@ def archive(
         source=source,
     )
     admin = connect(chosen.client, topic)
+    check_source({"kafka.bootstrap.servers": chosen.servers, **source}, topic)
     with spark_session("archive", master, settings, PRESET) as spark:
         try:
             with archiving(spark, chosen) as query:

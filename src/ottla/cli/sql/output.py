@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime
 from enum import Enum
 from itertools import islice
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, Row
 
+    from ottla.pipeline.sql.tables import TopicTables
+
 TABLE_ROWS = 1000
 
 
@@ -26,22 +28,40 @@ class Form(Enum):
     CSV = "csv"
 
 
-def write_rows(rows: DataFrame, form: Form, limit: int | None, *, header: bool = True) -> int:
-    """Print the rows, `limit` at most; how many there were."""
+def write_rows(
+    rows: DataFrame,
+    form: Form,
+    limit: int | None,
+    *,
+    header: bool = True,
+    done: Callable[[DataFrame], object] = lambda _: None,
+) -> int:
+    """Print the rows, `limit` at most; how many there were. `done` gets the DataFrame they are of."""
+    limited = rows if limit is None else rows.limit(limit)
     match form:
         case Form.JSON:
-            return _write_json(rows if limit is None else rows.limit(limit))
+            return _write_json(limited, done)
         case Form.CSV:
-            return _write_csv(rows if limit is None else rows.limit(limit), header)
+            count = _write_csv(limited, header)
+            done(limited)
+            return count
     shown = TABLE_ROWS if limit is None else limit
-    found = rows.limit(shown + 1 if limit is None else limit).collect()
+    taken = rows.limit(shown + 1) if limit is None else limited
+    found = taken.collect()
     write_table(rows.columns, list(cells(rows, islice(found, shown))))
     if len(found) > shown:
         note(f"only the first {shown:,} rows are shown; --limit N shows more, --json and --csv all")
+    done(taken)
     return min(len(found), shown)
 
 
-def _write_json(rows: DataFrame) -> int:
+def tell_misfits(tables: TopicTables, acted: DataFrame | None = None) -> None:
+    """Tell of the records that a query has read and that do not fit their columns."""
+    for sentence in tables.misfits(acted):
+        note(sentence)
+
+
+def _write_json(rows: DataFrame, done: Callable[[DataFrame], object]) -> int:
     from pyspark.sql.functions import struct, to_json
 
     # Spark's own JSON: exact for decimals, and the same that `--to TOPIC` writes.
@@ -50,6 +70,7 @@ def _write_json(rows: DataFrame) -> int:
     for row in lines.toLocalIterator():
         write_line(row[0])
         count += 1
+    done(lines)
     return count
 
 

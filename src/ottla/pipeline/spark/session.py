@@ -20,7 +20,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,12 +71,14 @@ def session(
     name: str = "ottla",
     settings: Mapping[str, str] | None = None,
     log: Path | None = None,
+    before: Callable[[], object] | None = None,
 ) -> SparkSession:
     """The session of this process, made now if there is none; `settings` are Spark's own.
 
-    `master` is Spark's: local[*] unless the argument, the setting spark.master or the command that runs
-    the script says otherwise. What Spark has to say is appended to the file `log`. What is set in the
-    environment already (PYSPARK_PYTHON, SPARK_LOCAL_IP) stays. Raises SparkMissing and JavaMissing.
+    `master` is Spark's: local[*] unless the argument, the setting spark.master or the command that
+    runs the script says otherwise. What Spark has to say is appended to the file `log`. `before` is
+    called once there is a JVM, and may raise before a session is made. What is set in the environment
+    already (PYSPARK_PYTHON, SPARK_LOCAL_IP) stays. Raises SparkMissing and JavaMissing.
     """
     running = running_session()
     from pyspark.sql import SparkSession
@@ -102,6 +104,8 @@ def session(
             prepare_environment(address)
             chosen |= settings_for_sent_python(chosen)
             start_jvm({**chosen, "spark.master": address}, log or defaults.log)
+            if before is not None:
+                before()
         builder = SparkSession.builder.master(address).appName(name)
     for key, value in chosen.items():
         builder = builder.config(key, value)
