@@ -332,7 +332,7 @@ def test_syntax_is_checked_by_the_parser_of_spark() -> None:
         (["SELECT * FROM {topic} JOIN nowhere"], "there is no topic 'nowhere'; `ottla topic list`"),
         (["SELECT 1", "--option", "startingOfsets=x"], "did you mean startingOffsets?"),
         (["SELECT 1", "--to", "nowhere"], "there is no topic 'nowhere'"),
-        (["SELECT 1 FROM {topic}"], "JAVA_HOME"),  # all is well so far, and Spark is wanted
+        (["SELECT 1 FROM {topic}"], "/nowhere/./bin/spark-submit"),  # all is well, Spark is wanted
     ],
 )
 def test_mistakes_are_told_before_spark_starts(
@@ -353,7 +353,7 @@ def test_mistakes_are_told_before_spark_starts(
         capture_output=True,
         text=True,
         timeout=100,
-        env={**os.environ, "JAVA_HOME": "/nowhere"},
+        env={**os.environ, "SPARK_HOME": "/nowhere"},
         check=False,
     )
     assert done.returncode == 1

@@ -93,7 +93,7 @@ def spark_session(
     log = log_file(command)
     with telling_spark(log):
         with waiting("Spark starts"):
-            chosen = {**_elsewhere(), **chosen}
+            chosen = {**warehouse(), **chosen}
             spark = session(
                 master, name=f"ottla {command}", settings=chosen, log=log, before=before
             )
@@ -103,7 +103,7 @@ def spark_session(
             spark.stop()
 
 
-def _elsewhere() -> dict[str, str]:
+def warehouse() -> dict[str, str]:
     """Spark makes a folder for tables wherever a program is started; commands have no use for it."""
     from ottla.pipeline.spark.session import state_folder
 
@@ -121,7 +121,7 @@ def starting_session(command: str, preset: Mapping[str, str]) -> Iterator[Future
     silence_pyspark()
     log = log_file(command)
     with telling_spark(log), ThreadPoolExecutor(1, "ottla-spark") as thread:
-        chosen = {**_elsewhere(), **preset}
+        chosen = {**warehouse(), **preset}
         starting = thread.submit(session, name=f"ottla {command}", settings=chosen, log=log)
         try:
             yield starting
@@ -131,6 +131,8 @@ def starting_session(command: str, preset: Mapping[str, str]) -> Iterator[Future
 
 def in_program() -> bool:
     """Whether this process has a session already: commands may be run by a program."""
+    if "pyspark" not in sys.modules:
+        return False
     from ottla.pipeline.spark.session import running_session
 
     with telling_spark():

@@ -27,7 +27,9 @@ from ottla.cli.spark import (
     check_source,
     in_program,
     spark_session,
+    warehouse,
 )
+from ottla.cli.sql import warm
 from ottla.cli.sql.output import Form, tell_misfits, write_rows
 
 if TYPE_CHECKING:
@@ -132,7 +134,18 @@ def sql(
     if to is not None and not _is_folder(to):
         cluster.describe_topics([to])  # tells at once if it is not there
     bounds = None if begin == EARLIEST and end is None else _bounds(cluster, begin, end, follow)
-    _check(cluster, query, options, master, conf)
+    _check(cluster, query, options, master, conf, given=bool(option))
+    alone = follow or to is not None or master is not None or in_program()
+    if query is not None and not alone and warm.is_wanted() and warm.can_answer(query):
+        request = {
+            "query": query,
+            "options": options,
+            "bounds": {} if bounds is None else _all_bounds(bounds, query),
+            "form": form.value,
+            "limit": limit,
+        }
+        warm.answer({**warehouse(), **PRESET, **parse_assignments(conf or [], "--conf")}, request)
+        return
     syntax = None if query is None else partial(_check_syntax, query)
     with spark_session("sql", master, conf, PRESET, before=syntax) as spark:
         from ottla.pipeline.sql.tables import TopicTables
@@ -162,9 +175,13 @@ def _check(
     options: Mapping[str, str],
     master: str | None,
     conf: list[str] | None,
+    *,
+    given: bool,
 ) -> None:
-    """Tell what is wrong before Spark starts, which takes a while: options, and topics that are not."""
-    check_source(options, "any")
+    """Tell what is wrong before Spark starts, which takes a while: options (if some are given), and
+    topics that are not there."""
+    if given:
+        check_source(options, "any")
     elsewhere = master is not None and not master.startswith("local")
     # A catalog of the user's, or a session of a program that runs this, may have other tables.
     if query is None or elsewhere or conf or in_program():
@@ -213,6 +230,12 @@ def _bounds(cluster: Cluster, begin: Position, end: Position | None, follow: boo
         return options
 
     return of
+
+
+def _all_bounds(bounds: Bounds, query: str) -> dict[str, Mapping[str, str]]:
+    from ottla.pipeline.sql.checking import named_tables
+
+    return {topic: bounds(topic) for topic in named_tables(query)}
 
 
 def _write(rows: DataFrame, to: str, options: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ What Spark prints goes to standard error, unless the session is given a file for
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -83,8 +84,6 @@ def session(
     running = running_session()
     from pyspark.sql import SparkSession
 
-    from pyspark_ottla import OttlaDataSource
-
     chosen = {
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.showConsoleProgress": "false",
@@ -95,6 +94,7 @@ def session(
     chosen = {**worker_settings(address), **chosen}
     if address.startswith("local"):
         chosen.setdefault(_CHECKPOINT_FILES, _RENAMED_IN_PROCESS)
+        chosen.setdefault("spark.sql.shuffle.partitions", str(_cores(address)))
     if address.startswith(CONNECT):
         for each in _OF_THE_JVM:  # the server has its own, and would warn of these
             chosen.pop(each, None)
@@ -110,11 +110,33 @@ def session(
     for key, value in chosen.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.dataSource.register(OttlaDataSource)
+    register_source(spark)
     use_in_this_thread(spark)
     if spark not in defaults.made:
         defaults.made.append(spark)
     return spark
+
+
+def _cores(master: str) -> int:
+    """The tasks that a local Spark runs at a time; more partitions of a shuffle are of no use to it."""
+    given = re.match(r"local\[(\d+|\*)", master)
+    if given is None:
+        return 1
+    return int(given[1]) if given[1] != "*" else len(os.sched_getaffinity(0))
+
+
+def register_source(spark: SparkSession) -> None:
+    """Let a session know the source `ottla`, unless Spark has found it by itself.
+
+    (It would warn that a source is replaced.)
+    """
+    from pyspark_ottla import OttlaDataSource
+
+    if getattr(spark, "_jvm", None) is not None:
+        state = spark._jsparkSession.sessionState()
+        if state.dataSourceManager().dataSourceExists(OttlaDataSource.name()):
+            return
+    spark.dataSource.register(OttlaDataSource)
 
 
 def use_in_this_thread(spark: SparkSession) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
 
 from ottla.client.errors import OttlaError
 
@@ -23,25 +25,44 @@ def named_tables(query: str) -> frozenset[str]:
 
     None of what is no plain query (SHOW, DESCRIBE, CREATE …), or cannot be read here.
     """
-    import sqlglot
+    statements = _parsed(query)
+    if not _are_queries(statements):
+        return frozenset()
     from sqlglot import exp
 
-    # It tells of statements that it passes over; Spark will read them.
-    logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
-    try:
-        statements = sqlglot.parse(query, read="spark")
-    except (sqlglot.errors.SqlglotError, RecursionError):
-        return frozenset()
     found: set[str] = set()
     for statement in statements:
-        if not isinstance(statement, exp.Query):
-            return frozenset()
         own = {each.alias.lower() for each in statement.find_all(exp.CTE)}
         for table in statement.find_all(exp.Table):
             plain = isinstance(table.this, exp.Identifier) and not table.db
             if plain and table.name.lower() not in own:
                 found.add(table.name)
     return frozenset(found)
+
+
+def is_plain_query(query: str) -> bool:
+    """Whether this is one query, and no command that changes anything."""
+    statements = _parsed(query)
+    return len(statements) == 1 and _are_queries(statements)
+
+
+def _are_queries(statements: list[Any]) -> bool:
+    from sqlglot import exp
+
+    return all(isinstance(each, exp.Query) and not each.args.get("into") for each in statements)
+
+
+@lru_cache(4)
+def _parsed(query: str) -> list[Any]:
+    """The statements of a text; none if it cannot be read here."""
+    import sqlglot
+
+    # It tells of statements that it passes over; Spark will read them.
+    logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
+    try:
+        return list(sqlglot.parse(query, read="spark"))
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        return []
 
 
 def check_topics(tables: Iterable[str], topics: Iterable[str]) -> None:
