@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceRegistration
-from pyspark.sql.functions import spark_partition_id
+from pyspark.sql.functions import spark_partition_id, udf
 
 from ottla import Producer
 from ottla.client.admin.client import Admin
@@ -176,14 +176,33 @@ def test_a_wrong_address_is_told_soon(spark: SparkSession) -> None:
     """By the exception of the client, not after the minute that a cluster is waited for."""
     servers = {"kafka__bootstrap__servers": "127.0.0.1:1", "kafka__bootstrap__timeout__ms": "300"}
     told = "ClusterUnreachable: cannot connect to 127.0.0.1:1: Connection refused"
-    with pytest.raises((Py4JJavaError, PySparkException), match=told):
+    with pytest.raises((Py4JJavaError, PySparkException), match=told) as raised:
         load(spark, subscribe="orders", **servers).collect()
+    assert "Traceback" not in str(raised.value)
     rows = spark.sql("SELECT 'a' AS value")
     writer = rows.write.format("ottla").mode("append").option("topic", "orders")
     for name, value in servers.items():
         writer = writer.option(name.replace("__", "."), value)
     with pytest.raises((Py4JJavaError, PySparkException), match=told):
         writer.save()
+
+
+def test_mistakes_are_their_sentence_alone(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException) as raised:
+        load(spark, subscribe="orders", kafka__bootstrap__servers="a:1", startingOffset="x")
+    told = str(raised.value)
+    assert "OptionError: startingoffset is no option of the source ottla; did you mean" in told
+    assert "Traceback" not in told
+    assert len(told.strip().splitlines()) <= 3
+
+
+def test_mistakes_of_others_keep_their_stack(spark: SparkSession) -> None:
+    def broken(value: str) -> str:
+        raise KeyError(value)
+
+    rows = spark.sql("SELECT 'a' AS value").select(udf(broken, "string")("value"))
+    with pytest.raises(PySparkException, match=r"(?s)Traceback.*in broken"):
+        rows.collect()
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ _IDLE_VARIABLE: Final = "OTTLA_SPARK_IDLE"  # seconds, in place of IDLE
 _ENVIRONMENT: Final = re.compile(
     r"(SPARK|PYSPARK|JAVA|JDK|HADOOP|YARN|AWS|AZURE|GOOGLE|PYTHON|KRB5|XDG_STATE)\w*|PATH|HOME|LANG|TZ"
 )
+_LONGEST_FOLDER: Final = 70  # bytes: the path of a socket has at most 107
 # Paths in a query are relative to the folder of whoever asks.
 _PATHS: Final = re.compile(
     r"\b(parquet|json|csv|orc|text|avro|delta|binaryFile)\s*\.\s*`", re.IGNORECASE
@@ -64,9 +65,10 @@ def can_answer(query: str) -> bool:
 def runtime_folder() -> Path:
     """The user's folder for sockets, which nobody else may enter; Failure if somebody else can."""
     given = os.environ.get("XDG_RUNTIME_DIR")
-    folder = (
-        Path(given) / "ottla" if given else Path(tempfile.gettempdir()) / f"ottla-{os.getuid()}"
-    )
+    if given and len(os.fsencode(given)) <= _LONGEST_FOLDER:
+        folder = Path(given) / "ottla"
+    else:
+        folder = Path(tempfile.gettempdir()) / f"ottla-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
