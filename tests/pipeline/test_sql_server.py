@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,3 +192,60 @@ def test_a_folder_that_others_can_enter_is_refused(
     (tmp_path / "ottla").symlink_to("/tmp")
     with pytest.raises(Failure, match="not a folder of yours alone"):
         warm.socket_of({})
+
+
+ASKING = """
+import sys
+from ottla.cli.commands.sql import PRESET
+from ottla.cli.spark import warehouse
+from ottla.cli.sql import warm
+if sys.argv[1] == "where":
+    print(warm.socket_of({**warehouse(), **PRESET}))
+else:
+    from ottla.cli.app import run
+    try:
+        run(sys.argv[1:])
+    finally:
+        print(sorted({"pyspark", "pandas", "numba"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_whoever_asks_needs_nothing_of_spark(
+    broker: BrokerProcess, numbers: str, tmp_path: Path
+) -> None:
+    """A server that answers at once: what it takes to ask it."""
+    env = {
+        **os.environ,
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "XDG_STATE_HOME": str(tmp_path),
+        warm.SWITCH: "1",
+    }
+    command = [sys.executable, "-c", ASKING]
+    where = subprocess.check_output([*command, "where"], env=env, text=True).strip()
+    asked: list[dict[str, object]] = []
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rwb") as stream:
+            asked.append(json.loads(stream.readline()))
+            warm.send(stream, {"note": "a note"})
+            warm.send(stream, {"table": [["n"], [[1], [2]]]})
+            warm.send(stream, {"done": 1})
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(where)
+        listener.listen()
+        answering = threading.Thread(target=answer)
+        answering.start()
+        query = f"SELECT n FROM `{numbers}`"
+        words = ["sql", query, "--server", broker.bootstrap, "-n", "2", "--from", "3"]
+        done = subprocess.run(
+            [*command, *words], env=env, capture_output=True, text=True, timeout=60, check=True
+        )
+        answering.join()
+    assert done.stdout.split() == ["N", "1", "2"]
+    assert done.stderr.splitlines() == ["a note", "[]"]
+    [request] = asked
+    assert (request["query"], request["limit"], request["form"]) == (query, 2, "table")
+    assert request["options"] == {"kafka.bootstrap.servers": broker.bootstrap}
+    assert "startingOffsets" in json.dumps(request["bounds"])
