@@ -122,7 +122,7 @@ def _cores(master: str) -> int:
     given = re.match(r"local\[(\d+|\*)", master)
     if given is None:
         return 1
-    return int(given[1]) if given[1] != "*" else len(os.sched_getaffinity(0))
+    return int(given[1]) if given[1] != "*" else os.cpu_count() or 1
 
 
 def register_source(spark: SparkSession) -> None:
