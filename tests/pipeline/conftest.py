@@ -7,6 +7,7 @@ enough to do with two of them at a time.
 
 from __future__ import annotations
 
+import os
 import sys
 import uuid
 from collections.abc import Iterator
@@ -46,7 +47,10 @@ STARTING_SPARK = (
     "test_pipeline_command.py",
     "test_programs.py",
     "test_speculation.py",
+    "test_sql_server.py",
 )
+# Commands of tests leave no Spark behind; those that are about it say so.
+os.environ["OTTLA_SPARK_SERVER"] = "0"
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
