@@ -127,7 +127,8 @@ def _connections() -> Iterator[Setting]:
         _INT,
         INT_MAX,
         at_least(0),
-        "How many connections the broker holds at once; further ones wait to be accepted.",
+        "How many connections the broker holds at once, at most as many as it has descriptors for; "
+        "further ones are closed at once.",
         scope=_CLUSTER_WIDE,
     )
     yield Setting(
@@ -180,7 +181,8 @@ def _connections() -> Iterator[Setting]:
         -1,
         None,
         "How many bytes of requests may be read and not yet answered, before the broker stops "
-        "reading; -1 is no limit, otherwise at least socket.request.max.bytes.",
+        "reading; at least socket.request.max.bytes; -1 is half of the memory that the limits of the "
+        "process and its container leave at the start, 1 GiB at most.",
     )
     yield Setting(
         "fetch.max.bytes",
