@@ -70,7 +70,7 @@ class TerminalScreen:
         self._live.stop()
 
     def update(self) -> None:
-        """It is drawn by itself."""
+        """Takes what to show; the display redraws itself."""
 
     def _draw(self) -> RenderableType:
         from rich.columns import Columns

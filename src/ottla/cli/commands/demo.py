@@ -126,7 +126,7 @@ class Demo:
         self._notes: list[str] = []
 
     def on(self, stop: threading.Event, starting: Future[SparkSession]) -> None:
-        """Until somebody stops it."""
+        """Runs the demo until it is stopped."""
         from weblogs.results import ResultsReader
 
         weblogs = self._weblogs()
@@ -158,7 +158,7 @@ class Demo:
             self._watch(stop, look, site)
 
     def without_spark(self, stop: threading.Event, missing: str) -> None:
-        """The broker, and the site's logs in a topic."""
+        """Runs the broker and the site, whose log is collected in a topic."""
         from weblogs.results import Results
 
         doing = f"{missing}. Without it the pipeline does not run; the broker does"

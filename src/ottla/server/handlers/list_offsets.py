@@ -79,7 +79,7 @@ def _answer(
     wanted: ListOffsetsPartition,
     twice: set[tuple[str, int]],
 ) -> ListOffsetsPartitionResponse:
-    """What can be said at once; the error if nothing can be."""
+    """The answer if no record has to be read for it, or the error."""
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
         if (topic, wanted.partition_index) in twice:
