@@ -25,7 +25,10 @@ from interop_kit import toolchain
 from wire_kit.kafka import running_kafka
 
 from ottla.client.admin.client import Admin
+from ottla.pipeline.examples import make_importable
 from ottla.testing import BrokerProcess
+
+make_importable()
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,7 @@
 """A cluster as a client uses it: metadata, connections, and requests to whom they concern.
 
     cluster = Cluster(settings)
-    answer = await cluster.ask(ListGroupsRequest(), ListGroupsResponse, at=Broker(1))
+    answer = await cluster.ask(ListGroupsRequest(), ListGroupsResponse, at=OneBroker(1))
     answer = await cluster.ask(request, answer_class, at=Coordinator.of_group("billing"))
     await cluster.close()
 
@@ -94,7 +94,7 @@ class AnyBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class OneBroker:
     """One broker in particular."""
 
     node_id: int

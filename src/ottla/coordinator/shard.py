@@ -1,6 +1,6 @@
 """What a coordinator's state machine looks like from outside.
 
-A shard is the state machine behind one partition of an internal topic: the groups whose offsets live in
+A shard is the state machine of one partition of an internal topic: the groups whose offsets live in
 `__consumer_offsets-N`, or the transactional ids of `__transaction_state-N`. It touches no socket, no
 file and no clock. It is given requests and the time, and answers with effects: records to append to its
 partition, and responses to send once they are committed.

@@ -59,7 +59,7 @@ R = TypeVar("R", bound=Message)
 
 class Later:
     """A response that comes within this turn of the loop or the next. Lighter than a future: whoever
-    waits is called at once, and the requests behind this one need not wait for it."""
+    waits is called at once, and the requests after this one need not wait for it."""
 
     __slots__ = ("done",)
 
@@ -211,7 +211,7 @@ def handles_raw(
 
 
 def decode_request(request: type[R], view: memoryview, at: int, stop: int, version: int) -> R:
-    """Decode one request body. Bytes behind it are ignored, as in Kafka: some clients send some."""
+    """Decode one request body. Bytes after it are ignored, as in Kafka: some clients send some."""
     try:
         message, _ = request.decode(view[:stop], at, version)
     except MalformedMessage as error:

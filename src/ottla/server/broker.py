@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.transactions.shard import TransactionShard
     from ottla.replication.partition import Partition
     from ottla.server.configuration.broker_config import BrokerConfig
-    from ottla.server.configuration.listeners import Listener
+    from ottla.server.configuration.listeners import ListenerAddress
     from ottla.server.handlers.fetch import Fetch
     from ottla.server.observability.endpoint import MetricsEndpoint
     from ottla.storage.log import Log
@@ -168,7 +168,7 @@ class Broker:
         # Stopped while a thread or a worker process was still busy with an append.
         self.is_stuck = False
         # Addresses that were bound, once it has started.
-        self.bound: tuple[Listener, ...] = ()
+        self.bound: tuple[ListenerAddress, ...] = ()
         self.metrics_endpoint: MetricsEndpoint | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 

@@ -86,7 +86,7 @@ class Partitions:
             partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def settle(self, name: str) -> None:
-        """Bring what depends on a topic's configuration up to date."""
+        """Updates what depends on a topic's configuration."""
         config = self._config_of(name)
         for partition in self.by_name.get(name, ()):
             partition.configure(config)

@@ -209,7 +209,7 @@ class ConsumerGroupChanges:
         return ASSIGNORS[name].assign(described, counts)
 
     def _topics(self, names: Iterable[str]) -> dict[bytes, int]:
-        """Those that exist, with their numbers of partitions."""
+        """The topics that exist, with their numbers of partitions."""
         found = {}
         for name in names:
             topic_id = self._metadata.topic_id(name)

@@ -1,4 +1,4 @@
-"""The transaction coordinator behind one partition of `__transaction_state`.
+"""The transaction coordinator of one partition of `__transaction_state`.
 
 Each transactional id has one record, its newest, which is its state. A request is checked against it
 and answered, or leads to a new record. While a record is on its way to the log, other requests for the
@@ -137,7 +137,7 @@ class TransactionShard:
             self._ongoing.pop(transactional_id, None)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """There are no transactions in the topic of transactions."""
+        """Never called: the topic of transactions has no transactions itself."""
 
     def loaded(self, now: Instant) -> Effects:
         """Transactions that were decided are ended; timeouts count from their beginning, as before."""
@@ -158,7 +158,7 @@ class TransactionShard:
         return NOTHING
 
     def unloaded(self) -> Effects:
-        """Nobody waits here: a request is answered as soon as its record is written."""
+        """Nothing to do: no request waits longer than for its record to be written."""
         return NOTHING
 
     # A producer takes over ----------------------------------------------------------------------
@@ -592,7 +592,7 @@ def _failure(code: ErrorCode) -> ErrorCode:
 
 
 def _followed(effects: Effects, then: Callable[[], Effects]) -> Effects:
-    """The same effects, and something behind them unless they fail."""
+    """The same effects, followed by something else unless they fail."""
     if not effects.records and not effects.answers and effects.then is None:
         return then()
     before, failed = effects.then, effects.failed

@@ -26,7 +26,7 @@ COMPARED: Final = 256  # bytes of a file's beginning, and before its position
 
 
 class Spot(NamedTuple):
-    """A position in a file: behind a newline, or behind some parts of a line that was cut."""
+    """A position in a file: after a newline, or after some parts of a line that was cut."""
 
     position: int = 0
     part: int = 0  # parts of the line at the position that lie before it
@@ -138,7 +138,7 @@ def fingerprint(data: bytes) -> str:
 
 
 def _named_after(path: str, other: str) -> bool:
-    """Whether a path is another with something behind it, as access.log.1 of access.log."""
+    """Whether a path is another with something after it, as access.log.1 of access.log."""
     return path != other and path.startswith(other)
 
 

@@ -60,7 +60,7 @@ async def describe_log_dirs(request: Request[DescribeLogDirsRequest]) -> Describ
 
 
 def _describe(folder: DataFolder, logs: list[tuple[str, int, int | None]]) -> DescribeLogDirsResult:
-    """In a thread: it asks the disk."""
+    """Describes the folders; runs in a thread, as it reads from the disk."""
     answer = DescribeLogDirsResult(log_dir=os.path.abspath(folder.path), topics=[])
     if folder.offline is not None:
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR

@@ -99,7 +99,7 @@ def _answer(
     wanted: ListOffsetsPartition,
     is_named_twice: bool,
 ) -> ListOffsetsPartitionResponse:
-    """What can be said at once; the error if nothing can be."""
+    """The answer if no record has to be read for it, or the error."""
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
         if is_named_twice:

@@ -143,7 +143,7 @@ def _groups(broker: Broker) -> Iterator[Sample]:
 
 
 def _committed(broker: Broker) -> Iterator[tuple[str, str, int, int]]:
-    """Commits may come in while this is read, hence the copies."""
+    """Committed offsets by group and partition; copied, as commits may come in meanwhile."""
     for shard in broker.groups.serving_shards():
         for group in shard.offsets.group_ids():
             for topic, partitions in list(shard.offsets.of_group(group).items()):
@@ -160,8 +160,8 @@ def _lag(broker: Broker) -> Iterator[Sample]:
     for group, topic, index, offset in _committed(broker):
         partition = broker.partitions.get(topic, index)
         if partition is not None and partition.opened is not None:
-            behind = max(0, partition.opened.high_watermark - offset)
-            yield label(group=group, topic=topic, partition=index), behind
+            lag = max(0, partition.opened.high_watermark - offset)
+            yield label(group=group, topic=topic, partition=index), lag
 
 
 def _transactions(broker: Broker) -> Iterator[Sample]:

@@ -130,7 +130,7 @@ class Compactor:
         return best
 
     def _assess(self, each: Log, now: int) -> Dirt | None:
-        """How dirty a log is, if that is enough for a pass."""
+        """The dirty ratio of a log, if it is high enough for a pass."""
         from ottla.storage.compaction.plan import wants_cleaning
         from ottla.storage.compaction.swap import dirt_of
 
@@ -239,7 +239,7 @@ class Compactor:
             )  # fmt: skip
 
     async def _swap(self, swap: Swap) -> bool:
-        """Whether the new segment is in place."""
+        """Replaces the segments with the new one; whether that succeeded."""
         from ottla.storage.compaction.swap import Stage
 
         while not swap.over:

@@ -61,7 +61,7 @@ class PeriodicWork:
         ]
 
     async def stop(self) -> None:
-        """No more rounds; jobs that have begun are brought to their end."""
+        """Starts no more rounds; jobs that have begun are finished."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -76,7 +76,7 @@ class PeriodicWork:
         return next((job.error for job in jobs if job.error is not None), None)
 
     async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
-        """Again and again; a round that fails is not the last one."""
+        """Repeats a job; after a round that fails there is another one."""
         while True:
             await asyncio.sleep(seconds)
             try:
