@@ -51,7 +51,7 @@ READERS: dict[str, Callable[[bytes], Any]] = {
     "validate": lambda data: validate_records(data, LIMIT, keys_required=True),
     "recompress": lambda data: recompress(data, Codec.GZIP, None, LIMIT),
     "prepare": lambda data: jobs.prepare_batch(
-        data, codec=Codec.NONE, level=None, keyed=False, limit=LIMIT
+        data, codec=Codec.NONE, level=None, keyed=False, not_before=0, limit=LIMIT
     ),
     "messages": lambda data: list(messages(data, LIMIT)),
     "messages, last one cut": lambda data: list(messages(data, LIMIT, partial=True)),

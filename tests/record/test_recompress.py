@@ -17,6 +17,7 @@ from ottla.record.batch import (
     records,
 )
 from ottla.record.codecs import Codec
+from ottla.record.errors import TimestampOutOfRange
 from ottla.record.recompress import recompress, validate_records
 
 NOW = 1_700_000_000_000
@@ -100,3 +101,14 @@ def test_both_are_bounded() -> None:
         validate_records(batch, 500_000)
     with pytest.raises(TooLarge):
         recompress(batch, Codec.NONE, limit=500_000)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_record_that_is_too_old_is_refused_wherever_it_stands(codec: Codec) -> None:
+    times = [1000, 400, 2000, -1]
+    batch = build_batch(
+        [Record(offset, at, None, b"value") for offset, at in enumerate(times)], codec=codec
+    )
+    validate_records(batch, not_before=400)
+    with pytest.raises(TimestampOutOfRange, match="record at 1 has the timestamp 400"):
+        validate_records(batch, not_before=401)

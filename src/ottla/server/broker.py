@@ -59,9 +59,11 @@ from ottla.server.replication.peers import Peers
 from ottla.server.replication.replicas import Replicas
 from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
 from ottla.server.sessions import Sessions
+from ottla.server.unserved import unsupported_version
 from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
 from ottla.server.upkeep.periodic import PeriodicWork
+from ottla.server.upkeep.scrub import Scrubber
 from ottla.storage import config as topic_config
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
@@ -74,7 +76,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.transactions.shard import TransactionShard
     from ottla.replication.partition import Partition
     from ottla.server.configuration.broker_config import BrokerConfig
-    from ottla.server.configuration.listeners import Listener
+    from ottla.server.configuration.listeners import ListenerAddress
     from ottla.server.handlers.fetch import Fetch
     from ottla.server.observability.endpoint import MetricsEndpoint
     from ottla.storage.log import Log
@@ -151,6 +153,7 @@ class Broker:
         )
         self.periodic_work = PeriodicWork(self.loop, self.logs, self.threads)
         self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
+        self.scrubber = Scrubber(self.loop, self.logs, lambda: self.config)
         self.partitions = Partitions(self.id, self.logs, self.wakeups, self.topic_config)
         # Whoever waits for a flush learns of its end, and of a disk that failed (in any thread).
         self.periodic_work.on_flushed = self.partitions.flushed
@@ -182,7 +185,7 @@ class Broker:
         # Stopped while a thread or a worker process was still busy with an append.
         self.is_stuck = False
         # Addresses that were bound, once it has started.
-        self.bound: tuple[Listener, ...] = ()
+        self.bound: tuple[ListenerAddress, ...] = ()
         self.metrics_endpoint: MetricsEndpoint | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -339,6 +342,11 @@ class Broker:
             )
             connection.answer(frame_response(refusal, 0, correlation_id))
             return
+        if key not in self.apis:
+            unserved = unsupported_version(key, version)
+            if unserved is not None:
+                connection.answer(frame_response(unserved, version, correlation_id))
+                return
         limited_log.warning(
             "unsupported request: key=%d version=%d peer=%s client=%r",
             key, version, connection.address, connection.client_id,
@@ -381,6 +389,7 @@ class Broker:
         self.spawn(give_leadership_back(self), "balance of leadership")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
+        self.scrubber.start()
         if self.config.metrics_listener is not None:
             await self._serve_metrics(*self.config.metrics_listener)
         self.reactor.start()
@@ -635,6 +644,7 @@ class Broker:
             task.cancel()
         self.peers.close()
         await self.compactor.stop()
+        await self.scrubber.stop()
         await self.periodic_work.stop()
         epoch = self.membership.epoch
         await self.membership.close()

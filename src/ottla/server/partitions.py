@@ -121,7 +121,7 @@ class Partitions:
             self.role_changed(partition)
 
     def settle(self, name: str) -> None:
-        """Bring what depends on a topic's configuration up to date."""
+        """Updates what depends on a topic's configuration."""
         config = self._config_of(name)
         for partition in self.by_name.get(name, ()):
             partition.configure(config)

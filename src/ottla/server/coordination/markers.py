@@ -174,14 +174,14 @@ class _Ending:
             self._walk(0)
 
     def _walk(self, first: int) -> None:
-        """Some of the partitions, then the loop's turn, then the next ones."""
+        """Handles some of the partitions, lets the loop run, then goes on with the next ones."""
         if self.cancelled:
             return
         partitions = self.ending.partitions
-        rest = first + AT_ONCE
-        if rest < len(partitions):
-            self._broker.loop.call_soon(self._walk, rest)
-        self._write(partitions[first:rest])
+        end = first + AT_ONCE
+        if end < len(partitions):
+            self._broker.loop.call_soon(self._walk, end)
+        self._write(partitions[first:end])
 
     def _write(self, partitions: Sequence[TopicPartition]) -> None:
         if self.cancelled:
