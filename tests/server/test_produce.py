@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from server_kit.broker_thread import BrokerThread
@@ -202,7 +203,9 @@ def test_too_few_replicas_in_sync(inside: BrokerThread, wire: Wire) -> None:
     def lose_one(broker: Broker) -> None:
         """As if it had a second replica, which is behind."""
         partition = broker.partitions.by_name[topic.name][0]
-        partition.replicas = (broker.id, broker.id + 1)
+        state = broker.image.topics[topic.name].partitions[0]
+        replicas = (broker.id, broker.id + 1)
+        partition.update(replace(state, replicas=replicas, partition_epoch=1), 0)
         broker.partitions.settle(topic.name)
 
     inside.run(lose_one)

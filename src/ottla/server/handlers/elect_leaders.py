@@ -11,6 +11,8 @@ Versions:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ottla.cluster.decisions.partitions import ElectionType
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.elect_leaders import (
@@ -32,57 +34,60 @@ _AT_ONCE = 1000
 async def elect_leaders(request: Request[ElectLeadersRequest]) -> ElectLeadersResponse:
     message = request.message
     kind = _KINDS.get(message.election_type)
-    turns = Turns()
-    if message.topic_partitions is None:
-        wanted = None
-    else:
-        wanted = []
-        for topic in message.topic_partitions:
-            for index in topic.partitions:
-                wanted.append((topic.topic, index))
-                await turns.pause()
-    if kind is None:
-        unknown = ProtocolError(
-            ErrorCode.INVALID_REQUEST, f"The election type {message.election_type} is unknown."
-        )
-        response = ElectLeadersResponse(error_code=unknown.code)
-        for topic_name, index in wanted or ():
-            _add(response, topic_name, index, unknown)
-            await turns.pause()
-        return response
-    response = ElectLeadersResponse()
+    response = ElectLeadersResponse(error_code=0 if kind is not None else ErrorCode.INVALID_REQUEST)
     try:
-        if wanted is None:
-            for name in request.broker.image.topics:
-                response.replica_election_results.append(ReplicaElectionResult(topic=name))
-            for result in await request.broker.controller.elect_leaders(kind, None):
-                if result.error is None:
-                    _add(response, result.topic, result.index, None)
-        else:
-            for first in range(0, len(wanted), _AT_ONCE):
-                some = wanted[first : first + _AT_ONCE]
-                for result in await request.broker.controller.elect_leaders(kind, some):
-                    _add(response, result.topic, result.index, result.error)
-                await turns.pause()
+        if message.topic_partitions is not None:
+            turns = Turns()
+            for topic in message.topic_partitions:
+                response.replica_election_results.append(
+                    await _of_topic(request, kind, topic.topic, topic.partitions, turns)
+                )
+        elif kind is not None:
+            response.replica_election_results = await _of_all(request, kind)
     except ProtocolError as error:
         response.error_code = error.code
     return response
 
 
-def _add(
-    response: ElectLeadersResponse, topic: str, index: int, error: ProtocolError | None
-) -> None:
-    results = response.replica_election_results
-    last = results[-1] if results and results[-1].topic == topic else None
-    if last is None:
-        last = next((each for each in results if each.topic == topic), None)
-    if last is None:
-        last = ReplicaElectionResult(topic=topic)
-        results.append(last)
-    last.partition_result.append(
-        PartitionResult(
-            partition_id=index,
-            error_code=ErrorCode.NONE if error is None else error.code,
-            error_message=error_message(error),
-        )
+async def _of_topic(
+    request: Request[ElectLeadersRequest],
+    kind: ElectionType | None,
+    topic: str,
+    indexes: Sequence[int],
+    turns: Turns,
+) -> ReplicaElectionResult:
+    answer = ReplicaElectionResult(topic=topic)
+    unknown = ProtocolError(
+        ErrorCode.INVALID_REQUEST,
+        f"The election type {request.message.election_type} is unknown.",
+    )
+    for first in range(0, len(indexes), _AT_ONCE):
+        some = indexes[first : first + _AT_ONCE]
+        if kind is None:
+            answer.partition_result += [_result(index, unknown) for index in some]
+        else:
+            wanted = [(topic, index) for index in some]
+            results = await request.broker.controller.elect_leaders(kind, wanted)
+            answer.partition_result += [_result(each.index, each.error) for each in results]
+        await turns.pause()
+    await turns.pause()
+    return answer
+
+
+async def _of_all(
+    request: Request[ElectLeadersRequest], kind: ElectionType
+) -> list[ReplicaElectionResult]:
+    """Every topic, with the partitions that have another leader now."""
+    answers = {name: ReplicaElectionResult(topic=name) for name in request.broker.image.topics}
+    for result in await request.broker.controller.elect_leaders(kind, None):
+        if result.error is None and result.topic in answers:
+            answers[result.topic].partition_result.append(_result(result.index, None))
+    return list(answers.values())
+
+
+def _result(index: int, error: ProtocolError | None) -> PartitionResult:
+    return PartitionResult(
+        partition_id=index,
+        error_code=ErrorCode.NONE if error is None else error.code,
+        error_message=error_message(error),
     )

@@ -139,7 +139,7 @@ def _position(
     match wanted.timestamp:
         case -1:
             # The epoch of a position at the end is the current leader's.
-            if request.message.replica_id >= 0:
+            if request.message.replica_id in partition.followers:
                 return -1, log.log_end_offset, partition.leader_epoch
             check_settled(request, partition)
             end = partition.readable_end(request.message.isolation_level)

@@ -51,9 +51,8 @@ def _answer(
             # The running epoch ends where readers may read to; for replicas, where the log does.
             log = partition.log
             answer.leader_epoch = partition.leader_epoch
-            answer.end_offset = (
-                log.log_end_offset if request.message.replica_id >= 0 else log.high_watermark
-            )
+            is_replica = request.message.replica_id in partition.followers
+            answer.end_offset = log.log_end_offset if is_replica else log.high_watermark
         else:
             answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(
                 wanted.leader_epoch
