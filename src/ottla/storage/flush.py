@@ -184,7 +184,7 @@ def due(log: Log, now_ms: int) -> bool:
     if not log.unflushed_since:
         return False
     if log.unflushed_since > now_ms:
-        log.unflushed_since = now_ms  # the clock was set back
+        log.clock_stepped_back(now_ms)
     age = now_ms - log.unflushed_since
     if age >= log.config.flush_ms or log.log_end_offset >= log.flush_at_offset:
         return True

@@ -236,6 +236,10 @@ class LogState:
 
     # Flushing (flush.py)
 
+    def clock_stepped_back(self, now_ms: int) -> None:
+        """The first append that no flush covers seems to lie in the future: its age counts from now."""
+        self.unflushed_since = min(self.unflushed_since, now_ms)
+
     def take_pending_snapshots(self) -> list[Snapshot]:
         """Those that are to be written, by whoever calls this."""
         snapshots, self.pending_snapshots = self.pending_snapshots, []
