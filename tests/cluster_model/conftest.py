@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from store_kit.faulty import Faults, FaultyStore
 
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.faulty import Faults, FaultyStore
 from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, Resource, ResourceType
 from ottla.cluster.store import Store
 from ottla.cluster.zookeeper import ZooKeeperStore
@@ -49,6 +50,8 @@ class ZooKeeperFamily:
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
     """A ZooKeeper that nobody harms."""
+    if find_spec("pyspark") is None:
+        pytest.skip("PySpark, whose jars hold a ZooKeeper, is not installed")
     with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 
@@ -63,7 +66,7 @@ STORES = (
     "embedded",
     "faulty embedded without faults",
     "zookeeper",
-    "faulty zookeeper without faults",
+    pytest.param("faulty zookeeper without faults", marks=pytest.mark.long),
 )
 
 

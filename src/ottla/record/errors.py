@@ -7,6 +7,7 @@ answer a client picks the protocol's error by the subclass:
     Truncated           a CorruptBatch that is merely too short: a torn tail, a partial fetch
     InvalidRecord       undamaged, but not what a producer may send: INVALID_RECORD (no retry helps)
     WrongTimestampType  an InvalidRecord whose sender took the broker's clock: INVALID_TIMESTAMP
+    TimestampOutOfRange an InvalidRecord that is too old for its topic: INVALID_TIMESTAMP
     UnsupportedMagic    an InvalidRecord in a message format that the reader at hand does not know
     TooLarge            more bytes after decompression than the caller is ready to hold
 """
@@ -40,6 +41,10 @@ class InvalidRecord(InvalidBatch):
 
 class WrongTimestampType(InvalidRecord):
     """A producer claims that its timestamps are the broker's."""
+
+
+class TimestampOutOfRange(InvalidRecord):
+    """A record's timestamp is not one that its topic takes."""
 
 
 class UnsupportedMagic(InvalidRecord):

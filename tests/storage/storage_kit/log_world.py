@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from ottla.record.batch import CONTROL_BIT, read_header, stamp
+from ottla.record.batch import CONTROL_BIT, check_produced, read_header, stamp
 from ottla.storage.append import read_marker
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError, TopicIdMismatch
@@ -28,9 +28,9 @@ from ottla.storage.log import COORDINATOR, Log
 from ottla.storage.logs import Job, Logs
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery.replay import replay_batch
-from ottla.storage.verify import verify_log
-from ottla.testing.faulty_files import Disk, FaultyFiles, PowerLoss
-from ottla.testing.logs import NOW, a_batch, a_marker, stored_batches
+from storage_kit.faulty_files import Disk, FaultyFiles, PowerLoss
+from storage_kit.logs import NOW, a_batch, a_marker, stored_batches
+from storage_kit.memory import verify_log
 
 DATA = "/data"
 CONFIG = LogConfig(
@@ -251,7 +251,11 @@ class World:
                 transactional=transactional,
             )
         # Either way that batches go; the short one is not for markers and transactions.
-        if len(value) % 2 and self._append_plainly(log, model, buffer):
+        if (
+            len(value) % 2
+            and not read_header(buffer).is_control
+            and self._append_shortly(log, model, buffer)
+        ):
             return
         append = log.prepare(buffer, self.ids, self.now, origin)
         stored = Stored(append.base_offset, append.last_offset, bytes(buffer))
@@ -261,13 +265,13 @@ class World:
         assert append.base_offset == model.end
         self._appended(log, model, stored)
 
-    def _append_plainly(self, log: Log, model: Model, buffer: bytearray) -> bool:
+    def _append_shortly(self, log: Log, model: Model, buffer: bytearray) -> bool:
         stamped = bytearray(buffer)
         stamp(stamped, 0, model.end, self.ids)
         last_offset = model.end + read_header(buffer).last_offset_delta
         stored = Stored(model.end, last_offset, bytes(stamped))
         before, model.in_flight = model.in_flight, stored
-        offset = log.append_simple(memoryview(buffer), self.ids, self.now)
+        offset = log.append_simple(memoryview(buffer), check_produced(buffer), self.ids, self.now)
         model.in_flight = before
         if offset < 0:
             return False
@@ -305,7 +309,7 @@ class World:
     def retention(self) -> None:
         for key, model in self.models.items():
             log = self.logs.get(*key)
-            log.config = LogConfig(
+            config = LogConfig(
                 segment_bytes=1500,
                 index_interval_bytes=200,
                 segment_index_bytes=600,
@@ -313,6 +317,7 @@ class World:
                 flush_messages=8,
                 retention_bytes=self.chance.choice((0, 1500, 4000)),
             )
+            log.reconfigure(config)
             model.start = log.log_end_offset  # at most; exactly known below
         for job in self.logs.retention(self.now):
             if job is not None:
@@ -490,7 +495,7 @@ def _replayed(batches: list[Stored]) -> tuple[ProducerStates, set[tuple[int, int
         if fields.producer_id >= 0:
             if fields.attributes & CONTROL_BIT:
                 assert read_marker(batch.data) is not None
-            ended = replay_batch(producers, fields, batch.data)
+            ended = replay_batch(producers, fields, batch.data, NOW)
             if ended is not None and ended.aborted:
                 aborted.add((ended.producer_id, ended.last_offset))
     return producers, aborted
