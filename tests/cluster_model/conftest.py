@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,8 @@ class ZooKeeperFamily:
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
     """A ZooKeeper that nobody harms."""
+    if find_spec("pyspark") is None:
+        pytest.skip("PySpark, whose jars hold a ZooKeeper, is not installed")
     with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 
@@ -66,7 +69,7 @@ STORES = (
     "embedded",
     "faulty embedded without faults",
     "zookeeper",
-    "faulty zookeeper without faults",
+    pytest.param("faulty zookeeper without faults", marks=pytest.mark.long),
 )
 
 

@@ -26,6 +26,7 @@ from ottla.testing import free_port
 from ottla.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperMissing, ZooKeeperProcess
 from ottla.testing.zookeeper import server_class_path as class_path
 
+pytest.importorskip("pyspark", reason="PySpark, whose jars hold a ZooKeeper, is not installed")
 pytestmark = pytest.mark.xdist_group("zookeeper")
 
 
@@ -219,6 +220,7 @@ def test_something_else_answers(greeting: bytes) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_an_ensemble_that_has_no_majority(tmp_path: Path) -> None:
     ensemble = ZooKeeperEnsemble(tmp_path)
     alone = ensemble.servers[0]

@@ -35,6 +35,7 @@ from ottla.cluster.zookeeper import ZooKeeperStore
 from ottla.cluster.zookeeper.session import AddWatch, _Handler
 from ottla.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 
+pytest.importorskip("pyspark", reason="PySpark, whose jars hold a ZooKeeper, is not installed")
 pytestmark = pytest.mark.xdist_group("zookeeper")
 
 
@@ -365,6 +366,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnse
         yield servers
 
 
+@pytest.mark.long
 def test_an_ensemble_without_its_majority_and_with_it_again(ensemble: ZooKeeperEnsemble) -> None:
     async def run() -> None:
         async with open_store(f"{ensemble.address}/majority", session_timeout=4) as store:
@@ -391,6 +393,7 @@ def test_an_ensemble_without_its_majority_and_with_it_again(ensemble: ZooKeeperE
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_the_death_of_the_leader_loses_no_session_and_no_change(
     ensemble: ZooKeeperEnsemble,
 ) -> None:
@@ -430,6 +433,7 @@ def test_the_death_of_the_leader_loses_no_session_and_no_change(
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_a_change_held_up_does_not_come_by_another_server(ensemble: ZooKeeperEnsemble) -> None:
     """The session has moved to another server of the ensemble when the request arrives."""
 

@@ -185,16 +185,22 @@ def test_a_sync_that_fails_is_told(
 # Replicas ---------------------------------------------------------------------------------------
 
 
+OTHER = 77  # the broker with the other replica
+
+
 @pytest.fixture
 def replicated(inside: BrokerThread, wire: Wire) -> Topic:
     """A topic whose high watermark does not follow its end: another replica is in sync."""
     topic = create_topic(wire)
     fill(wire, topic, batch_of(b"before"))
 
-    def hold_back(broker: Broker) -> None:
-        partition_of(broker, topic)._alone = False
+    def add_replica(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        state = broker.image.topics[topic.name].partitions[0]
+        members = (broker.id, OTHER)
+        partition.update(replace(state, replicas=members, isr=members, partition_epoch=1), 0)
 
-    inside.run(hold_back)
+    inside.run(add_replica)
     return topic
 
 
@@ -202,8 +208,7 @@ def advance(inside: BrokerThread, topic: Topic, offset: int) -> None:
     """The other replica has everything up to there."""
 
     def moved(broker: Broker) -> None:
-        partition = partition_of(broker, topic)
-        partition._advance(partition.log, offset, 0)
+        partition_of(broker, topic).fetched(OTHER, offset, 1, 0)
 
     inside.run(moved)
 
@@ -261,7 +266,7 @@ def test_a_leader_that_loses_its_office_refuses(
     def move(broker: Broker) -> None:
         partition = partition_of(broker, replicated)
         state = broker.image.topics[replicated.name].partitions[0]
-        partition.update(replace(state, leader=7, leader_epoch=state.leader_epoch + 1))
+        partition.update(replace(state, leader=7, leader_epoch=state.leader_epoch + 1), 0)
 
     inside.run(move)
     refused = answer(wire, version)

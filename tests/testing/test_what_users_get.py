@@ -9,5 +9,11 @@ import ottla.testing
 
 def test_only_what_users_need_is_in_the_package() -> None:
     folder = Path(ottla.testing.__file__).parent
-    assert {path.stem for path in folder.glob("*.py")} == {"__init__", "broker_process"}
+    assert {path.stem for path in folder.glob("*.py")} == {
+        "__init__",
+        "broker_process",
+        "cluster",
+        "process_identity",
+        "zookeeper",
+    }
     assert not list((folder.parent / "cluster").glob("faulty*"))

@@ -66,6 +66,7 @@ def test_it_says_why_it_did_not_start(tmp_path: Path) -> None:
             server.start()
 
 
+@pytest.mark.long
 def test_an_ensemble_goes_on_without_its_leader(tmp_path: Path) -> None:
     with ZooKeeperEnsemble(tmp_path) as ensemble:
         put(ensemble.address, "/a")

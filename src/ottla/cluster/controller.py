@@ -261,7 +261,11 @@ class Controller:
             results = config_decisions.alter_configs(
                 draft, resources, self._rules, incremental=incremental, receiver=receiver
             )
-            topics = [each.name for each in results if each.resource_type == ResourceType.TOPIC]
+            topics = {
+                name
+                for kind, name in draft.touched_configs
+                if kind is ResourceType.TOPIC and MIN_ISR in draft.configs.get((kind, name), ())
+            }
             partition_decisions.follow_policies(draft, topics, self._policy_of(draft))
             return results
 

@@ -207,7 +207,7 @@ class Partition:
         # This replica is the whole in-sync set: what it has is committed.
         self._alone = False
         self._uncommitted_bytes = 0
-        self.update(state, now_ms)
+        self._follow(state, now_ms)
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index} {self.role.name} epoch {self.leader_epoch}>"
@@ -221,6 +221,11 @@ class Partition:
             state.leader_epoch == self.leader_epoch and state.partition_epoch < self.partition_epoch
         ):
             return
+        if self._follow(state, now_ms):
+            self._owner.role_changed(self)
+
+    def _follow(self, state: PartitionState, now_ms: int) -> bool:
+        """Whether a new term began with this."""
         if state.leader == self.broker_id:
             role = Role.LEADER
         else:
@@ -241,8 +246,7 @@ class Partition:
         self._settle()
         if role is Role.LEADER and self._log is not None:
             self.advance()
-        if new_term:
-            self._owner.role_changed(self)
+        return new_term
 
     def _begin_term(self, now_ms: int) -> None:
         self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -106,6 +106,7 @@ class Partitions:
                 partition.internal = topic.internal
                 partition.is_new = is_new
                 known.append(partition)
+                self.role_changed(partition)
         self.settle(topic.name)
 
     def remove(self, name: str) -> None:

@@ -40,7 +40,7 @@ import contextlib
 import logging
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -121,6 +121,8 @@ class ZooKeeperStore(Store):
         # Requests that wait for the window or for a connection, and those that kazoo has.
         self._held: deque[tuple[Any, asyncio.Future[Any]]] = deque()
         self._sent: set[asyncio.Future[Any]] = set()
+        # What to do at once when a watch is set, before any change that it tells of.
+        self._watch_answers: dict[asyncio.Future[Any], Callable[[Exception | None], None]] = {}
         self._patience: asyncio.TimerHandle | None = None
         self._out_of_patience = False
 
@@ -355,8 +357,7 @@ class ZooKeeperStore(Store):
 
         lost = (StoreError, ConnectionLoss, SessionExpiredError)
 
-        def is_set(answer: asyncio.Future[Any]) -> None:
-            error = answer.exception()
+        def is_set(error: Exception | None) -> None:
             if error is None:
                 if resync:
                     self._tell(Change(self._own(root), ChangeKind.RESYNC))
@@ -365,7 +366,9 @@ class ZooKeeperStore(Store):
                 if self._session is not None:
                     self._session.drop_connection()
 
-        self._submit(AddWatch(root), first=first).add_done_callback(is_set)
+        answer = self._submit(AddWatch(root), first=first)
+        answer.add_done_callback(asyncio.Future.exception)  # nobody else looks at it
+        self._watch_answers[answer] = is_set
 
     def _tell(self, change: Change) -> None:
         for root, stream in self._watches:
@@ -420,6 +423,9 @@ class ZooKeeperStore(Store):
         if isinstance(event, Answered):
             self._sent.discard(event.future)
             _settle(event.future, event.result, event.error)
+            is_set = self._watch_answers.pop(event.future, None)
+            if is_set is not None:
+                is_set(event.error)
             self._pump()
         elif isinstance(event, StateChange):
             self._become(event.event, event.reason)
@@ -469,6 +475,7 @@ class ZooKeeperStore(Store):
             _settle(future, None, error)
         self._sent.clear()
         self._held.clear()
+        self._watch_answers.clear()
         self._push(SessionEvent.LOST)
         for stream in self._session_streams:
             stream.close()
@@ -484,6 +491,7 @@ class ZooKeeperStore(Store):
         self._out_of_patience = True
         held, self._held = self._held, deque()
         for _, future in held:
+            self._watch_answers.pop(future, None)  # it is set with the next connection
             _settle(future, None, StoreUnavailable(self._reason(None)))
 
     def _regain_patience(self) -> None:
