@@ -69,6 +69,7 @@ __all__ = [
     "read_header_fields",
     "records",
     "set_log_append_time",
+    "set_max_timestamp",
     "simple_produced",
     "stamp",
 ]
@@ -359,6 +360,15 @@ def set_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) ->
     attributes = _INT16.unpack_from(view, at + ATTRIBUTES_AT)[0]
     _INT16.pack_into(view, at + ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_BIT)
     _pack_int64(view, at + MAX_TIMESTAMP_AT, now_ms)
+    checksum = crc32c(view[at + ATTRIBUTES_AT : at + LENGTH_OVERHEAD + length])
+    _UINT32.pack_into(view, at + CRC_AT, checksum)
+
+
+def set_max_timestamp(buffer: bytearray | memoryview, at: int, max_timestamp: int) -> None:
+    """Let the header of the batch at `at` tell this max timestamp, and renew the checksum."""
+    view = memoryview(buffer)
+    length = _INT32.unpack_from(view, at + BATCH_LENGTH_AT)[0]
+    _pack_int64(view, at + MAX_TIMESTAMP_AT, max_timestamp)
     checksum = crc32c(view[at + ATTRIBUTES_AT : at + LENGTH_OVERHEAD + length])
     _UINT32.pack_into(view, at + CRC_AT, checksum)
 
