@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable
 
@@ -47,6 +48,7 @@ from ottla.record.batch import (
 )
 from ottla.record.legacy import build_message_set
 from ottla.server.broker import Broker
+from ottla.storage.segment import Segment
 
 FORMAT_2 = versions_of(ProduceRequest, first=3)
 DAY_MS = 24 * 3600 * 1000
@@ -411,6 +413,53 @@ def test_timestamps_out_of_range(wire: Wire, version: int) -> None:
     for days in (-2, 0):
         batch = batch_of(b"a", timestamp=now_ms() + days * DAY_MS)
         assert produce(wire, topic, batch, version=version).error_code == 0
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("records", [3, 500])
+def test_the_timestamp_of_every_record_counts(wire: Wire, codec: Codec, records: int) -> None:
+    """Not that of the first one alone: deltas may be negative. Small batches are looked at on the
+    loop, large ones in a worker process."""
+    topic = create_topic(wire, message_timestamp_before_max_ms=str(3 * DAY_MS))
+    now = now_ms()
+
+    def batch(*days: int) -> bytes:
+        times = [now + each * DAY_MS for each in days]
+        times += [now] * (records - len(times))
+        return build_batch(
+            [Record(offset, at, b"key", b"value" * 5) for offset, at in enumerate(times)],
+            codec=codec,
+        )
+
+    for days in ((0, -4, 0), (0, 0, -4), (-4, 0, 0)):
+        answer = produce(wire, topic, batch(*days))
+        assert answer.error_code == ErrorCode.INVALID_TIMESTAMP, days
+    assert end_offset(wire, topic) == 0
+    assert produce(wire, topic, batch(0, -2, 0)).base_offset == 0
+
+
+def test_a_record_without_a_timestamp_is_not_too_old(wire: Wire) -> None:
+    topic = create_topic(wire, message_timestamp_before_max_ms=str(3 * DAY_MS))
+    assert produce(wire, topic, batch_of(b"a", timestamp=-1)).error_code == 0
+
+
+@pytest.mark.parametrize("version", FORMAT_2)
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_a_lack_of_descriptors_is_no_fault_of_the_batch(
+    inside: BrokerThread, wire: Wire, monkeypatch: pytest.MonkeyPatch, version: int, kind: str
+) -> None:
+    """The batch may be sent again, and is taken once there is room."""
+    topic = create_topic(wire, message_timestamp_type=kind)
+
+    def create(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "create", create)
+        answer = produce(wire, topic, batch_of(b"a"), version=version)
+    assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert produce(wire, topic, batch_of(b"a"), version=version).base_offset == 0
+    assert read_all(wire, topic) == [b"a"]
 
 
 @pytest.mark.parametrize("version", FORMAT_2)

@@ -182,3 +182,21 @@ def test_pipelined_batches_of_one_producer(
     ]
     assert offsets == [0, 1, 2, 2, 3, 4]
     assert read_all(wire, topic) == [b"%d" % each for each in range(5)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_refusals_say_what_is_wrong_whoever_gives_the_time(
+    wire: Wire, producer: int, version: int, kind: str
+) -> None:
+    """Where the broker stamps its own time into a batch, a refused one has not been stamped."""
+    topic = create_topic(wire, message_timestamp_type=kind)
+    fill(wire, topic, numbered(producer, 0, b"a", epoch=1))
+    gap = produce(wire, topic, numbered(producer, 7, b"gap", epoch=1), version=version)
+    assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    fenced = produce(wire, topic, numbered(producer, 1, b"zombie", epoch=0), version=version)
+    assert fenced.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert (
+        produce(wire, topic, numbered(producer, 1, b"b", epoch=1), version=version).base_offset == 1
+    )
+    assert end_offset(wire, topic) == 2

@@ -1,4 +1,4 @@
-"""The fast path writes its answers by hand: they must be what the message class would write."""
+"""Requests are read and answers written by hand: they must be what the message classes say."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from ottla.server.handlers import produce as produce_module
+from ottla.server.handlers.produce import handler as produce_handler
 
 FORMAT_2 = versions_of(ProduceRequest, first=3)
-# The longest name that the path for one batch takes has 126 bytes, the longest there is has 249.
+# Around the longest name whose length is one byte of a varint (126), and the longest there is.
 LENGTHS = [1, 125, 126, 127, 128, 249]
 
 
 @pytest.fixture(autouse=True)
 def quick_disk(inside: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine must not make the broker take its disk for a slow one."""
-    monkeypatch.setattr(produce_module, "SLOW_WRITE_SECONDS", float("inf"))
+    monkeypatch.setattr(produce_handler, "SLOW_WRITE_SECONDS", float("inf"))
     inside.run(lambda broker: broker.lanes.slow.clear())
 
 
@@ -51,20 +51,6 @@ def expected(topic: Topic, index: int, offset: int, append_time: int, version: i
     return frame_response(response, version, 77)[4:]
 
 
-@pytest.fixture
-def general(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts the requests that took the general way."""
-    taken: list[int] = []
-    real = produce_module._General.run
-
-    def run(self: produce_module._General) -> None:
-        taken.append(self.version)
-        real(self)
-
-    monkeypatch.setattr(produce_module._General, "run", run)
-    return taken
-
-
 def ask(wire: Wire, topic: Topic, index: int, version: int) -> bytes:
     wire._correlation_id = 76
     wire.send(produce_request(topic, (index, batch_of(b"a", b"b"))), version)
@@ -74,46 +60,39 @@ def ask(wire: Wire, topic: Topic, index: int, version: int) -> bytes:
 @pytest.mark.parametrize("version", FORMAT_2)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_every_name_and_version(
-    inside: BrokerThread, wire: Wire, general: list[int], version: int, length: int
+    inside: BrokerThread, wire: Wire, version: int, length: int
 ) -> None:
     topic = create_topic(wire, partitions=3, name=chr(97 + version) * length)
     for index, offset in ((0, 0), (2, 0), (2, 2)):
         assert ask(wire, topic, index, version) == expected(topic, index, offset, -1, version)
-    assert not general, "the path that was taken is not the one meant"
 
 
 @pytest.mark.parametrize("version", FORMAT_2)
-def test_log_append_time(
-    inside: BrokerThread, wire: Wire, general: list[int], version: int
-) -> None:
+def test_log_append_time(inside: BrokerThread, wire: Wire, version: int) -> None:
     topic = create_topic(wire, message_timestamp_type="LogAppendTime")
     frame = ask(wire, topic, 0, version)
     decoded, _ = ProduceResponse.decode(frame, 5 if version >= 9 else 4, version)
     stamped = decoded.responses[0].partition_responses[0].log_append_time_ms
     assert stamped > 0
     assert frame == expected(topic, 0, 0, stamped, version)
-    assert not general
 
 
 @pytest.mark.parametrize("version", FORMAT_2)
-def test_both_ways_answer_alike(
-    inside: BrokerThread, wire: Wire, monkeypatch: pytest.MonkeyPatch, version: int
+def test_topics_that_need_a_closer_look_answer_alike(
+    inside: BrokerThread, wire: Wire, version: int
 ) -> None:
-    """The general way, forced by a limit on what the fast one takes."""
     topic = create_topic(wire)
     assert ask(wire, topic, 0, version) == expected(topic, 0, 0, -1, version)
 
     def force(broker: object) -> None:
-        inside.broker.partitions.by_name[topic.name][0].plain = False
+        inside.broker.partitions.by_name[topic.name][0].takes_any_batch = False
 
     inside.run(force)
     assert ask(wire, topic, 0, version) == expected(topic, 0, 2, -1, version)
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
-def test_tagged_fields_take_the_general_way(
-    inside: BrokerThread, wire: Wire, general: list[int], version: int
-) -> None:
+def test_tagged_fields_are_skipped(inside: BrokerThread, wire: Wire, version: int) -> None:
     """A client may add tagged fields that nobody knows, at any level."""
     topic = create_topic(wire)
     frame = wire.encode(produce_request(topic, (0, batch_of(b"a"))), version)
@@ -122,7 +101,6 @@ def test_tagged_fields_take_the_general_way(
     wire.send_raw((len(with_tags) - 4).to_bytes(4, "big") + with_tags[4:])
     answer = wire.receive(ProduceResponse, version).responses[0].partition_responses[0]
     assert (answer.error_code, answer.base_offset) == (0, 0)
-    assert general == [version]
 
 
 @pytest.mark.parametrize("version", FORMAT_2)
@@ -177,21 +155,20 @@ def ask_many(
 
 @pytest.mark.parametrize("version", FORMAT_2)
 def test_several_partitions_of_several_topics(
-    inside: BrokerThread, wire: Wire, general: list[int], version: int
+    inside: BrokerThread, wire: Wire, version: int
 ) -> None:
     topics = [create_topic(wire, partitions=150), create_topic(wire, partitions=3)]
     partitions = [list(range(149, -1, -1)), [2, 0]]
     assert ask_many(wire, topics, partitions, version) == many(topics, partitions, 0, version)
     assert ask_many(wire, topics, partitions, version) == many(topics, partitions, 2, version)
     assert end_offset(wire, topics[1], 1) == 0
-    assert not general
 
 
 @pytest.mark.parametrize("version", FORMAT_2)
-def test_what_needs_a_closer_look_does_not_repeat_what_came_before_it(
-    inside: BrokerThread, wire: Wire, general: list[int], version: int
+def test_a_refused_part_leaves_the_others_alone(
+    inside: BrokerThread, wire: Wire, version: int
 ) -> None:
-    """The parts before a refused one are in the log once, those behind it are appended too."""
+    """The parts before a refused one are in the log once, those after it are appended too."""
     topic = create_topic(wire, partitions=5)
     frame = ask_many(wire, [topic], [[0, 1, 2, 3, 9]], version, spoilt=2)
     decoded, _ = ProduceResponse.decode(frame, 5 if version >= 9 else 4, version)
@@ -204,7 +181,6 @@ def test_what_needs_a_closer_look_does_not_repeat_what_came_before_it(
         (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
     ]
     assert [end_offset(wire, topic, index) for index in range(5)] == [2, 2, 0, 2, 0]
-    assert general == [version]
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])

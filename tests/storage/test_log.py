@@ -126,7 +126,7 @@ def test_refused_batches_leave_no_trace(log: Log) -> None:
 
 def test_several_batches_in_one_append(log: Log) -> None:
     append = log.append(a_batch(b"a", count=2) + a_batch(b"b", count=3), 4, NOW)
-    assert (append.base_offset, append.last_offset, append.batches) == (0, 4, 2)
+    assert (append.base_offset, append.last_offset, len(append.batches)) == (0, 4, 2)
     assert [(first, last) for first, last, _ in stored_batches(log)] == [(0, 1), (2, 4)]
     with pytest.raises(InvalidRecord, match="one batch"):
         log.append(a_batch() + a_batch(producer_id=1, producer_epoch=0, base_sequence=0), 4, NOW)

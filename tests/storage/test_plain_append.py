@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from ottla.record.batch import ATTRIBUTES_AT, CRC_AT, HEADER_SIZE
+from ottla.record.batch import (
+    ATTRIBUTES_AT,
+    BATCH_LENGTH,
+    CRC_AT,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    check_produced,
+)
 from ottla.record.codecs import Codec
-from ottla.record.errors import InvalidBatch
+from ottla.record.errors import InvalidBatch, InvalidRecord
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, StorageError
 from ottla.storage.files import OS_FILES, Files
@@ -75,14 +82,28 @@ def long_way(log: Log, batch: bytearray, epoch: int, now: int) -> object:
 
 def either_way(log: Log, batch: bytearray, epoch: int, now: int) -> tuple[object, bool]:
     """As a partition does it; second, whether the short way was gone."""
-    if len(batch) >= HEADER_SIZE:
-        sent, before = bytes(batch), facts(log)
-        offset = log.append_simple(memoryview(batch), epoch, now)
-        if offset >= 0:
-            return offset, True
+    sent, before = bytes(batch), facts(log)
+    try:
+        fields = check_produced(batch)
+        if fields[BATCH_LENGTH] + LENGTH_OVERHEAD != len(batch):
+            raise InvalidRecord("more than one batch")
+    except InvalidBatch as error:
         assert batch == sent
-        assert facts(log) == before
-    return long_way(log, batch, epoch, now), False
+        return type(error), False
+    offset = log.append_simple(memoryview(batch), fields, epoch, now)
+    if offset >= 0:
+        return offset, True
+    assert batch == sent
+    assert facts(log) == before
+    try:
+        return log.append(batch, epoch, now, CLIENT, fields).base_offset, False
+    except (InvalidBatch, StorageError) as error:
+        assert batch == sent, "a refused batch has been changed"
+        return type(error), False
+
+
+def short_way(log: Log, batch: bytearray) -> int:
+    return log.append_simple(memoryview(batch), check_produced(batch), 0, NOW)
 
 
 class Producers:
@@ -141,7 +162,7 @@ def test_both_ways_lead_to_the_same(tmp_path: Path, seed: int) -> None:
         if chance.random() < 0.15:
             batch = producers.damaged(batch)
         if chance.random() < 0.02:
-            del batch[chance.randrange(len(batch)) :]
+            del batch[chance.randrange(1, len(batch)) :]
         expected = long_way(logs[0], bytearray(batch), epoch, now)
         found, shortly = either_way(logs[1], batch, epoch, now)
         assert found == expected, f"step {step}"
@@ -174,15 +195,15 @@ class FailingWrites(Files):
 def test_a_failed_write_takes_the_log_offline(tmp_path: Path) -> None:
     files = FailingWrites()
     log = begun(a_log(tmp_path, files=files))
-    assert log.append_simple(memoryview(a_batch(b"second")), 0, NOW) == 2
+    assert short_way(log, a_batch(b"second")) == 2
     size = log.size
     files.failing = True
     with pytest.raises(LogOffline):
-        log.append_simple(memoryview(a_batch(b"third")), 0, NOW)
+        short_way(log, a_batch(b"third"))
     assert (log.log_end_offset, log.size) == (3, size)
     assert Path(log.active.path).stat().st_size == size
     files.failing = False
-    assert log.append_simple(memoryview(a_batch(b"fourth")), 0, NOW) == -1
+    assert short_way(log, a_batch(b"fourth")) == -1
     with pytest.raises(LogOffline):
         log.append(a_batch(b"fourth"), 0, NOW)
 
@@ -195,7 +216,7 @@ class ShortWrites(Files):
 def test_a_write_that_was_cut_short_goes_on(tmp_path: Path) -> None:
     log = begun(a_log(tmp_path, files=ShortWrites()))
     batch = a_batch(b"second" * 30)
-    assert log.append_simple(memoryview(batch), 0, NOW) == 2
+    assert short_way(log, batch) == 2
     assert [data for _, _, data in stored_batches(log)][2] == batch
     assert list(verify_log(log)) == []
 
@@ -204,7 +225,7 @@ def test_nothing_passes_an_append_that_is_on_its_way(tmp_path: Path) -> None:
     log = begun(a_log(tmp_path))
     append = log.prepare(a_batch(b"second"), 0, NOW)
     log.hand_out(append)
-    assert log.append_simple(memoryview(a_batch(b"third")), 0, NOW) == -1
+    assert short_way(log, a_batch(b"third")) == -1
     log.write(append)
     log.commit(append)
-    assert log.append_simple(memoryview(a_batch(b"third")), 0, NOW) == 3
+    assert short_way(log, a_batch(b"third")) == 3

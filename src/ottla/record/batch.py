@@ -26,13 +26,15 @@ known:
     read_header     no checks beyond the length of the buffer: for bytes that were checked before
     check_batch     everything that must hold of any batch, also a compacted or a control batch
     check_produced  what must hold of a batch that a client sends; the hot one, gives a plain tuple
+
+A plain tuple of header fields is indexed by the names that stand beside `HeaderFields`.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ottla.record.checksum import crc32c
 from ottla.record.codecs import DEFAULT_LIMIT, Codec, compress, decompress
@@ -70,7 +72,6 @@ __all__ = [
     "records",
     "set_log_append_time",
     "set_max_timestamp",
-    "simple_produced",
     "stamp",
 ]
 
@@ -134,6 +135,21 @@ _pack_int32 = _INT32.pack_into
 # The header as it comes out of the struct, in the order of BatchHeader: half the price of the named
 # form. `BatchHeader._make(fields)` names them.
 HeaderFields: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+
+# Positions in HeaderFields.
+BASE_OFFSET: Final = 0
+BATCH_LENGTH: Final = 1
+LEADER_EPOCH: Final = 2
+MAGIC_BYTE: Final = 3
+CHECKSUM: Final = 4
+ATTRIBUTES: Final = 5
+LAST_OFFSET_DELTA: Final = 6
+BASE_TIMESTAMP: Final = 7
+MAX_TIMESTAMP: Final = 8
+PRODUCER_ID: Final = 9
+PRODUCER_EPOCH: Final = 10
+BASE_SEQUENCE: Final = 11
+RECORD_COUNT: Final = 12
 
 
 class BatchHeader(NamedTuple):
@@ -213,12 +229,12 @@ def check_batch(buffer: Buffer, at: int = 0) -> BatchHeader:
     magic, CRC32C, codec, offset delta and count in their ranges.
     """
     fields = _check(buffer, at)
-    last_offset_delta = fields[6]
+    last_offset_delta = fields[LAST_OFFSET_DELTA]
     if last_offset_delta < 0:
         raise InvalidRecord(f"last offset delta is {last_offset_delta}")
-    if not 0 <= fields[12] <= last_offset_delta + 1:
+    if not 0 <= fields[RECORD_COUNT] <= last_offset_delta + 1:
         raise InvalidRecord(
-            f"record count is {fields[12]}, but last offset delta is {last_offset_delta}"
+            f"record count is {fields[RECORD_COUNT]}, but last offset delta is {last_offset_delta}"
         )
     return _new_tuple(BatchHeader, fields)
 
@@ -231,62 +247,63 @@ def check_produced(buffer: Buffer, at: int = 0) -> HeaderFields:
     of the producer's own, and a sequence where there is a producer id. (Why no more than that:
     docs/adr/0008-records-of-producers.md.)
     """
-    fields = _check(buffer, at)
-    (base_offset, _, _, _, _, attributes, last_offset_delta, _, _,
+    try:
+        fields: HeaderFields = _unpack_header(buffer, at)
+    except struct.error:
+        raise _too_short(buffer, at) from None
+    (base_offset, length, _, magic, crc, attributes, last_offset_delta, _, _,
+     producer_id, epoch, sequence, count) = fields  # fmt: skip
+    end = at + LENGTH_OVERHEAD + length
+    room = length - _SMALLEST_LENGTH
+    # All in one expression, because nearly every batch passes; what does not is looked at again.
+    if (
+        magic == MAGIC
+        and base_offset == 0
+        and count > 0
+        and count == last_offset_delta + 1
+        and end <= len(buffer)
+        and not attributes & _BROKERS_BITS
+        and (
+            count * SMALLEST_RECORD <= room
+            and buffer[at + RECORDS_AT] not in _NO_RECORD_BEGINS_WITH
+            if not attributes & CODEC_MASK
+            else room > 0 and attributes & CODEC_MASK <= _LAST_CODEC
+        )
+        and (
+            sequence >= 0 and epoch >= 0 if producer_id >= 0 else not attributes & TRANSACTIONAL_BIT
+        )
+    ):
+        if type(buffer) is not memoryview:
+            buffer = memoryview(buffer)  # slicing anything else copies
+        if crc32c(buffer[at + ATTRIBUTES_AT : end]) == crc:
+            return fields
+    raise _refusal(buffer, at)
+
+
+def _refusal(buffer: Buffer, at: int) -> InvalidBatch:
+    """What is wrong with a batch that `check_produced` does not let pass."""
+    try:
+        fields = _check(buffer, at)
+    except InvalidBatch as error:
+        return error
+    (base_offset, length, _, _, _, attributes, last_offset_delta, _, _,
      producer_id, epoch, sequence, count) = fields  # fmt: skip
     if count != last_offset_delta + 1 or count <= 0:
-        raise InvalidRecord(
+        return InvalidRecord(
             f"record count is {count}, but last offset delta is {last_offset_delta}"
         )
     if base_offset != 0:
-        raise InvalidRecord(f"base offset of a produced batch is {base_offset}, not 0")
-    room = fields[1] - _SMALLEST_LENGTH
-    if attributes & CODEC_MASK:
-        if not room:
-            raise InvalidRecord(f"{count} records in no bytes")
-    elif count * SMALLEST_RECORD > room or buffer[at + RECORDS_AT] in _NO_RECORD_BEGINS_WITH:
-        raise InvalidRecord(f"{count} records cannot be in {room} bytes that begin like these")
+        return InvalidRecord(f"base offset of a produced batch is {base_offset}, not 0")
+    if attributes & TIMESTAMP_TYPE_BIT:
+        return WrongTimestampType("producers may not set the timestamp type to log append time")
     if attributes & _BROKERS_BITS:
-        if attributes & TIMESTAMP_TYPE_BIT:
-            raise WrongTimestampType("producers may not set the timestamp type to log append time")
-        raise InvalidRecord("producers may not write control batches or delete horizons")
-    if producer_id >= 0:
-        if sequence < 0 or epoch < 0:
-            raise InvalidRecord(
-                f"producer {producer_id} sent epoch {epoch} and sequence {sequence}"
-            )
-    elif attributes & TRANSACTIONAL_BIT:
-        raise InvalidRecord("a transactional batch without a producer id")
-    return fields
-
-
-def simple_produced(batch: memoryview) -> HeaderFields | None:
-    """The header of a buffer (of at least a header's length) that is exactly one batch, which
-    `check_produced` lets pass and which belongs to no transaction; None if it is anything else.
-
-    The same checks, in one go: what does not pass here is for `check_produced` to judge.
-    """
-    fields: HeaderFields = _unpack_header(batch)
-    (base_offset, length, _, magic, crc, attributes, last_offset_delta, _, _,
-     producer_id, epoch, sequence, count) = fields  # fmt: skip
-    if (
-        magic != MAGIC
-        or base_offset != 0
-        or length + LENGTH_OVERHEAD != len(batch)
-        or count != last_offset_delta + 1
-        or count <= 0
-        # No bit but those of a codec.
-        or not 0 <= attributes <= _LAST_CODEC
-        or (producer_id >= 0 and (sequence < 0 or epoch < 0))
-    ):
-        return None
+        return InvalidRecord("producers may not write control batches or delete horizons")
+    if producer_id >= 0 and (sequence < 0 or epoch < 0):
+        return InvalidRecord(f"producer {producer_id} sent epoch {epoch} and sequence {sequence}")
+    if producer_id < 0 and attributes & TRANSACTIONAL_BIT:
+        return InvalidRecord("a transactional batch without a producer id")
     room = length - _SMALLEST_LENGTH
-    if attributes:
-        if room <= 0:
-            return None
-    elif count * SMALLEST_RECORD > room or batch[RECORDS_AT] in _NO_RECORD_BEGINS_WITH:
-        return None
-    return fields if crc32c(batch[ATTRIBUTES_AT:]) == crc else None
+    return InvalidRecord(f"{count} records cannot be in {room} bytes that begin like these")
 
 
 def _check(buffer: Buffer, at: int) -> HeaderFields:
@@ -295,19 +312,20 @@ def _check(buffer: Buffer, at: int) -> HeaderFields:
         fields: HeaderFields = _unpack_header(buffer, at)
     except struct.error:
         raise _too_short(buffer, at) from None
-    end = at + LENGTH_OVERHEAD + fields[1]
-    if fields[3] != MAGIC:
-        raise UnsupportedMagic(f"magic is {fields[3]}, not {MAGIC}")
-    if fields[1] < _SMALLEST_LENGTH:
-        raise CorruptBatch(f"batch length is {fields[1]}, less than a header's")
+    length = fields[BATCH_LENGTH]
+    end = at + LENGTH_OVERHEAD + length
+    if fields[MAGIC_BYTE] != MAGIC:
+        raise UnsupportedMagic(f"magic is {fields[MAGIC_BYTE]}, not {MAGIC}")
+    if length < _SMALLEST_LENGTH:
+        raise CorruptBatch(f"batch length is {length}, less than a header's")
     if end > len(buffer):
         raise Truncated(f"the batch needs {end - at} bytes, {len(buffer) - at} are left")
     if type(buffer) is not memoryview:
         buffer = memoryview(buffer)  # slicing anything else copies
-    if crc32c(buffer[at + ATTRIBUTES_AT : end]) != fields[4]:
+    if crc32c(buffer[at + ATTRIBUTES_AT : end]) != fields[CHECKSUM]:
         raise CorruptBatch("the CRC32C does not match")
-    if fields[5] & CODEC_MASK > _LAST_CODEC:
-        raise InvalidRecord(f"unknown compression codec {fields[5] & CODEC_MASK}")
+    if fields[ATTRIBUTES] & CODEC_MASK > _LAST_CODEC:
+        raise InvalidRecord(f"unknown compression codec {fields[ATTRIBUTES] & CODEC_MASK}")
     return fields
 
 

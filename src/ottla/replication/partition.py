@@ -2,24 +2,36 @@
 
 With a single replica the high watermark follows the end of the log at once. The follower's side and
 the in-sync set of several brokers join here later; the server only ever asks this class how far
-readers may see and whether an append counts as committed.
+readers may see, and whether an append may be acknowledged:
+
+- committed (acks=all): every in-sync replica has it, and it is flushed;
+- flushed (acks=1): it is on disk, if it is one of those that `flush.messages` asks to be. An append
+  that does not reach that number is flushed in the background and counts as flushed at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from ottla.protocol.errors import ErrorCode
+from ottla.replication.waiters import OffsetWaiter, OffsetWaiters, Reached
+from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline
 from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
     from ottla.cluster.metadata import Partition as PartitionState
+    from ottla.record.batch import HeaderFields
     from ottla.storage.append import Append
     from ottla.storage.log import Log
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
+
+# What is told of an append: base offset, append time (-1: the producer's times count), where the log
+# starts, the offset after its last record, and whether it is committed and flushed already.
+Appended: TypeAlias = tuple[int, int, int, int, bool]
 
 
 class Waiter(Protocol):
@@ -31,10 +43,13 @@ class Waiter(Protocol):
 class Partition:
     __slots__ = (
         "_alone",
+        "_awaiting_commit",
+        "_awaiting_flush",
         "_broken",
         "_load",
         "_log",
         "_moved",
+        "config",
         "index",
         "internal",
         "is_new",
@@ -42,10 +57,11 @@ class Partition:
         "lane",
         "leader",
         "leader_epoch",
-        "plain",
         "replicas",
+        "takes_any_batch",
         "topic",
         "topic_id",
+        "under_min_isr",
         "waiters",
     )
 
@@ -68,9 +84,15 @@ class Partition:
         self.internal = False
         # Made in this life of the broker: there is no older log of it.
         self.is_new = False
-        # Nothing about an append to this partition needs a closer look: led here, no other replica
-        # to wait for, batches kept as producers compressed them. The server keeps it up to date.
-        self.plain = False
+        # Led here, and whatever a producer may send is stored as it came: open to clients, batches
+        # kept as they were compressed, no record looked at. The server keeps it up to date.
+        self.takes_any_batch = False
+        # Fewer replicas in sync than `min.insync.replicas` asks for.
+        self.under_min_isr = False
+        self.config = LogConfig()
+        self._awaiting_commit = OffsetWaiters()
+        self._awaiting_flush = OffsetWaiters()
+        self.leader = state.leader
         self._load = load
         self._moved = moved
         # Opened on first use: of thousands of partitions most are asleep.
@@ -80,11 +102,29 @@ class Partition:
 
     def update(self, state: PartitionState) -> None:
         """Take over what the cluster has decided about this partition."""
+        has_moved = state.leader != self.leader
         self.replicas = state.replicas
         self.isr = state.isr
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
         self._alone = len(state.isr) == 1
+        self._count_in_sync()
+        if has_moved:
+            self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def configure(self, config: LogConfig) -> None:
+        """The topic's settings are these from now on."""
+        self.config = config
+        self._count_in_sync()
+        log = self._log
+        if log is not None:
+            log.config = config
+            self._release_waiters(log)
+
+    def _count_in_sync(self) -> None:
+        # A topic with fewer replicas than it wants in sync is content with those it has, as in Kafka.
+        wanted = min(self.config.min_insync_replicas, len(self.replicas))
+        self.under_min_isr = len(self.isr) < wanted
 
     @property
     def log(self) -> Log:
@@ -106,39 +146,112 @@ class Partition:
         """The log, if somebody has used it since the start."""
         return self._log
 
+    # Appending
+
     def append(
-        self, buffer: bytearray | memoryview, now_ms: int, origin: Origin = Origin.CLIENT
-    ) -> Append:
-        """Append batches; they are committed when every in-sync replica has them."""
+        self,
+        buffer: bytearray | memoryview,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        checked: HeaderFields | None = None,
+    ) -> Appended:
+        """Append batches at once. `checked`: the header, if the buffer is a memoryview of one batch
+        that has passed `check_produced`."""
         log = self._log or self.log
-        appended = log.append(buffer, self.leader_epoch, now_ms, origin)
-        if self._alone:
-            log.advance_high_watermark(log.log_end_offset)
-            if self.waiters:
-                self._moved(self, appended.size)
-        return appended
+        if checked is not None:
+            assert type(buffer) is memoryview
+            base_offset = log.append_simple(buffer, checked, self.leader_epoch, now_ms)
+            if base_offset >= 0:
+                end_offset = log.log_end_offset
+                if self._alone:
+                    self._advance(log, end_offset, len(buffer))
+                return (
+                    base_offset,
+                    -1,
+                    log.log_start_offset,
+                    end_offset,
+                    end_offset <= log.high_watermark and end_offset < log.flush_at_offset,
+                )
+        append = log.append(buffer, self.leader_epoch, now_ms, origin, checked)
+        return self._appended(log, append)
 
-    def append_simple(self, batch: memoryview, now_ms: int) -> tuple[int, int, int] | None:
-        """The base offset, -1 (no append time: the producer's times count), and where the log starts.
-        None if `append` should have a look at it: see Log.append_simple."""
-        log = self._log
-        if log is None or not self._alone:
-            return None
-        base_offset = log.append_simple(batch, self.leader_epoch, now_ms)
-        if base_offset < 0:
-            return None
-        log.advance_high_watermark(log.log_end_offset)
-        if self.waiters:
-            self._moved(self, len(batch))
-        return base_offset, -1, log.log_start_offset
+    def prepare(self, buffer: bytearray | memoryview, now_ms: int, origin: Origin) -> Append:
+        """The first of the steps of an append whose write is done elsewhere (a lane): see
+        Log.prepare. The last is `commit`."""
+        return self.log.prepare(buffer, self.leader_epoch, now_ms, origin)
 
-    def committed(self, appended: Append) -> None:
-        """What `append` does after a write that was done in steps elsewhere (a lane)."""
+    def commit(self, append: Append) -> Appended:
+        """Make an append that was written part of the log; of a duplicate, its original is told."""
         log = self.log
-        if self._alone:
-            log.advance_high_watermark(log.log_end_offset)
-            if self.waiters:
-                self._moved(self, appended.size)
+        if not append.duplicate:
+            log.commit(append)
+        return self._appended(log, append)
+
+    def _appended(self, log: Log, append: Append) -> Appended:
+        if self._alone and not append.duplicate:
+            self._advance(log, log.log_end_offset, append.size)
+        return (
+            append.base_offset,
+            append.log_append_time,
+            append.log_start_offset,
+            append.last_offset + 1,
+            self.is_committed(append.last_offset + 1),
+        )
+
+    # Committing
+
+    def _advance(self, log: Log, offset: int, size: int) -> None:
+        """Every in-sync replica has what is below `offset`; `size` bytes are new to readers."""
+        log.advance_high_watermark(offset)
+        if self._awaiting_commit.waiting:
+            self._release_waiters(log)
+        if self.waiters:
+            self._moved(self, size)
+
+    def is_replicated(self, end_offset: int) -> bool:
+        """Whether every in-sync replica has what is below `end_offset`."""
+        return end_offset <= (self._log or self.log).high_watermark
+
+    def is_flushed(self, end_offset: int) -> bool:
+        """Whether what is below `end_offset` has been synced as far as `flush.messages` asks for."""
+        return end_offset < (self._log or self.log).flush_at_offset
+
+    def is_committed(self, end_offset: int) -> bool:
+        """Whether an append with acks=all that ends at `end_offset` may be acknowledged."""
+        log = self._log or self.log
+        return end_offset <= log.high_watermark and end_offset < log.flush_at_offset
+
+    def when_committed(self, end_offset: int, reached: Reached) -> OffsetWaiter:
+        """Have `reached` called once `is_committed(end_offset)`, or can no longer become so."""
+        return self._awaiting_commit.add(end_offset, reached)
+
+    def when_flushed(self, end_offset: int, reached: Reached) -> OffsetWaiter:
+        """The same for `is_flushed(end_offset)`."""
+        return self._awaiting_flush.add(end_offset, reached)
+
+    def stop_waiting(self, waiter: OffsetWaiter) -> None:
+        """Whoever waits has lost patience and is not called."""
+        self._awaiting_commit.remove(waiter)
+        self._awaiting_flush.remove(waiter)
+
+    def flushed(self) -> None:
+        """A flush of the log came to its end."""
+        if self._log is not None:
+            self._release_waiters(self._log)
+
+    def fail_waiters(self, code: ErrorCode) -> None:
+        """Nobody will commit here what is waited for: another broker leads, the topic is deleted, or
+        the disk failed."""
+        self._awaiting_commit.fail(code)
+        self._awaiting_flush.fail(code)
+
+    def _release_waiters(self, log: Log) -> None:
+        if log.offline is not None:
+            self.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+            return
+        flushed = log.flush_at_offset - 1
+        self._awaiting_flush.advance(flushed)
+        self._awaiting_commit.advance(min(log.high_watermark, flushed))
 
     def wake(self) -> None:
         """Something other than an append changed what waiters would get."""

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from ottla.server.configuration.listeners import Listener
     from ottla.server.handlers.fetch import Fetch
     from ottla.server.observability.endpoint import MetricsEndpoint
+    from ottla.storage.log import Log
     from ottla.storage.settings import InvalidSetting
 
 log = logging.getLogger("ottla.broker")
@@ -125,6 +126,9 @@ class Broker:
         self.periodic_work = PeriodicWork(self.loop, self.logs, self.threads)
         self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
         self.partitions = Partitions(self.id, self.logs, self.wakeups.moved, self.topic_config)
+        # Whoever waits for a flush learns of its end, and of a disk that failed (in any thread).
+        self.periodic_work.on_flushed = self.partitions.flushed
+        self.logs.on_offline = self._log_went_offline
         self.store = EmbeddedStore(os.path.join(config.log_dirs[0], METADATA_FILE))
         self.controller = Controller(
             self.store,
@@ -412,6 +416,9 @@ class Broker:
                 self.logs.delete(topic, index)
             except StorageError as error:
                 log.error("log not deleted: topic=%s partition=%d %s", topic, index, error)
+
+    def _log_went_offline(self, failed: Log) -> None:
+        self.loop.call_soon_threadsafe(partial(self.partitions.flushed, failed))
 
     async def _make_folders(self, topics: Iterable[Topic]) -> None:
         """New partitions get their folders, a few at a time; who uses one earlier makes it."""

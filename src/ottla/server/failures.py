@@ -11,6 +11,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (record.UnsupportedMagic, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (record.TooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (record.WrongTimestampType, ErrorCode.INVALID_TIMESTAMP),
+    (record.TimestampOutOfRange, ErrorCode.INVALID_TIMESTAMP),
     (record.InvalidRecord, ErrorCode.INVALID_RECORD),
     (record.InvalidBatch, ErrorCode.CORRUPT_MESSAGE),
     (storage.RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
@@ -43,6 +44,18 @@ def error_message(error: Exception | None) -> str | None:
 
 def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
+
+
+def let_go_of_frames(error: BaseException) -> None:
+    """Cut an error off from where it was raised. Its traceback holds the frames that it passed, these
+    hold the batch that was refused, and if one of them holds the error too, all of it stays until the
+    garbage collector comes by."""
+    linked: BaseException | None = error
+    while linked is not None:
+        linked.__traceback__ = None
+        following = linked.__cause__ or linked.__context__
+        linked.__cause__ = linked.__context__ = None
+        linked = following
 
 
 def error_code(error: Exception) -> ErrorCode:

@@ -11,7 +11,9 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from ottla.protocol.errors import ErrorCode
 from ottla.replication.partition import Partition
+from ottla.server.disk.workers import looks_at_records
 from ottla.storage.errors import TopicIdMismatch
 
 if TYPE_CHECKING:
@@ -81,22 +83,25 @@ class Partitions:
             self.by_id.pop(partitions[0].topic_id, None)
         for partition in partitions:
             partition.wake()
+            partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def settle(self, name: str) -> None:
         """Bring what depends on a topic's configuration up to date."""
         config = self._config_of(name)
         for partition in self.by_name.get(name, ()):
-            opened = partition.opened
-            if opened is not None:
-                opened.config = config
-            partition.plain = (
+            partition.configure(config)
+            partition.takes_any_batch = (
                 partition.leader == self._broker_id
-                and len(partition.isr) == 1
-                and min(config.min_insync_replicas, len(partition.replicas)) <= 1
-                and config.compression_type == "producer"
-                and not config.compacts
                 and not partition.internal
+                and config.compression_type == "producer"
+                and not looks_at_records(config)
             )
+
+    def flushed(self, flushed: Log) -> None:
+        """A flush of a log came to its end: appends that it covers may be acknowledged."""
+        partition = self.get(flushed.topic, flushed.partition)
+        if partition is not None and partition.opened is flushed:
+            partition.flushed()
 
     def _load(self, partition: Partition) -> Log:
         topic, index = partition.topic, partition.index

@@ -24,15 +24,11 @@ class Append:
         "batches",
         "buffer",
         "duplicate",
-        "fields",
         "last_offset",
         "leader_epoch",
         "log_append_time",
         "log_start_offset",
-        "marker",
-        "max_timestamp",
         "now_ms",
-        "others",
         "position",
         "segment",
         "size",
@@ -49,8 +45,7 @@ class Append:
         buffer: bytes | bytearray | memoryview,
         segment: Segment,
         position: int,
-        fields: HeaderFields | None,
-        max_timestamp: int,
+        batches: list[PlacedBatch],
         now_ms: int,
     ) -> None:
         # Of the first and last record; of the original if this is a duplicate.
@@ -60,7 +55,6 @@ class Append:
         self.log_append_time = log_append_time
         self.log_start_offset = log_start_offset
         self.size = size
-        self.batches = 1
         # Written before: nothing is left to do, and base_offset is the answer.
         self.duplicate = False
         # The rest is the log's own. An epoch of -1: the batches have their own. A segment that is
@@ -69,12 +63,9 @@ class Append:
         self.buffer = buffer
         self.segment = segment
         self.position = position
-        self.fields = fields
-        self.max_timestamp = max_timestamp
+        # Empty for a duplicate.
+        self.batches = batches
         self.now_ms = now_ms
-        self.marker: EndMarker | None = None
-        # All batches of an append of several; empty for one.
-        self.others: list[PlacedBatch] = []
 
 
 def read_marker(batch: bytes | bytearray | memoryview) -> EndMarker | None:

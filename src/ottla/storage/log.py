@@ -15,12 +15,21 @@ from random import random
 from typing import TYPE_CHECKING
 
 from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    BATCH_LENGTH,
     CONTROL_BIT,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
     LENGTH_OVERHEAD,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    TRANSACTIONAL_BIT,
     check_batch,
     check_produced,
     set_log_append_time,
-    simple_produced,
     stamp,
 )
 from ottla.record.errors import InvalidRecord
@@ -60,27 +69,29 @@ class Log(ReadableLog):
         leader_epoch: int,
         now_ms: int,
         origin: Origin = CLIENT,
+        checked: HeaderFields | None = None,
     ) -> Append:
         """Prepare, write and commit at once."""
-        append = self.prepare(buffer, leader_epoch, now_ms, origin)
+        append = self.prepare(buffer, leader_epoch, now_ms, origin, checked)
         if not append.duplicate:
             self.write(append)
             self.commit(append)
         return append
 
-    def append_simple(self, batch: memoryview, leader_epoch: int, now_ms: int) -> int:
+    def append_simple(
+        self, batch: memoryview, fields: HeaderFields, leader_epoch: int, now_ms: int
+    ) -> int:
         """The base offset of a client's batch, appended; or -1, and nothing was changed: something
         about the batch or the log needs a closer look, and `append` has it.
 
-        The same steps as there without an object between them, for what nearly all batches are: one
-        batch at least a header long, outside of transactions, in sequence, into a segment that has
-        room and has been written to before.
+        The one short cut: the same steps as `prepare`, `write` and `commit` without an object
+        between them, for what nearly all batches are. `batch` is one batch and nothing else,
+        `fields` its header from `check_produced`; it is outside of transactions and in sequence,
+        and goes into a segment that has room and has been written to before.
         """
-        fields = simple_produced(batch)
-        if fields is None:
-            return -1
-        _, length, _, _, _, _, last_delta, first_timestamp, timestamp, producer_id, _, _, _ = fields
-        size = length + LENGTH_OVERHEAD
+        (_, _, _, _, _, attributes, last_delta, first_timestamp, timestamp,
+         producer_id, _, _, _) = fields  # fmt: skip
+        size = len(batch)
         segment = self.active
         file = segment.opened
         position = segment.size
@@ -92,6 +103,7 @@ class Log(ReadableLog):
             or self.offline is not None
             or self._writing is not None
             or self._append_time
+            or attributes & TRANSACTIONAL_BIT
             or size > self._largest_batch
             or timestamp - now_ms > self._after_max_ms
             or now_ms - first_timestamp > self._before_max_ms
@@ -132,74 +144,99 @@ class Log(ReadableLog):
         leader_epoch: int,
         now_ms: int,
         origin: Origin = CLIENT,
+        checked: HeaderFields | None = None,
     ) -> Append:
-        """Checks every batch and gives it its place, in the buffer too; the log stays as it is.
+        """Check every batch, then give each its place, in the buffer too; the log stays as it is.
 
-        InvalidBatch, AppendRefused: nothing was wrong with the log. The buffer is spent in any case:
-        it is no producer's batch any more. A duplicate of what was written before comes back with
-        `duplicate` set, and neither `write` nor `commit` is due.
+        `checked`: the header, if the buffer is one batch that has passed `check_produced`. Several
+        batches come from old clients, without producer ids (a batch's sequence could not be checked
+        before the one in front of it is committed).
+
+        InvalidBatch, AppendRefused: nothing was wrong with the log, and the buffer is as it was. A
+        duplicate of what was written before comes back with `duplicate` set, and neither `write`
+        nor `commit` is due.
         """
         if self.offline is not None or self._writing is not None:
             raise self._not_ready()
-        fields = check_produced(buffer) if origin is CLIENT else check_batch(buffer)
-        size = fields[1] + 12
-        if size != len(buffer):
-            return self._prepare_several(buffer, leader_epoch, now_ms, origin)
-        if size > self._largest_batch:
-            raise RecordTooLarge(size, self._largest_batch)
-        if self._append_time:
-            set_log_append_time(buffer, 0, now_ms)
-            max_timestamp = append_time = now_ms
-        else:
-            append_time = -1
-            max_timestamp = fields[8]
-            if (
-                max_timestamp - now_ms > self._after_max_ms
-                or now_ms - fields[7] > self._before_max_ms
-            ):
+        check = check_produced if origin is CLIENT else check_batch
+        append_time = now_ms if self._append_time else -1
+        placed: list[PlacedBatch] = []
+        base_offset = next_offset = self.log_end_offset
+        largest = NO_TIMESTAMP
+        total = len(buffer)
+        at = 0
+        while at < total:
+            fields = checked or check(buffer, at)
+            size = fields[BATCH_LENGTH] + LENGTH_OVERHEAD
+            if size > self._largest_batch:
+                raise RecordTooLarge(size, self._largest_batch)
+            max_timestamp = append_time
+            if append_time < 0:
+                max_timestamp = fields[MAX_TIMESTAMP]
                 self._check_timestamps(fields, now_ms)
-        marker = None
-        if fields[9] >= 0:
-            if fields[5] & CONTROL_BIT:
-                marker = read_marker(buffer)
-                if marker is not None:
-                    self.producers.check_marker(
-                        fields[9], fields[10], marker.coordinator_epoch, origin
-                    )
-            else:
-                original = self.producers.check(fields, origin)
-                if original is not None:
-                    return self._duplicate(original, size, buffer, now_ms)
-        base_offset = self.log_end_offset
-        last_offset = base_offset + fields[6]
+            marker = None
+            if fields[PRODUCER_ID] >= 0:
+                if size != total:
+                    raise InvalidRecord("a producer with an id sends one batch at a time")
+                if fields[ATTRIBUTES] & CONTROL_BIT:
+                    marker = self._check_marker(buffer, fields, origin)
+                else:
+                    original = self.producers.check(fields, origin)
+                    if original is not None:
+                        return self._duplicate(original, size, buffer, now_ms)
+            largest = max(largest, max_timestamp)
+            last_offset = next_offset + fields[LAST_OFFSET_DELTA]
+            placed.append((at, size, fields, next_offset, last_offset, max_timestamp, marker))
+            next_offset = last_offset + 1
+            at += size
+        if not placed:
+            raise InvalidRecord("no batch")
+        if total > self._segment_bytes:
+            raise RecordTooLarge(total, self._segment_bytes)
         segment = self.active
         position = segment.size
-        if (
-            position + size > self._segment_bytes
-            or max_timestamp > segment.roll_after
-            or last_offset > segment.offset_limit
-            or segment.index_full
-        ) and self._must_roll(segment, size, last_offset, max_timestamp, now_ms):
-            segment = self.next_segment(now_ms)
-            position = 0
-        stamp(buffer, 0, base_offset, leader_epoch)
-        append = Append(
+        try:
+            if self._must_roll(segment, total, next_offset - 1, largest, now_ms):
+                segment = self.next_segment(now_ms)
+                position = 0
+        except OSError as error:
+            raise self._read_failed(error) from error
+        for start, _, _, offset, _, _, _ in placed:
+            if append_time >= 0:
+                set_log_append_time(buffer, start, now_ms)
+            stamp(buffer, start, offset, leader_epoch)
+        return Append(
             base_offset,
-            last_offset,
+            next_offset - 1,
             append_time,
             self.log_start_offset,
-            size,
+            total,
             leader_epoch,
             buffer,
             segment,
             position,
-            fields,
-            max_timestamp,
+            placed,
             now_ms,
         )
+
+    def _check_timestamps(self, fields: HeaderFields, now_ms: int) -> None:
+        """By the header alone: the largest timestamp, and the first record's."""
+        largest, first = fields[MAX_TIMESTAMP], fields[BASE_TIMESTAMP]
+        if largest - now_ms > self._after_max_ms and largest != NO_TIMESTAMP:
+            raise InvalidTimestamp(largest, now_ms)
+        if now_ms - first > self._before_max_ms and first != NO_TIMESTAMP:
+            raise InvalidTimestamp(first, now_ms)
+
+    def _check_marker(
+        self, batch: bytearray | memoryview, fields: HeaderFields, origin: Origin
+    ) -> EndMarker | None:
+        """The end of a transaction in a control batch, if that is what it holds and may write."""
+        marker = read_marker(batch)
         if marker is not None:
-            append.marker = marker
-        return append
+            self.producers.check_marker(
+                fields[PRODUCER_ID], fields[PRODUCER_EPOCH], marker.coordinator_epoch, origin
+            )
+        return marker
 
     def _duplicate(
         self, original: Duplicate, size: int, buffer: bytearray | memoryview, now_ms: int
@@ -215,74 +252,10 @@ class Log(ReadableLog):
             buffer,
             self.active,
             0,
-            None,
-            timestamp,
+            [],
             now_ms,
         )
         append.duplicate = True
-        return append
-
-    def _check_timestamps(self, fields: HeaderFields, now_ms: int) -> None:
-        """The slow half of the check: something looks wrong, or there is no timestamp at all."""
-        if fields[8] != NO_TIMESTAMP and fields[8] - now_ms > self._after_max_ms:
-            raise InvalidTimestamp(fields[8], now_ms)
-        if fields[7] != NO_TIMESTAMP and now_ms - fields[7] > self._before_max_ms:
-            raise InvalidTimestamp(fields[7], now_ms)
-
-    def _prepare_several(
-        self, buffer: bytearray | memoryview, leader_epoch: int, now_ms: int, origin: Origin
-    ) -> Append:
-        """Several batches in one append: from old clients, without producer ids (a sequence of one
-        batch could not be checked before the one in front of it is committed)."""
-        placed: list[PlacedBatch] = []
-        base_offset = next_offset = self.log_end_offset
-        largest = NO_TIMESTAMP
-        at = 0
-        check = check_produced if origin is CLIENT else check_batch
-        while at < len(buffer):
-            fields = check(buffer, at)
-            size = fields[1] + 12
-            if size > self._largest_batch:
-                raise RecordTooLarge(size, self._largest_batch)
-            if fields[9] >= 0:
-                raise InvalidRecord("a producer with an id sends one batch at a time")
-            if not self._append_time:
-                self._check_timestamps(fields, now_ms)
-            max_timestamp = now_ms if self._append_time else fields[8]
-            largest = max(largest, max_timestamp)
-            last_offset = next_offset + fields[6]
-            placed.append((at, size, fields, next_offset, last_offset, max_timestamp, None))
-            next_offset = last_offset + 1
-            at += size
-        if not placed:
-            raise InvalidRecord("no batch")
-        if at > self._segment_bytes:
-            raise RecordTooLarge(at, self._segment_bytes)
-        for at_batch, _, _, offset, _, _, _ in placed:
-            if self._append_time:
-                set_log_append_time(buffer, at_batch, now_ms)
-            stamp(buffer, at_batch, offset, leader_epoch)
-        segment = self.active
-        position = segment.size
-        if self._must_roll(segment, at, next_offset - 1, largest, now_ms):
-            segment = self.next_segment(now_ms)
-            position = 0
-        append = Append(
-            base_offset,
-            next_offset - 1,
-            now_ms if self._append_time else -1,
-            self.log_start_offset,
-            at,
-            leader_epoch,
-            buffer,
-            segment,
-            position,
-            None,
-            largest,
-            now_ms,
-        )
-        append.batches = len(placed)
-        append.others = placed
         return append
 
     def hand_out(self, append: Append) -> None:
@@ -347,32 +320,23 @@ class Log(ReadableLog):
         segment = append.segment
         if segment is not self.active:
             self.attach(segment)
-        last_offset = append.last_offset
-        fields = append.fields
-        if fields is not None:
-            max_timestamp = append.max_timestamp
-            segment.add(
-                append.position, append.size, last_offset, max_timestamp, self._index_interval
-            )
-            if fields[9] >= 0:
-                if append.marker is not None:
-                    self._end_transaction(
-                        fields, append.marker, last_offset, max_timestamp, append.now_ms
-                    )
-                elif not fields[5] & CONTROL_BIT:
-                    self.producers.update(
-                        fields, append.base_offset, last_offset, max_timestamp, append.now_ms
-                    )
-        else:
-            self._commit_several(append, segment)
-        if append.position == 0:
-            self._first_batch(segment, append.now_ms)
-        if append.leader_epoch != self.epochs.latest_epoch and append.leader_epoch >= 0:
-            self.epochs.assign(append.leader_epoch, append.base_offset)
-        end = self.log_end_offset = last_offset + 1
+        position, now_ms, leader_epoch = append.position, append.now_ms, append.leader_epoch
+        for at, size, fields, base_offset, last_offset, max_timestamp, marker in append.batches:
+            segment.add(position + at, size, last_offset, max_timestamp, self._index_interval)
+            if fields[PRODUCER_ID] >= 0:
+                if marker is not None:
+                    self._end_transaction(fields, marker, last_offset, max_timestamp, now_ms)
+                elif not fields[ATTRIBUTES] & CONTROL_BIT:
+                    self.producers.update(fields, base_offset, last_offset, max_timestamp, now_ms)
+            epoch = leader_epoch if leader_epoch >= 0 else fields[LEADER_EPOCH]
+            if epoch != self.epochs.latest_epoch and epoch >= 0:
+                self.epochs.assign(epoch, base_offset)
+        if position == 0:
+            self._first_batch(segment, now_ms)
+        end = self.log_end_offset = append.last_offset + 1
         self.appended_bytes += append.size
         if not self.unflushed_since or end >= self.flush_at_offset:
-            self._became_dirty(end, append.now_ms)
+            self._became_dirty(end, now_ms)
         self._writing = None
 
     def _became_dirty(self, end: int, now_ms: int) -> None:
@@ -383,25 +347,11 @@ class Log(ReadableLog):
         if end >= self.flush_at_offset:
             self.owner.wants_flush(self)
 
-    def _commit_several(self, append: Append, segment: Segment) -> None:
-        position = append.position
-        for at, size, fields, base_offset, last_offset, max_timestamp, marker in append.others:
-            segment.add(position + at, size, last_offset, max_timestamp, self._index_interval)
-            if fields[9] >= 0:
-                if marker is not None:
-                    self._end_transaction(fields, marker, last_offset, max_timestamp, append.now_ms)
-                elif not fields[5] & CONTROL_BIT:
-                    self.producers.update(
-                        fields, base_offset, last_offset, max_timestamp, append.now_ms
-                    )
-            if append.leader_epoch < 0 <= fields[2] != self.epochs.latest_epoch:
-                self.epochs.assign(fields[2], base_offset)
-
     def _end_transaction(
         self, fields: HeaderFields, marker: EndMarker, offset: int, timestamp: int, now_ms: int
     ) -> None:
         ended = self.producers.end_transaction(
-            fields[9], fields[10], marker, offset, timestamp, now_ms
+            fields[PRODUCER_ID], fields[PRODUCER_EPOCH], marker, offset, timestamp, now_ms
         )
         if ended is not None and ended.aborted:
             self.active.transaction_index.append(
@@ -428,16 +378,18 @@ class Log(ReadableLog):
         at = 0
         while at < len(buffer):
             fields = check_batch(buffer, at)
-            size = fields[1] + 12
-            if fields[0] < expected:
-                raise UnexpectedOffset(fields[0], expected)
+            size = fields[BATCH_LENGTH] + LENGTH_OVERHEAD
+            base_offset = fields[BASE_OFFSET]
+            if base_offset < expected:
+                raise UnexpectedOffset(base_offset, expected)
             if size > self._segment_bytes:
                 raise RecordTooLarge(size, self._segment_bytes)
             marker = None
-            if fields[9] >= 0 and fields[5] & CONTROL_BIT:
+            if fields[PRODUCER_ID] >= 0 and fields[ATTRIBUTES] & CONTROL_BIT:
                 marker = read_marker(memoryview(buffer)[at : at + size])
-            last_offset = fields[0] + fields[6]
-            placed.append((at, size, fields, fields[0], last_offset, fields[8], marker))
+            last_offset = base_offset + fields[LAST_OFFSET_DELTA]
+            largest = fields[MAX_TIMESTAMP]
+            placed.append((at, size, fields, base_offset, last_offset, largest, marker))
             expected = last_offset + 1
             at += size
         view = memoryview(buffer)
@@ -461,12 +413,11 @@ class Log(ReadableLog):
             segment = self.next_segment(now_ms, base_offset)
             position = 0
         count = 1
-        for _, more, _, _, offset, timestamp, _ in placed[1:]:
+        for _, more, _, _, offset, _, _ in placed[1:]:
             if position + size + more > self._segment_bytes or offset > segment.offset_limit:
                 break
             size += more
             last_offset = offset
-            largest = max(largest, timestamp)
             count += 1
         append = Append(
             base_offset,
@@ -478,15 +429,12 @@ class Log(ReadableLog):
             view[start : start + size],
             segment,
             position,
-            None,
-            largest,
+            [
+                (at - start, batch_size, fields, first, last, timestamp, marker)
+                for at, batch_size, fields, first, last, timestamp, marker in placed[:count]
+            ],
             now_ms,
         )
-        append.batches = count
-        append.others = [
-            (at - start, batch_size, fields, first, last, timestamp, marker)
-            for at, batch_size, fields, first, last, timestamp, marker in placed[:count]
-        ]
         self.write(append)
         self.commit(append)
         return count
@@ -505,6 +453,8 @@ class Log(ReadableLog):
             or segment.index_full
         ):
             return True
+        if max_timestamp <= segment.roll_after:
+            return False  # reckoned before
         roll_ms = self._config.longest_segment_ms - segment.roll_jitter_ms
         first = segment.read_first_timestamp()
         if first == NO_TIMESTAMP:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from ottla.record.batch import CONTROL_BIT, read_header, stamp
+from ottla.record.batch import CONTROL_BIT, check_produced, read_header, stamp
 from ottla.storage.append import read_marker
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError, TopicIdMismatch
@@ -251,7 +251,11 @@ class World:
                 transactional=transactional,
             )
         # Either way that batches go; the short one is not for markers and transactions.
-        if len(value) % 2 and self._append_plainly(log, model, buffer):
+        if (
+            len(value) % 2
+            and not read_header(buffer).is_control
+            and self._append_shortly(log, model, buffer)
+        ):
             return
         append = log.prepare(buffer, self.ids, self.now, origin)
         stored = Stored(append.base_offset, append.last_offset, bytes(buffer))
@@ -261,13 +265,13 @@ class World:
         assert append.base_offset == model.end
         self._appended(log, model, stored)
 
-    def _append_plainly(self, log: Log, model: Model, buffer: bytearray) -> bool:
+    def _append_shortly(self, log: Log, model: Model, buffer: bytearray) -> bool:
         stamped = bytearray(buffer)
         stamp(stamped, 0, model.end, self.ids)
         last_offset = model.end + read_header(buffer).last_offset_delta
         stored = Stored(model.end, last_offset, bytes(stamped))
         before, model.in_flight = model.in_flight, stored
-        offset = log.append_simple(memoryview(buffer), self.ids, self.now)
+        offset = log.append_simple(memoryview(buffer), check_produced(buffer), self.ids, self.now)
         model.in_flight = before
         if offset < 0:
             return False

@@ -391,13 +391,12 @@ class Coordinators(Generic[S]):
         )
         partition = held.partition
         try:
-            appended = partition.append(bytearray(batch), wall, Origin.COORDINATOR)
+            offset, *_ = partition.append(bytearray(batch), wall, Origin.COORDINATOR)
         except RecordTooLarge:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         except (StorageError, InvalidBatch) as error:
             log.error("coordinator's append failed: %s-%d %s", self.topic, partition.index, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        offset = appended.base_offset
         replay = held.shard.replay
         for key, value in records:
             replay(Replayed(key, value, offset, wall, producer_id, producer_epoch))

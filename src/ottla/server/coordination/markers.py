@@ -25,10 +25,9 @@ from ottla.storage.producer_state import Origin
 if TYPE_CHECKING:
     from ottla.coordinator.transactions.ending import Ending
     from ottla.coordinator.transactions.transaction import TopicPartition
-    from ottla.replication.partition import Partition
+    from ottla.replication.partition import Appended, Partition
     from ottla.server.broker import Broker
     from ottla.server.disk.lanes import Batches
-    from ottla.storage.append import Append
 
 log = logging.getLogger("ottla.markers")
 
@@ -70,7 +69,7 @@ def append_marker(
         check()
         return batch
 
-    def finished(result: Append | Exception) -> None:
+    def finished(result: Appended | Exception) -> None:
         if isinstance(result, Exception):
             done(result)
             return
@@ -97,7 +96,7 @@ def append_marker(
             lanes.append(target, batch, finished, checked, Origin.COORDINATOR)
             return
         check()
-        result: Append | Exception = target.append(batch, now, Origin.COORDINATOR)
+        result: Appended | Exception = target.append(batch, now, Origin.COORDINATOR)
     except (StorageError, InvalidBatch) as error:
         result = error
     finished(result)

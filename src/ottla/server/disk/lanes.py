@@ -19,12 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.server.failures import let_go_of_frames
 from ottla.storage.errors import StorageError
 from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
-    from ottla.replication.partition import Partition
-    from ottla.storage.append import Append
+    from ottla.replication.partition import Appended, Partition
 
 log = logging.getLogger("ottla.lanes")
 
@@ -40,7 +40,7 @@ QUICK_WRITE_SECONDS = 0.002
 # Batches on their way; the memory is the append's own until its `Done` is called.
 Batches = bytearray | memoryview
 Transform = Callable[[Batches], Awaitable[Batches]]
-Done = Callable[["Append | Exception"], None]
+Done = Callable[["Appended | Exception"], None]
 
 
 class Lanes:
@@ -146,11 +146,11 @@ class Lane:
                 try:
                     if transform is not None:
                         batches = await transform(batches)
-                    result: Append | Exception = await self._append(batches, origin)
+                    result: Appended | Exception = await self._append(batches, origin)
                 except (StorageError, ValueError, OSError) as error:
                     result = error
                 except Exception as error:
-                    # Our mistake. This append fails; those behind it have not deserved it.
+                    # Our mistake. This append fails, those after it are done all the same.
                     log.exception(
                         "append failed: topic=%s partition=%d",
                         self._partition.topic,
@@ -158,7 +158,12 @@ class Lane:
                     )
                     result = error
                 self._under_way = None
+                if isinstance(result, Exception):
+                    let_go_of_frames(result)
+                # The batch is not kept while the next one is waited for.
+                del batches, transform
                 self._answer(done, result)
+                del done, result
         finally:
             self._partition.lane = None
             self._lanes.open.discard(self)
@@ -175,22 +180,22 @@ class Lane:
         for _, done, _, _ in self._items:
             self._answer(done, ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
-    def _answer(self, done: Done, result: Append | Exception) -> None:
+    def _answer(self, done: Done, result: Appended | Exception) -> None:
         try:
             done(result)
         except Exception:
             # Our mistake; one answer is missing, the queue goes on.
             log.exception("an append could not be answered")
 
-    async def _append(self, batches: Batches, origin: Origin) -> Append:
+    async def _append(self, batches: Batches, origin: Origin) -> Appended:
         partition, lanes = self._partition, self._lanes
         log = partition.log
         now_ms = time.time_ns() // 1_000_000
         if len(batches) <= DIRECT_BYTES and not lanes.is_slow(log.folder):
             return partition.append(batches, now_ms, origin)
-        append = log.prepare(batches, partition.leader_epoch, now_ms, origin)
+        append = partition.prepare(batches, now_ms, origin)
         if append.duplicate:
-            return append
+            return partition.commit(append)
 
         def write() -> float:
             # Measured here: waiting for a free thread says nothing about the disk.
@@ -205,6 +210,4 @@ class Lane:
         elif took < QUICK_WRITE_SECONDS and lanes.slow:
             # It was only a moment, or no disk at all: a thread of another process had the processor.
             lanes.mark_quick(log.folder)
-        log.commit(append)
-        partition.committed(append)
-        return append
+        return partition.commit(append)

@@ -36,11 +36,13 @@ def target_codec(compression_type: str, codec: int) -> int:
     return Codec.NONE if compression_type == "uncompressed" else Codec[compression_type.upper()]
 
 
-def prepare_batch(batch: bytes, codec: int, level: int | None, keyed: bool, limit: int) -> bytes:
+def prepare_batch(
+    batch: bytes, codec: int, level: int | None, keyed: bool, not_before: int | None, limit: int
+) -> bytes:
     """Check every record of a produced batch, and pack it with the codec that its topic asks for."""
     header = check_batch(batch)
-    if keyed:
-        validate_records(batch, limit, keys_required=True)
+    if keyed or not_before is not None:
+        validate_records(batch, limit, keys_required=keyed, not_before=not_before)
     if header.codec == codec:
         return batch
     return recompress(batch, codec, level, limit)
@@ -51,15 +53,16 @@ def upgrade_messages(
     compression_type: str,
     levels: dict[int, int | None],
     keyed: bool,
+    not_before: int | None,
     limit: int,
 ) -> bytes:
     """A message set of an old client as batches of the current format, as their topic wants them."""
     batches = upgrade(messages, limit)
-    if compression_type == "producer" and not keyed:
+    if compression_type == "producer" and not keyed and not_before is None:
         return bytes(batches)
     prepared = []
     for at, header in headers(batches):
         codec = target_codec(compression_type, header.codec)
         batch = bytes(batches[at : at + header.size])
-        prepared.append(prepare_batch(batch, codec, levels[codec], keyed, limit))
+        prepared.append(prepare_batch(batch, codec, levels[codec], keyed, not_before, limit))
     return b"".join(prepared)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from ottla.storage.flush import FlushJob
 from ottla.storage.folders import CheckpointJob
 from ottla.storage.logs import Job, Logs
 
@@ -43,6 +44,8 @@ class PeriodicWork:
         # One round of checkpoints at a time: each writes all offsets of its folder.
         self._checkpoints = asyncio.Lock()
         self.retention_seconds = 300.0
+        # Called when a flush of a log came to its end, or failed.
+        self.on_flushed: Callable[[Log], None] | None = None
 
     def start(self, retention_seconds: float) -> None:
         self.retention_seconds = retention_seconds
@@ -122,6 +125,16 @@ class PeriodicWork:
     async def _run(self, job: Job) -> None:
         await self._loop.run_in_executor(self._threads, job.run)
         self._logs.finish(job)
+        if isinstance(job, FlushJob):
+            self._flushed(job.log)
+
+    def _flushed(self, log: Log) -> None:
+        """Tell of a flush, and begin the next one if `flush.messages` was reached again meanwhile:
+        all appends that came during a sync share the one after it."""
+        if log.log_end_offset >= log.flush_at_offset:
+            self._flush(log)
+        if self.on_flushed is not None:
+            self.on_flushed(log)
 
     async def _run_all(self, jobs: Iterable[Any]) -> None:
         for job in jobs:

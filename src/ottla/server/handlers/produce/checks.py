@@ -1,0 +1,115 @@
+"""What must hold before a partition's records go to its log, in this order for every request.
+
+1. The partition is led here and clients may write to it (`check_open`); the request asks for an
+   acknowledgement that there is, and enough replicas are in sync.
+2. The records are one batch of the version's format, small enough, undamaged, and a producer's
+   (`check_produced`: the header and the CRC32C).
+3. The codec is one that the version knows; a transactional batch belongs to a transaction.
+4. What is inside the batch: `check_inside`.
+5. The log's own: timestamps by the header, the producer's epoch and sequence (`Log.prepare`).
+
+Nothing has been changed until all of it holds, neither in the log nor in the batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.record.batch import (
+    ATTRIBUTES,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    MAGIC_AT,
+    TRANSACTIONAL_BIT,
+    check_produced,
+)
+from ottla.record.codecs import Codec
+from ottla.record.errors import InvalidRecord, UnsupportedMagic
+from ottla.server.handlers.produce.request import FIRST_FORMAT_2
+from ottla.storage.errors import RecordTooLarge
+
+if TYPE_CHECKING:
+    from ottla.record.batch import HeaderFields
+    from ottla.replication.partition import Partition
+    from ottla.server.coordination.verification import Verdict
+    from ottla.server.disk.lanes import Transform
+    from ottla.server.disk.workers import Workers
+
+NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
+FIRST_ZSTD = 7
+# The client that Kafka lets write to internal topics: its own administration tools.
+ADMIN_CLIENT_ID = "__admin_client"
+
+_ACKS = (LEADER_ACKS, ALL_ACKS, NO_ACKS)
+_ZSTD = int(Codec.ZSTD)
+
+
+def check_open(target: Partition, broker_id: int, client_id: str) -> None:
+    """Whether a client may write to the partition here at all."""
+    if target.leader != broker_id:
+        raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if target.internal and client_id != ADMIN_CLIENT_ID:
+        raise ProtocolError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics are the broker's own"
+        )
+
+
+def check(
+    target: Partition, records: memoryview, version: int, acks: int, verdict: Verdict | None
+) -> HeaderFields | None:
+    """The header of the batch, which may be appended as far as can be said before its inside is
+    looked at; None for a message set of an old format. ProtocolError, InvalidBatch, AppendRefused.
+
+    `verdict`: what the coordinator said of the request's transaction; None if it names none.
+    """
+    if acks not in _ACKS:
+        raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if target.under_min_isr and acks == ALL_ACKS:
+        raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    size = len(records)
+    if version < FIRST_FORMAT_2:
+        if not size:
+            raise InvalidRecord("the request has no messages")
+        if size > MAGIC_AT and records[MAGIC_AT] > 1:
+            raise InvalidRecord(f"format {records[MAGIC_AT]} in Produce v{version}")
+        return None
+    if size < HEADER_SIZE:
+        raise InvalidRecord("the request has no batch")
+    if size > target.config.max_message_bytes:
+        # Also of batches that would be smaller once they are recompressed.
+        raise RecordTooLarge(size, target.config.max_message_bytes)
+    try:
+        fields = check_produced(records)
+    except UnsupportedMagic:
+        raise InvalidRecord(f"format {records[MAGIC_AT]} in Produce v{version}") from None
+    if fields[BATCH_LENGTH] + LENGTH_OVERHEAD != size:
+        raise InvalidRecord("more than one batch for a partition")
+    attributes = fields[ATTRIBUTES]
+    if attributes:
+        if attributes & CODEC_MASK == _ZSTD and version < FIRST_ZSTD:
+            raise ProtocolError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        if attributes & TRANSACTIONAL_BIT:
+            if verdict is None:
+                raise ProtocolError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            code = verdict.get((target.topic, target.index))
+            if code:
+                raise ProtocolError(code)
+    return fields
+
+
+def check_inside(
+    workers: Workers, target: Partition, fields: HeaderFields | None, now_ms: int
+) -> Transform | None:
+    """Look at the records of a batch whose header and checksum are right; nothing has been changed
+    yet. What takes long comes back as work to be done on the way through the partition's lane,
+    before the append: it may refuse the batch, or give another in its place.
+
+    Today that is asked of topics whose settings look at records (`looks_at_records`), of those that
+    want another codec, and of message sets of old formats (no `fields`).
+    """
+    if fields is None:
+        return workers.upgrade(target.config, now_ms)
+    return workers.transform(target.config, fields[ATTRIBUTES] & CODEC_MASK, now_ms)

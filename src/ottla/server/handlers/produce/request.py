@@ -1,0 +1,178 @@
+"""The layout of Produce requests: where the records of each partition stand.
+
+    v3+: transactional id | acks | timeout | topics [ name or id | partitions [ index | records ] ]
+
+Flexible versions (v9+) have compact lengths and tagged fields after each part. Nothing is copied but
+names, and there is no object for a record or a batch: only positions. Bytes after the request are
+ignored, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TypeAlias
+
+from ottla.protocol.message import MalformedMessage
+from ottla.protocol.wiretypes import LONGEST_STRING, skip_tags, unsigned_varint_at
+from ottla.server.network.connection import MalformedRequest
+
+FIRST_FORMAT_2 = 3
+FIRST_FLEXIBLE = 9
+FIRST_TOPIC_IDS = 13
+
+# A partition's index, and where its records begin and end. Null is empty: both are refused alike.
+Part: TypeAlias = tuple[int, int, int]
+# A topic's name as it stands on the wire (its id from v13 on), and its partitions.
+TopicParts: TypeAlias = tuple[bytes, list[Part]]
+# Transactional id, acks, timeout in milliseconds, topics.
+Parts: TypeAlias = tuple[str | None, int, int, list[TopicParts]]
+
+# acks, timeout, topics
+_read_old_start = struct.Struct(">hii").unpack_from
+_OLD_START = 10
+_read_short = struct.Struct(">h").unpack_from
+_read_int = struct.Struct(">i").unpack_from
+# index, size of the records
+_read_old_part = struct.Struct(">ii").unpack_from
+_OLD_PART = 8
+# length of the transactional id, acks, timeout, topics: as they stand if there is no transaction
+_read_flexible_start = struct.Struct(">BhiB").unpack_from
+_FLEXIBLE_START = 8
+# acks, timeout, topics
+_read_flexible_rest = struct.Struct(">hiB").unpack_from
+# index, the first two bytes of the size of the records
+_read_flexible_part = struct.Struct(">iBB").unpack_from
+
+
+def read(view: memoryview, at: int, stop: int, version: int) -> Parts:
+    """The parts of a request of any version; MalformedRequest if it is none."""
+    try:
+        if version >= FIRST_TOPIC_IDS:
+            return _read_flexible(view, at, stop, True)
+        if version >= FIRST_FLEXIBLE:
+            return _read_flexible(view, at, stop, False)
+        return _read_old(view, at, stop, version >= FIRST_FORMAT_2)
+    except (IndexError, struct.error):
+        raise _malformed("it is cut short") from None
+    except (MalformedMessage, UnicodeDecodeError) as error:
+        raise _malformed(str(error)) from None
+
+
+def _read_old(view: memoryview, at: int, stop: int, has_transactional_id: bool) -> Parts:
+    transactional_id = None
+    if has_transactional_id:
+        length = _read_short(view, at)[0]
+        at += 2
+        if length >= 0:
+            transactional_id = str(view[at : at + length], "utf-8")
+            at += length
+    acks, timeout_ms, topic_count = _read_old_start(view, at)
+    at += _OLD_START
+    if topic_count < 0:
+        raise _malformed(f"{topic_count} topics")
+    topics: list[TopicParts] = []
+    while topic_count:
+        topic_count -= 1
+        length = _read_short(view, at)[0]
+        start = at + 2
+        at = start + length
+        if length < 0 or at > stop:
+            raise _malformed(f"a topic's name of {length} bytes")
+        key = bytes(view[start:at])
+        count = _read_int(view, at)[0]
+        at += 4
+        if count < 0:
+            raise _malformed(f"{count} partitions")
+        parts: list[Part] = []
+        while count:
+            count -= 1
+            index, size = _read_old_part(view, at)
+            start = at = at + _OLD_PART
+            if size > 0:
+                at += size
+            elif size < -1:
+                raise _malformed(f"records of {size} bytes")
+            if at > stop:
+                raise _malformed("records are cut short")
+            parts.append((index, start, at))
+        topics.append((key, parts))
+    if at > stop:
+        raise _malformed("it is cut short")
+    return transactional_id, acks, timeout_ms, topics
+
+
+def _read_flexible(view: memoryview, at: int, stop: int, by_id: bool) -> Parts:
+    transactional_id = None
+    length, acks, timeout_ms, topic_count = _read_flexible_start(view, at)
+    if length:
+        length, at = _string_length(view, at)
+        transactional_id = str(view[at : at + length], "utf-8")
+        at += length
+        acks, timeout_ms, topic_count = _read_flexible_rest(view, at)
+        at += _FLEXIBLE_START - 1
+    else:
+        at += _FLEXIBLE_START
+    if topic_count > 127:
+        topic_count, at = unsigned_varint_at(view, at - 1)
+    if not topic_count:
+        raise _malformed("no array of topics")
+    topics: list[TopicParts] = []
+    # Loops that count down: a range for one topic of one partition would cost as much as the rest.
+    while topic_count > 1:
+        topic_count -= 1
+        if by_id:
+            length = 16
+        else:
+            length = view[at] - 1
+            at += 1
+            if not 0 <= length < 127:
+                length, at = _string_length(view, at - 1)
+        key = bytes(view[at : at + length])
+        at += length
+        count = view[at]
+        at += 1
+        if count > 127:
+            count, at = unsigned_varint_at(view, at - 1)
+        if not count or at > stop:
+            raise _malformed("no array of partitions")
+        parts: list[Part] = []
+        while count > 1:
+            count -= 1
+            index, low, high = _read_flexible_part(view, at)
+            if low >= 0x80 > high:
+                # A size of two bytes, as most are.
+                size, start = low - 0x80 + (high << 7), at + 6
+            else:
+                size, start = unsigned_varint_at(view, at + 4)
+            end = start + size - 1 if size else start
+            if end >= stop:
+                raise _malformed("records are cut short")
+            parts.append((index, start, end))
+            tags = view[end]
+            at = end + 1
+            if tags:
+                at = skip_tags(view, at, tags, stop)
+        tags = view[at]
+        at += 1
+        if tags:
+            at = skip_tags(view, at, tags, stop)
+        topics.append((key, parts))
+    tags = view[at]
+    at += 1
+    if tags:
+        at = skip_tags(view, at, tags, stop)
+    if at > stop:
+        raise _malformed("it is cut short")
+    return transactional_id, acks, timeout_ms, topics
+
+
+def _string_length(view: memoryview, at: int) -> tuple[int, int]:
+    """The compact length of a string that must not be null, and where it begins."""
+    length, at = unsigned_varint_at(view, at)
+    if not 0 < length <= LONGEST_STRING + 1:
+        raise _malformed(f"a string of {length - 1} bytes")
+    return length - 1, at
+
+
+def _malformed(what: str) -> MalformedRequest:
+    return MalformedRequest(f"ProduceRequest: {what}")

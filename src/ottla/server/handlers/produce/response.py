@@ -1,0 +1,110 @@
+"""The end of every Produce request: its response is sent here and nowhere else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.protocol.errors import ErrorCode
+from ottla.server.handlers.produce.answer import FIRST_CURRENT_LEADER, frame, refusal_piece
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ottla.replication.partition import Partition
+    from ottla.server.broker import Broker
+    from ottla.server.handlers.produce.answer import Node
+    from ottla.server.network.connection import Connection, Slot
+
+
+def send(
+    connection: Connection,
+    slot: Slot | None,
+    acks: int,
+    version: int,
+    correlation_id: int,
+    pieces: list[bytes],
+    failed: ErrorCode | None = None,
+    nodes: Sequence[Node] = (),
+) -> None:
+    """All partitions are decided: answer, if an answer is wanted."""
+    if not acks:
+        if failed is not None:
+            connection.hang_up(f"produce without acknowledgement failed: {failed.name}")
+        if slot is not None:
+            slot.fill([])
+    elif slot is not None:
+        slot.fill([frame(version, correlation_id, pieces, nodes)])
+    else:
+        connection.answer(frame(version, correlation_id, pieces, nodes))
+
+
+class Response:
+    """A response that something is said about beyond success: a refusal, or that it comes later."""
+
+    __slots__ = (
+        "_broker",
+        "_correlation_id",
+        "_failed",
+        "_leaders",
+        "acks",
+        "connection",
+        "pieces",
+        "slot",
+        "version",
+    )
+
+    def __init__(
+        self,
+        broker: Broker,
+        connection: Connection,
+        version: int,
+        correlation_id: int,
+        acks: int,
+        pieces: list[bytes],
+    ) -> None:
+        self.connection = connection
+        self.version = version
+        self.acks = acks
+        self.pieces = pieces
+        self.slot: Slot | None = None
+        self._broker = broker
+        self._correlation_id = correlation_id
+        self._failed: ErrorCode | None = None
+        # The brokers that lead what is no longer led here.
+        self._leaders: set[int] = set()
+
+    def refuse(
+        self,
+        place: int,
+        index: int,
+        code: ErrorCode,
+        message: str | None,
+        target: Partition | None,
+    ) -> None:
+        """The partition at this place of the response has failed."""
+        self._failed = code
+        leader = None
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and target is not None:
+            leader = (target.leader, target.leader_epoch)
+            self._leaders.add(target.leader)
+        self.pieces[place] = refusal_piece(self.version, index, code, message, leader=leader)
+
+    def send(self) -> None:
+        nodes: list[Node] = []
+        if self._leaders and self.version >= FIRST_CURRENT_LEADER:
+            listener = self.connection.listener.name
+            nodes = [
+                (node.id, host, port, node.rack)
+                for node, host, port in self._broker.nodes_for(listener)
+                if node.id in self._leaders
+            ]
+        send(
+            self.connection,
+            self.slot,
+            self.acks,
+            self.version,
+            self._correlation_id,
+            self.pieces,
+            self._failed,
+            nodes,
+        )

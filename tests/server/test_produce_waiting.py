@@ -1,0 +1,285 @@
+"""What a Produce request waits for before it is answered: the sync that `flush.messages` asks for, and
+the in-sync replicas with acks=all."""
+
+from __future__ import annotations
+
+import errno
+import select
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from server_kit.broker_thread import BrokerThread
+from server_kit.calls import Topic, batch_of, create_topic, end_offset, fill, produce_request
+from server_kit.wire import Wire
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+from ottla.replication.partition import Partition
+from ottla.server.broker import Broker
+from ottla.storage.files import Files
+
+PATIENCE = 30.0
+VERSIONS = [3, 9, 13]
+
+
+class GatedFiles(Files):
+    """Syncs stand still until the gate is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.syncs = 0
+        self.begun = threading.Semaphore(0)
+        self.broken = False
+
+    def fsync(self, fd: int) -> None:
+        self.syncs += 1
+        self.begun.release()
+        assert self.gate.wait(PATIENCE)
+        if self.broken:
+            raise OSError(errno.EIO, "broken")
+        super().fsync(fd)
+
+
+@pytest.fixture
+def files() -> Iterator[GatedFiles]:
+    gated = GatedFiles()
+    yield gated
+    gated.gate.set()
+
+
+def partition_of(broker: Broker, topic: Topic) -> Partition:
+    return broker.partitions.by_name[topic.name][0]
+
+
+def a_topic(inside: BrokerThread, wire: Wire, files: Files | None, **configs: str) -> Topic:
+    """With one record, flushed; the syncs of its log go through `files` from now on."""
+    topic = create_topic(wire, **configs)
+    fill(wire, topic, batch_of(b"before"))
+    flushed = threading.Event()
+
+    def go_on(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        log = partition.log
+
+        def look() -> None:
+            if log.flushing is None and log.recovery_point == log.log_end_offset:
+                if files is not None:
+                    log.files = files
+                flushed.set()
+            else:
+                broker.loop.call_later(0.005, look)
+
+        broker.periodic_work._flush(log)
+        look()
+
+    inside.run(go_on)
+    assert flushed.wait(PATIENCE)
+    return topic
+
+
+def send(wire: Wire, topic: Topic, value: bytes, version: int = 9, **settings: int) -> None:
+    timeout_ms = settings.pop("timeout_ms", 10_000)
+    request = produce_request(topic, (0, batch_of(value)), **settings)
+    request.timeout_ms = timeout_ms
+    wire.send(request, version)
+
+
+def answer(wire: Wire, version: int = 9) -> PartitionProduceResponse:
+    (only,) = wire.receive(ProduceResponse, version).responses[0].partition_responses
+    return only
+
+
+def is_answered(wire: Wire) -> bool:
+    return bool(select.select([wire.sock], [], [], 0)[0])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("acks", [1, -1])
+# A compacted topic looks at its records, so its appends go through a lane.
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_an_append_that_reaches_flush_messages_is_answered_after_the_sync(
+    inside: BrokerThread, wire: Wire, files: GatedFiles, version: int, acks: int, policy: str
+) -> None:
+    topic = a_topic(inside, wire, files, flush_messages="1", cleanup_policy=policy)
+    send(wire, topic, b"synced", version, acks=acks, timeout_ms=0)
+    assert files.begun.acquire(timeout=PATIENCE)
+    # An answer that came at once would be here before the sync began.
+    assert not is_answered(wire)
+    files.gate.set()
+    done = answer(wire, version)
+    assert (done.error_code, done.base_offset) == (0, 1)
+
+
+def test_the_broker_serves_others_during_the_sync(
+    inside: BrokerThread, connect: Callable[[], Wire], files: GatedFiles
+) -> None:
+    slow, quick = connect(), connect()
+    topic = a_topic(inside, slow, files, flush_messages="1")
+    send(slow, topic, b"synced")
+    assert files.begun.acquire(timeout=PATIENCE)
+    assert fill(quick, create_topic(quick), batch_of(b"other")) == [0]
+    assert not is_answered(slow)
+    files.gate.set()
+    assert answer(slow).error_code == 0
+
+
+def test_producers_share_a_sync(
+    inside: BrokerThread, connect: Callable[[], Wire], files: GatedFiles
+) -> None:
+    wires = [connect() for _ in range(6)]
+    topic = a_topic(inside, wires[0], files, flush_messages="1")
+    send(wires[0], topic, b"first")
+    assert files.begun.acquire(timeout=PATIENCE)
+    for wire in wires[1:]:
+        send(wire, topic, b"meanwhile")
+    await_append(inside, topic, 7)
+    assert files.syncs == 1
+    assert not any(map(is_answered, wires))
+    files.gate.set()
+    assert {answer(wire).error_code for wire in wires} == {0}
+    assert files.syncs == 2
+
+
+def test_appends_before_the_number_is_reached_do_not_wait(
+    inside: BrokerThread, wire: Wire, files: GatedFiles
+) -> None:
+    topic = a_topic(inside, wire, files, flush_messages="3")
+    assert fill(wire, topic, batch_of(b"one"), batch_of(b"two")) == [1, 2]
+    assert not files.syncs
+    send(wire, topic, b"three")
+    assert files.begun.acquire(timeout=PATIENCE)
+    assert not is_answered(wire)
+    files.gate.set()
+    assert answer(wire).base_offset == 3
+
+
+def test_without_acknowledgement_nobody_waits(
+    inside: BrokerThread, wire: Wire, files: GatedFiles
+) -> None:
+    topic = a_topic(inside, wire, files, flush_messages="1")
+    for _ in range(3):
+        send(wire, topic, b"quiet", acks=0)
+    assert end_offset(wire, topic) == 4
+
+
+@pytest.mark.complains
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_sync_that_fails_is_told(
+    inside: BrokerThread, wire: Wire, files: GatedFiles, acks: int
+) -> None:
+    topic = a_topic(inside, wire, files, flush_messages="1")
+    files.broken = True
+    send(wire, topic, b"lost", acks=acks)
+    assert files.begun.acquire(timeout=PATIENCE)
+    files.gate.set()
+    assert answer(wire).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+# Replicas ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def replicated(inside: BrokerThread, wire: Wire) -> Topic:
+    """A topic whose high watermark does not follow its end: another replica is in sync."""
+    topic = create_topic(wire)
+    fill(wire, topic, batch_of(b"before"))
+
+    def hold_back(broker: Broker) -> None:
+        partition_of(broker, topic)._alone = False
+
+    inside.run(hold_back)
+    return topic
+
+
+def advance(inside: BrokerThread, topic: Topic, offset: int) -> None:
+    """The other replica has everything up to there."""
+
+    def moved(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        partition._advance(partition.log, offset, 0)
+
+    inside.run(moved)
+
+
+def await_append(inside: BrokerThread, topic: Topic, end: int) -> None:
+    while inside.run(lambda broker: partition_of(broker, topic).log.log_end_offset) < end:
+        pass
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_all_acks_wait_for_the_high_watermark(
+    inside: BrokerThread, wire: Wire, replicated: Topic, version: int
+) -> None:
+    for value in (b"one", b"two"):
+        send(wire, replicated, value, version, acks=-1)
+    await_append(inside, replicated, 3)
+    assert not is_answered(wire)
+    advance(inside, replicated, 2)
+    assert answer(wire, version).base_offset == 1
+    assert not is_answered(wire)
+    advance(inside, replicated, 3)
+    assert answer(wire, version).base_offset == 2
+
+
+def test_the_leaders_acknowledgement_does_not_wait(wire: Wire, replicated: Topic) -> None:
+    send(wire, replicated, b"one", acks=1)
+    assert answer(wire).base_offset == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_replicas_that_are_too_slow(
+    inside: BrokerThread, wire: Wire, replicated: Topic, version: int
+) -> None:
+    """The partition that is committed succeeds, the other one has run out of time."""
+    other = create_topic(wire)
+    request = produce_request(replicated, (0, batch_of(b"late")), acks=-1)
+    request.topic_data += produce_request(other, (0, batch_of(b"in time"))).topic_data
+    request.timeout_ms = 20
+    wire.send(request, version)
+    response = wire.receive(ProduceResponse, version)
+    codes = [topic.partition_responses[0].error_code for topic in response.responses]
+    assert codes == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
+    # It is in the log all the same, and nobody is left waiting for it.
+    assert inside.run(lambda broker: partition_of(broker, replicated).log.log_end_offset) == 2
+    assert not inside.run(lambda broker: partition_of(broker, replicated)._awaiting_commit.waiting)
+
+
+@pytest.mark.parametrize("version", [9, 10, 13])
+def test_a_leader_that_loses_its_office_refuses(
+    inside: BrokerThread, wire: Wire, replicated: Topic, version: int
+) -> None:
+    send(wire, replicated, b"uncommitted", version, acks=-1)
+    await_append(inside, replicated, 2)
+
+    def move(broker: Broker) -> None:
+        partition = partition_of(broker, replicated)
+        state = broker.image.topics[replicated.name].partitions[0]
+        partition.update(replace(state, leader=7, leader_epoch=state.leader_epoch + 1))
+
+    inside.run(move)
+    refused = answer(wire, version)
+    assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if version >= 10:
+        assert refused.current_leader is not None
+        assert (refused.current_leader.leader_id, refused.current_leader.leader_epoch) == (7, 1)
+
+
+def test_a_deleted_topic_keeps_nobody_waiting(
+    inside: BrokerThread, connect: Callable[[], Wire], wire: Wire, replicated: Topic
+) -> None:
+    send(wire, replicated, b"uncommitted", acks=-1)
+    await_append(inside, replicated, 2)
+    deleted = connect().call(
+        DeleteTopicsRequest(topic_names=[replicated.name], timeout_ms=10_000),
+        DeleteTopicsResponse,
+        5,
+    )
+    assert deleted.responses[0].error_code == 0
+    assert answer(wire).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
