@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-# The kit is a package beside the tests; with pytest's importlib mode nothing else puts it on the path.
+# Kits are packages beside the tests; with pytest's importlib mode nothing else puts them on the path.
 sys.path.insert(0, str(Path(__file__).resolve().parent / "wire"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "record"))
 
 from wire_kit.fixtures import certificates, kafka
 

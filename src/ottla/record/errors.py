@@ -9,7 +9,6 @@ answer a client picks the protocol's error by the subclass:
     WrongTimestampType  an InvalidRecord whose sender took the broker's clock: INVALID_TIMESTAMP
     InvalidRecords      an InvalidRecord that names the records that are at fault: INVALID_RECORD
     InvalidTimestamps   InvalidRecords whose times are out of range: INVALID_TIMESTAMP
-    TimestampOutOfRange an InvalidRecord that is too old for its topic: INVALID_TIMESTAMP
     UnsupportedMagic    an InvalidRecord in a message format that the reader at hand does not know
     TooLarge            more bytes after decompression than the caller is ready to hold
 """
@@ -61,10 +60,6 @@ class InvalidRecords(InvalidRecord):
 
 class InvalidTimestamps(InvalidRecords):
     """The times of some records are not in the range that their topic allows."""
-
-
-class TimestampOutOfRange(InvalidRecord):
-    """A record's timestamp is not one that its topic takes."""
 
 
 class UnsupportedMagic(InvalidRecord):

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ottla.protocol.errors import ErrorCode
+from ottla.record.validation.findings import Rules
 from ottla.replication.waiters import OffsetWaiter, OffsetWaiters, Reached
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline
@@ -57,8 +58,9 @@ class Partition:
         "lane",
         "leader",
         "leader_epoch",
+        "open_to_clients",
+        "record_rules",
         "replicas",
-        "takes_any_batch",
         "topic",
         "topic_id",
         "under_min_isr",
@@ -84,9 +86,10 @@ class Partition:
         self.internal = False
         # Made in this life of the broker: there is no older log of it.
         self.is_new = False
-        # Led here, and whatever a producer may send is stored as it came: open to clients, batches
-        # kept as they were compressed, no record looked at. The server keeps it up to date.
-        self.takes_any_batch = False
+        # Led here, and clients may write to it. The server keeps this and the next up to date.
+        self.open_to_clients = False
+        # What is asked of each record of a producer; None: records are not looked at.
+        self.record_rules: Rules | None = Rules()
         # Fewer replicas in sync than `min.insync.replicas` asks for.
         self.under_min_isr = False
         self.config = LogConfig()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ErrorCode
 from ottla.replication.partition import Partition
-from ottla.server.disk.workers import looks_at_records
+from ottla.server.record_rules import needs_checks, record_rules
 from ottla.storage.errors import TopicIdMismatch
 
 if TYPE_CHECKING:
@@ -32,11 +32,15 @@ class Partitions:
         logs: Logs,
         moved: Callable[[Partition, int], None],
         config_of: Callable[[str], LogConfig],
+        *,
+        validates_records: bool = True,
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._moved = moved
         self._config_of = config_of
+        # Whether producers' records are looked at where the topic does not ask for it.
+        self._validates_records = validates_records
         self.by_name: dict[str, list[Partition]] = {}
         self.by_raw_name: dict[bytes, list[Partition]] = {}
         self.by_id: dict[bytes, list[Partition]] = {}
@@ -88,13 +92,13 @@ class Partitions:
     def settle(self, name: str) -> None:
         """Bring what depends on a topic's configuration up to date."""
         config = self._config_of(name)
+        trusted = not self._validates_records and not needs_checks(config)
+        rules = None if trusted else record_rules(config)
         for partition in self.by_name.get(name, ()):
             partition.configure(config)
-            partition.takes_any_batch = (
-                partition.leader == self._broker_id
-                and not partition.internal
-                and config.compression_type == "producer"
-                and not looks_at_records(config)
+            partition.record_rules = rules
+            partition.open_to_clients = (
+                partition.leader == self._broker_id and not partition.internal
             )
 
     def flushed(self, flushed: Log) -> None:

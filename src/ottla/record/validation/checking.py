@@ -11,7 +11,18 @@ At first records are walked over in plain Python, then by compiled code once the
 
 from __future__ import annotations
 
-from ottla.record.batch import CODEC_MASK, RECORDS_AT, HeaderFields
+from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_TIMESTAMP,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+    RECORDS_AT,
+    HeaderFields,
+    read_header_fields,
+    set_max_timestamp,
+)
 from ottla.record.codecs import DEFAULT_LIMIT, Codec, decompress
 from ottla.record.errors import (
     CorruptBatch,
@@ -24,7 +35,7 @@ from ottla.record.validation import plain_walk
 from ottla.record.validation.findings import FAULTS, Fault, Misfit, Rules, Walked
 from ottla.record.validation.readiness import readiness
 
-__all__ = ["INLINE_LIMIT", "Rules", "check_records", "is_quick"]
+__all__ = ["INLINE_LIMIT", "Rules", "check_and_correct", "check_records", "is_quick"]
 
 # What an event loop can do beside its other work, in some hundred microseconds: so many bytes by
 # compiled code, so many records without it, a compressed batch of so many bytes that unfolds to so many.
@@ -41,15 +52,17 @@ _MESSAGES = {
 
 def is_quick(fields: HeaderFields) -> bool:
     """Whether the batch with this header may be checked on the event loop, with INLINE_LIMIT."""
-    if readiness.compiled is None and fields[12] > _QUICK_RECORDS:
+    if readiness.compiled is None and fields[RECORD_COUNT] > _QUICK_RECORDS:
         return False
-    return fields[1] <= (_QUICK_COMPRESSED_BYTES if fields[5] & CODEC_MASK else _QUICK_BYTES)
+    is_compressed = fields[ATTRIBUTES] & CODEC_MASK
+    return fields[BATCH_LENGTH] <= (_QUICK_COMPRESSED_BYTES if is_compressed else _QUICK_BYTES)
 
 
 def check_records(
     batch: memoryview,
     fields: HeaderFields,
     rules: Rules,
+    now_ms: int,
     limit: int = DEFAULT_LIMIT,
     *,
     in_thread: bool = False,
@@ -59,27 +72,50 @@ def check_records(
 
     InvalidRecord, InvalidRecords (which names those at fault), TooLarge beyond `limit` bytes.
     """
-    codec = fields[5] & CODEC_MASK
+    codec = fields[ATTRIBUTES] & CODEC_MASK
     data: bytes | memoryview = batch
     at = RECORDS_AT
     if codec:
         data = _decompressed(codec, batch[RECORDS_AT:], limit)
         at = 0
-    count = fields[12]
+    count, base_timestamp = fields[RECORD_COUNT], fields[BASE_TIMESTAMP]
     compiled = readiness.compiled
     if compiled is None:
-        walked = plain_walk.walk(data, at, count, fields[7], rules)
+        walked = plain_walk.walk(data, at, count, base_timestamp, rules, now_ms)
         readiness.walked(count)
         if not walked.fault and not walked.misfit_count:
             return walked.max_timestamp
     else:
         if in_thread:
             compiled = compiled.for_another_thread()
-        largest = compiled.largest_time(data, at, count, fields[7], rules, releases_lock=in_thread)
+        largest = compiled.largest_time(
+            data, at, count, base_timestamp, rules, now_ms, releases_lock=in_thread
+        )
         if largest is not None:
             return largest
-        walked = compiled.walk(data, at, count, fields[7], rules, releases_lock=in_thread)
+        walked = compiled.walk(
+            data, at, count, base_timestamp, rules, now_ms, releases_lock=in_thread
+        )
     raise _refusal(walked)
+
+
+def check_and_correct(
+    batch: memoryview,
+    fields: HeaderFields,
+    rules: Rules,
+    now_ms: int,
+    limit: int = DEFAULT_LIMIT,
+    *,
+    in_thread: bool = False,
+) -> HeaderFields:
+    """As `check_records`; the header, in which the largest time is that of the records from now on,
+    whatever the producer has written there."""
+    largest = check_records(batch, fields, rules, now_ms, limit, in_thread=in_thread)
+    # With the broker's times the log writes its own into the header.
+    if largest == fields[MAX_TIMESTAMP] or not rules.checks_times:
+        return fields
+    set_max_timestamp(batch, 0, largest)
+    return read_header_fields(batch)
 
 
 def _decompressed(codec: int, packed: memoryview, limit: int) -> bytes:

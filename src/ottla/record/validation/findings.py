@@ -15,7 +15,6 @@ class Rules(NamedTuple):
 
     keys_required: bool = False  # the topic is compacted
     checks_times: bool = False  # the producer's times are kept, so they have to be in range
-    now_ms: int = 0
     before_max_ms: int = 2**63 - 1
     after_max_ms: int = 2**63 - 1
 
@@ -83,9 +82,9 @@ START = 0
 END = 1
 COUNT = 2
 BASE_TIMESTAMP = 3
-KEYS_REQUIRED = 4
-CHECKS_TIMES = 5
-NOW = 6
+NOW = 4
+KEYS_REQUIRED = 5
+CHECKS_TIMES = 6
 BEFORE_MAX = 7
 AFTER_MAX = 8
 MISFIT_ROOM = 9

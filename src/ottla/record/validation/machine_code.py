@@ -61,13 +61,22 @@ class CompiledWalk:
         count: int,
         base_timestamp: int,
         rules: Rules,
+        now_ms: int,
         *,
         releases_lock: bool = False,
     ) -> int | None:
         """The largest time of the records, or None if there is anything wrong with them, which `walk`
         says. (As nearly every batch is right, this half is made for speed.)"""
         _TOLD.pack_into(
-            self._numbers, 0, at, len(data), count, base_timestamp, *rules, self._misfit_room
+            self._numbers,
+            0,
+            at,
+            len(data),
+            count,
+            base_timestamp,
+            now_ms,
+            *rules,
+            self._misfit_room,
         )
         call = self._releasing if releases_lock else self._keeping
         start = data if type(data) is bytes else _reference(_byte_of(data))
@@ -84,16 +93,18 @@ class CompiledWalk:
         count: int,
         base_timestamp: int,
         rules: Rules,
+        now_ms: int,
         *,
         releases_lock: bool = False,
     ) -> Walked:
         """As `plain_walk.walk`. `releases_lock` lets other threads run meanwhile."""
-        self.largest_time(data, at, count, base_timestamp, rules, releases_lock=releases_lock)
+        where = (data, at, count, base_timestamp, rules, now_ms)
+        self.largest_time(*where, releases_lock=releases_lock)
         fault, record, max_timestamp, misfit_count = _FOUND.unpack_from(self._numbers, _FOUND_AT)
         room = self._misfit_room
         if misfit_count > room < MOST_MISFITS:
             again = CompiledWalk(self.address, min(misfit_count, MOST_MISFITS))
-            return again.walk(data, at, count, base_timestamp, rules, releases_lock=releases_lock)
+            return again.walk(*where, releases_lock=releases_lock)
         found = struct.unpack_from(f"={min(misfit_count, room)}q", self._misfits)
         misfits = [(each >> MISFIT_BITS, each & _MISFIT_MASK) for each in found]
         return Walked(fault, record, max_timestamp, misfits, misfit_count)

@@ -31,10 +31,10 @@ def walk(
     count: int,
     base_timestamp: int,
     rules: Rules,
-    misfit_room: int = MOST_MISFITS,
+    now_ms: int,
 ) -> Walked:
     """Walk over `count` records from `at` to the end of `data`."""
-    keys_required, checks_times, now_ms, before_max_ms, after_max_ms = rules
+    keys_required, checks_times, before_max_ms, after_max_ms = rules
     end = len(data)
     max_timestamp = NO_TIMESTAMP
     misfits: list[tuple[int, int]] = []
@@ -117,7 +117,7 @@ def walk(
                 max_timestamp = timestamp
             if keyless:
                 misfit_count += 1
-                if misfit_count <= misfit_room:
+                if misfit_count <= MOST_MISFITS:
                     misfits.append((index, Misfit.NO_KEY))
             elif checks_times and timestamp != NO_TIMESTAMP:
                 age = now_ms - timestamp
@@ -125,7 +125,7 @@ def walk(
                     age = _wrapped(age)
                 if age > before_max_ms or -age > after_max_ms:
                     misfit_count += 1
-                    if misfit_count <= misfit_room:
+                    if misfit_count <= MOST_MISFITS:
                         misfits.append((index, Misfit.TIME_OUT_OF_RANGE))
         if at != end:
             raise _Faulty(Fault.BYTES_AFTER_RECORDS)

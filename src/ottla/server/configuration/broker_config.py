@@ -185,6 +185,7 @@ class BrokerConfig:
     replica_socket_timeout_ms: int
     # Ottla's own
     worker_processes: int
+    produce_record_validation_enable: bool
     metrics_listener: tuple[str, int] | None
 
     def __init__(self, layers: BrokerLayers = NOTHING_SET, *, warnings: Iterable[str] = ()) -> None:

@@ -5,10 +5,10 @@
 2. The records are one batch of the version's format, small enough, undamaged, and a producer's
    (`check_produced`: the header and the CRC32C).
 3. The codec is one that the version knows; a transactional batch belongs to a transaction.
-4. What is inside the batch: `check_inside`.
-5. The log's own: timestamps by the header, the producer's epoch and sequence (`Log.prepare`).
+4. What is inside the batch: every record (`inside`).
+5. The log's own: the producer's epoch and sequence (`Log.prepare`).
 
-Nothing has been changed until all of it holds, neither in the log nor in the batch.
+Nothing has been changed in the log until all of it holds.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ottla.record.batch import HeaderFields
     from ottla.replication.partition import Partition
     from ottla.server.coordination.verification import Verdict
-    from ottla.server.disk.lanes import Transform
-    from ottla.server.disk.workers import Workers
 
 NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
 FIRST_ZSTD = 7
@@ -98,18 +96,3 @@ def check(
             if code:
                 raise ProtocolError(code)
     return fields
-
-
-def check_inside(
-    workers: Workers, target: Partition, fields: HeaderFields | None, now_ms: int
-) -> Transform | None:
-    """Look at the records of a batch whose header and checksum are right; nothing has been changed
-    yet. What takes long comes back as work to be done on the way through the partition's lane,
-    before the append: it may refuse the batch, or give another in its place.
-
-    Today that is asked of topics whose settings look at records (`looks_at_records`), of those that
-    want another codec, and of message sets of old formats (no `fields`).
-    """
-    if fields is None:
-        return workers.upgrade(target.config, now_ms)
-    return workers.transform(target.config, fields[ATTRIBUTES] & CODEC_MASK, now_ms)
