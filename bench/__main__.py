@@ -41,7 +41,7 @@ BUSY = 0.7  # a load average above which somebody else is at work
 
 # In this order rows that share brokers stand side by side.
 ON_TMPFS = (
-    *produce.ROWS[:-1],
+    *produce.ROWS_ON_TMPFS,
     *fetch.ROWS,
     *latency.ROWS,
     *client_produce.ROWS,
@@ -49,7 +49,7 @@ ON_TMPFS = (
     *spark_read.ROWS,
     *spark_stream.ROWS,
 )
-ON_DISK = (*produce.ROWS[-1:], *backlog.ROWS, *isolation.ROWS, *compaction.ROWS)
+ON_DISK = (*produce.ROWS_ON_DISK, *backlog.ROWS, *isolation.ROWS, *compaction.ROWS)
 ROWS: tuple[Row, ...] = (
     *ON_TMPFS,
     *ON_DISK,

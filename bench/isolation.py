@@ -6,6 +6,8 @@ process of its own, one of these goes on:
 - cold: a consumer reads a log that the page cache does not hold, as fast as the disk gives it
 - stalled: consumers ask for much and read nothing of it
 - half a frame: connections that send half of a large request, then a byte now and then
+- large requests: requests of 90 MB, more than any topic takes, one after the other
+- garbage: connections that send something that is no request, as fast as they are closed
 - recompression: batches of 0.9 MB into a topic that wants them as gzip
 
 The factor is the latency during the disturbance divided by the same round's latency without any.
@@ -183,6 +185,47 @@ class HalfFrames(Disturbance):
             connection.close()
 
 
+class LargeRequests(Disturbance):
+    """Sends requests of 90 MB, which are received whole and then refused."""
+
+    name = "large requests"
+    unit = "MB/s received"
+    size = 90 << 20
+
+    def __init__(self, broker: ManagedBroker, topic: str) -> None:
+        super().__init__(broker)
+        self._topic = topic
+
+    def disturb(self, stop: Event, begun: Event, done: Synchronized[float]) -> None:
+        request = wire.produce_request(7, 1, self._topic, 0, bytes(self.size))
+        with Client(self.broker.address) as client:
+            while not stop.is_set():
+                client.send(request)
+                begun.set()
+                client.receive()
+                done.value += len(request) / 1e6
+
+
+class Garbage(Disturbance):
+    """Connects, sends a length that no request has, and waits to be closed."""
+
+    name = "garbage"
+    unit = "connections/s"
+
+    def disturb(self, stop: Event, begun: Event, done: Synchronized[float]) -> None:
+        while not stop.is_set():
+            connection = open_socket(self.broker.address)
+            try:
+                connection.sendall(b"\xff\xff\xff\xff")
+                connection.recv(1)
+            except ConnectionResetError:
+                pass  # closed, which is what was waited for
+            finally:
+                connection.close()
+            done.value += 1
+            begun.set()
+
+
 class Recompression(Disturbance):
     """Feeds uncompressed batches of 0.9 MB to a topic that stores gzip, two connections at a time."""
 
@@ -261,6 +304,8 @@ def _one_broker(
         ColdConsumer(broker, cold),
         StalledConsumers(broker, hot),
         HalfFrames(broker, victim),
+        LargeRequests(broker, victim),
+        Garbage(broker),
         Recompression(broker, gzipped),
     ]
     series = {each.name: _Series() for each in disturbances}

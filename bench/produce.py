@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from bench.harness import process
@@ -20,6 +21,9 @@ from bench.harness.produce_load import (
 )
 from bench.harness.results import Measurement, Target
 from ottla.record.codecs import Codec
+
+# Producers as they are configured by default today, with a sync that all of them share.
+ONE_PARTITION = PRODUCTION._replace(name="one partition", partitions=1)
 
 # Most that one round may write; a round ends earlier rather than fill the memory.
 MOST_IN_A_ROUND = 2 << 30
@@ -38,6 +42,7 @@ class Case(NamedTuple):
     target: Target | None
     settings: tuple[Setting, ...] = SETTINGS
     together: int = 1  # partitions in one request
+    configs: Mapping[str, str] = {}  # of the topic
 
 
 CASES = (
@@ -117,6 +122,18 @@ CASES = (
         20,
     ),
     Case(
+        "produce-synced",
+        "1 × 100 B, 8 connections × 5 in flight, each synced before its answer (flush.messages=1)",
+        Shape(1, 100),
+        8,
+        5,
+        "disk",
+        True,
+        None,
+        (ONE_PARTITION,),
+        configs={"flush.messages": "1"},
+    ),
+    Case(
         "produce-64x1kB-disk",
         "64 × 1 kB, 4 connections × 5 in flight, disk",
         Shape(64, 1000),
@@ -133,7 +150,10 @@ def _one_setting(bench: Bench, case: Case, setting: Setting) -> Measurement:
     on_disk = case.place == "disk"
     seconds = bench.seconds(full=3.0, quick=0.8) if on_disk else bench.seconds(2.0, 0.4)
     brokers = bench.pair(case.place)
-    topics = {broker.name: RollingTopic(bench, broker, setting.partitions) for broker in brokers}
+    topics = {
+        broker.name: RollingTopic(bench, broker, setting.partitions, case.configs)
+        for broker in brokers
+    }
     fastest = dict.fromkeys(topics, 0.0)  # bytes/s, to know when a topic is going to overflow
 
     def measure(broker: Broker) -> Load:
@@ -198,4 +218,13 @@ def _run(case: Case, bench: Bench) -> list[Measurement]:
     return [_one_setting(bench, case, setting) for setting in case.settings]
 
 
-ROWS = tuple(Row(case.name, case.claim, functools.partial(_run, case)) for case in CASES)
+def _rows(place: Place) -> tuple[Row, ...]:
+    return tuple(
+        Row(case.name, case.claim, functools.partial(_run, case))
+        for case in CASES
+        if case.place == place
+    )
+
+
+ROWS_ON_TMPFS = _rows("tmpfs")
+ROWS_ON_DISK = _rows("disk")

@@ -15,15 +15,24 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
-# Kits are packages beside the tests; with pytest's importlib mode nothing else puts them on the path.
-sys.path.insert(0, str(Path(__file__).resolve().parent / "wire"))
-sys.path.insert(0, str(Path(__file__).resolve().parent / "record"))
+# Kits that tests of several folders use. They are packages beside the tests of their own; with pytest's
+# importlib mode nothing else puts them on the path.
+for kit in ("wire", "storage", "cluster_model", "record"):
+    sys.path.insert(0, str(Path(__file__).resolve().parent / kit))
 
-from wire_kit.fixtures import certificates, kafka
+# What they assert is told in full, as in a test.
+pytest.register_assert_rewrite("storage_kit", "store_kit")
+
+from wire_kit.fixtures import certificates, kafka  # noqa: E402 - found only now
 
 __all__ = ["certificates", "kafka"]
+
+# How long one example takes says something of the machine, not of the code.
+hypothesis.settings.register_profile("ottla", deadline=None)
+hypothesis.settings.load_profile("ottla")
 
 HERE = Path(__file__).resolve().parent
 

@@ -225,10 +225,17 @@ class Bench:
 class RollingTopic:
     """A topic to produce into, replaced by a new one whenever it has grown large."""
 
-    def __init__(self, bench: Bench, broker: Broker, partitions: int) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        broker: Broker,
+        partitions: int,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
         self._bench = bench
         self._broker = broker
         self._partitions = partitions
+        self._configs = configs
         self._name: str | None = None
         self._written = 0
 
@@ -236,7 +243,7 @@ class RollingTopic:
         if self._name is not None and self._written + expected_bytes > MOST_IN_A_TOPIC:
             self.drop()
         if self._name is None:
-            self._name = self._bench.new_topic(self._broker, self._partitions)
+            self._name = self._bench.new_topic(self._broker, self._partitions, self._configs)
             self._written = 0
         return self._name
 

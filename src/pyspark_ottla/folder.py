@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -27,6 +26,9 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 
 from ottla.client.positions import TopicPartition
+from ottla.logfiles.checkpoint import InvalidCheckpoint
+from ottla.logfiles.folders import log_starts, segments_in
+from ottla.logfiles.names import parse_folder_name
 from ottla.record.batch import (
     CONTROL_BIT,
     HEADER,
@@ -47,9 +49,6 @@ from pyspark_ottla.rows import MAX_BYTES, MAX_ROWS, SparkRows
 
 logger = logging.getLogger(__name__)
 
-_LOG_FOLDER: Final = re.compile(r"(.+)-(\d{1,10})")
-_SEGMENT: Final = re.compile(r"(\d{20})\.log")
-_LOG_STARTS: Final = "log-start-offset-checkpoint"
 _MARK_EVERY: Final = 4 * 1024 * 1024  # bytes
 _SMALLEST_LENGTH: Final = HEADER_SIZE - LENGTH_OVERHEAD
 _SMALLEST_OLDER: Final = 14  # bytes behind the size of a message with neither key nor value
@@ -161,13 +160,13 @@ def _selected(options: SourceOptions) -> dict[TopicPartition, Path]:
     root = _local(options.path or "")
     if not root.is_dir():
         raise OptionError(f"path: {root} is no folder")
-    candidates = [root] if _segments(root) else sorted(root.iterdir())
+    candidates = [root] if segments_in(root) else sorted(root.iterdir())
     found = {}
     for folder in candidates:
-        name = _LOG_FOLDER.fullmatch(folder.name)
-        if name is None or not _segments(folder):
+        name = parse_folder_name(folder.name)
+        if name is None or not segments_in(folder):
             continue
-        partition = TopicPartition(name[1], int(name[2]))
+        partition = TopicPartition(*name)
         if options.selects(*partition) or (folder == root and options.selection is None):
             found[partition] = folder
     wanted: set[object] = set(options.assigned or options.subscribed)
@@ -189,39 +188,21 @@ def _local(path: str) -> Path:
     return Path(path).resolve()
 
 
-def _segments(folder: Path) -> list[tuple[int, Path]]:
-    """The segments by their base offsets; files under way (.cleaned, .swap, .deleted) are none."""
-    if not folder.is_dir():
-        return []
-    named = ((_SEGMENT.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted((int(name[1]), path) for name, path in named if name is not None)
-
-
 def _survey(partition: TopicPartition, folder: Path) -> _Log:
-    segments = _segments(folder)
-    first = max(segments[0][0], _log_start(partition, folder.parent / _LOG_STARTS))
-    log = _Log(first, segments[0][0])
+    segments = segments_in(folder)
+    try:
+        start = log_starts(folder.parent).get((partition.topic, partition.partition), 0)
+    except InvalidCheckpoint as error:
+        raise DamagedLog(error.reason) from None
+    log = _Log(max(segments[0].base_offset, start), segments[0].base_offset)
     for base_offset, path in segments:
         if base_offset < log.end:
             raise DamagedLog(f"{path}: offset {base_offset} is in the segment before it, too")
         log.end = base_offset
         with _Segment(path) as segment:
-            _walk(log, segment, torn_allowed=path == segments[-1][1])
+            _walk(log, segment, torn_allowed=path == segments[-1].log)
     log.first = min(log.first, log.end)
     return log
-
-
-def _log_start(partition: TopicPartition, path: Path) -> int:
-    """What the checkpoint of a data folder says; 0 if nothing."""
-    try:
-        lines = path.read_text().splitlines()[2:]
-        entries = (line.split() for line in lines)
-        offsets = {TopicPartition(topic, int(index)): int(at) for topic, index, at in entries}
-    except FileNotFoundError:
-        return 0
-    except ValueError:
-        raise DamagedLog(f"{path}: it is no checkpoint of offsets") from None
-    return offsets.get(partition, 0)
 
 
 class _Segment:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -32,11 +32,35 @@ def test_words(text: str, position: Position) -> None:
     assert parse_position(text, "--from") == position
 
 
-def test_a_time_without_a_zone_is_local() -> None:
-    expected = round(datetime(2026, 11, 15, 8, 30).timestamp() * 1000)
-    assert parse_position("2026-11-15T08:30", "--from") == Position(Kind.TIME, expected)
-    midnight = round(datetime(2026, 11, 15).timestamp() * 1000)
+@pytest.fixture
+def in_india(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_india")
+def test_a_time_without_a_zone_is_utc_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_position("2026-11-15T09:00", "--from") == Position(Kind.TIME, 1794733200000)
+    assert capsys.readouterr().err == (
+        "2026-11-15T09:00 is taken as UTC; for local time say 2026-11-15T09:00+05:30\n"
+    )
+    midnight = 1794733200000 - 9 * 3_600_000
     assert parse_position("2026-11-15", "--from") == Position(Kind.TIME, midnight)
+    assert "say 2026-11-15T00:00+05:30" in capsys.readouterr().err
+    parse_position("2026-11-15T09:00Z", "--from")
+    assert capsys.readouterr().err == ""
+
+
+def test_where_local_time_is_utc_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    assert parse_position("2026-11-15T09:00", "--from") == Position(Kind.TIME, 1794733200000)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

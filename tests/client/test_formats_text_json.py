@@ -152,20 +152,90 @@ def test_two_faults_that_cancel_out_in_the_count_are_both_found() -> None:
     assert decoded.rejected_mask.to_pylist() == [True, True, False]
 
 
-def test_types_are_inferred_and_earlier_rows_decide() -> None:
+def test_types_are_inferred_from_all_rows() -> None:
     column = pa.array(
-        [b'{"a":1}', b'{"b":"2020-01-01"}', b'{"a":"x"}', b'{"a":2.5,"c":{"d":[1]}}', b"{", None]
+        [
+            b'{"a":1}',
+            b'{"b":"2020-01-01"}',
+            b'{"a":"x","e":1}',
+            b'{"a":2.5,"c":{"d":[1]}}',
+            b"{",
+            None,
+            b'{"c":{"d":[0.5]},"e":2.5}',
+        ]
     )
     decoded = JsonFormat().decode(column)
     assert decoded.array.type == pa.struct(
         [
-            ("a", pa.float64()),
+            ("a", pa.string()),
             ("b", pa.string()),
-            ("c", pa.struct([("d", pa.list_(pa.int64()))])),
+            ("e", pa.float64()),
+            ("c", pa.struct([("d", pa.list_(pa.float64()))])),
         ]
     )
-    assert decoded.rejected_mask.to_pylist() == [False, False, True, False, True, False]
-    assert decoded.array[3].as_py() == {"a": 2.5, "b": None, "c": {"d": [1]}}
+    assert decoded.rejected_mask.to_pylist() == [False, False, False, False, True, False, False]
+    nothing = {"a": None, "b": None, "c": None, "e": None}
+    assert decoded.array.to_pylist() == [
+        {**nothing, "a": "1"},
+        {**nothing, "b": "2020-01-01"},
+        {**nothing, "a": "x", "e": 1.0},
+        {**nothing, "a": "2.5", "c": {"d": [1.0]}},
+        None,
+        None,
+        {**nothing, "c": {"d": [0.5]}, "e": 2.5},
+    ]
+
+
+def test_what_stands_beside_other_kinds_is_its_text() -> None:
+    values = [{"a": {"b": 1}}, {"a": [1, "é"]}, {"a": True}, {"a": None}, {"a": "text"}, {"a": 1.0}]
+    values += [{"n": [{"x": 1}, {"x": "y", "z": 99999999999999999999}]}]
+    decoded = JsonFormat().decode(pa.array([json.dumps(value).encode() for value in values]))
+    assert decoded.rejected_count == 0
+    assert [row["a"] for row in decoded.array.to_pylist()] == [
+        '{"b": 1}',
+        '[1, "é"]',
+        "true",
+        None,
+        "text",
+        "1.0",
+        None,
+    ]
+    assert decoded.array[6]["n"].as_py() == [{"x": "1", "z": None}, {"x": "y", "z": 1e20}]
+
+
+plain_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), plain_json, max_size=3), max_size=6))
+def test_no_json_object_is_refused_and_no_field_is_lost(given_rows: list[dict[str, Any]]) -> None:
+    column = pa.array([json.dumps(row).encode() for row in given_rows], pa.binary())
+    decoded = JsonFormat().decode(column)
+    assert decoded.rejected.to_pylist() == [None] * len(given_rows)
+    # The fast way and the slow one agree.
+    by_row = JsonFormat()._decode_by_row(column)
+    assert {field.name: field.type for field in by_row.array.type} == {
+        field.name: field.type for field in decoded.array.type
+    }
+    for row, found in zip(given_rows, decoded.array.to_pylist(), strict=True):
+        for name, value in row.items():
+            assert (found[name] is None) == (value is None)
+
+
+def test_floats_stay_floats() -> None:
+    table = pa.table({"price": [1.0, -0.0, 2.5, 1e20, None, 3e-9]})
+    values = JsonFormat().encode(table)
+    assert values[0].as_py() == b'{"price":1.0}'
+    assert [json.loads(each)["price"] for each in values.to_pylist()] == table["price"].to_pylist()
+    for at in range(len(values)):
+        if at != 4:
+            assert (
+                JsonFormat().decode(values[at : at + 1]).array.type.field("price").type == "double"
+            )
 
 
 @pytest.mark.parametrize("schema", [None, ROW])

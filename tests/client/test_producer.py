@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from producer_kit.reading import Read, read_all
 
-from ottla import Admin, AsyncProducer, Producer
+from ottla import Admin, AsyncProducer, Consumer, Producer
 from ottla.client.errors import (
     BufferFull,
     ClientClosed,
@@ -165,11 +165,11 @@ def test_rows_go_where_their_columns_say(
             "value": ["a", "b", "c", "d"],
             "partition": pa.array([2, None, 0, 0], pa.int16()),
             "key": [None, b"k", b"k", None],
-            "topic": pa.array([topic, topic, other, None]).dictionary_encode(),
+            "topic": pa.array([topic, topic, other, topic]).dictionary_encode(),
             "timestamp": pa.array([now, now + 1, None, now], pa.timestamp("ms", "UTC")),
         }
     )
-    written = producer.write(topic, table).result(30)
+    written = producer.write(None, table).result(30)
     assert written.records == 4
     assert set(written.offsets) == {
         (topic, 2),
@@ -184,6 +184,43 @@ def test_rows_go_where_their_columns_say(
     (lone,) = read_all(bootstrap, other)
     assert lone.value == b"c"
     assert abs(lone.timestamp - now) < 60_000
+
+
+def test_the_topic_that_is_named_wins_over_the_column(
+    producer: Producer, bootstrap: str, admin: Admin, topic: str
+) -> None:
+    copy = f"{topic}-copy"
+    admin.create_topic(topic, partitions=1)
+    admin.create_topic(copy, partitions=1)
+    producer.write(topic, pa.table({"key": ["a", "b"], "value": ["1", "2"]})).result(30)
+    with Consumer(bootstrap) as consumer:
+        # All the columns that a consumer gives: topic, offset and timestamp_type among them.
+        written = producer.write(copy, consumer.read(topic)).result(30)
+    assert written.offsets == {(copy, 0): (0, 2)}
+    assert len(read_all(bootstrap, topic)) == 2
+    found = read_all(bootstrap, copy)
+    assert [(each.key, each.value) for each in found] == [(b"a", b"1"), (b"b", b"2")]
+    with pytest.raises(ValueError, match="null in some row, and no topic was named"):
+        producer.write(None, pa.table({"value": ["x", "y"], "topic": [topic, None]}))
+
+
+def test_columns_that_would_be_lost_are_refused(
+    producer: Producer, bootstrap: str, made_topic: str
+) -> None:
+    reserved = "key, value, headers, timestamp, partition, topic"
+    table = pa.table({"price": [1], "value": [2], "item": ["pen"]})
+    with pytest.raises(ValueError, match="the columns 'price', 'item' would be lost") as raised:
+        producer.write(made_topic, table, format="json")
+    assert reserved in str(raised.value)
+    for name in ("topic", "offset", "timestamp_type"):
+        with pytest.raises(ValueError, match=f"the column '{name}' would be lost") as raised:
+            producer.write(made_topic, pa.table({name: ["x"], "price": [2]}), format="json")
+        assert reserved in str(raised.value)
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["price", "price"])
+    with pytest.raises(ValueError, match="several columns called 'price'"):
+        producer.write(made_topic, twice, format="json")
+    producer.flush()
+    assert read_all(bootstrap, made_topic) == []
 
 
 FRAMES = {

@@ -10,7 +10,8 @@ import polars
 import pyarrow as pa
 import pytest
 
-from ottla import Admin, Consumer, Producer
+from ottla import Admin, AsyncConsumer, Consumer, Producer
+from ottla.client.errors import AlreadyRead, ClientClosed
 
 ROWS = 3000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -123,3 +124,48 @@ def test_what_was_read_can_be_written(
         producer.write(copy, consumer.scan(written, columns=columns))
     names = ["offset", *columns]
     assert consumer.read(copy).select(names) == consumer.read(written).select(names)
+
+
+def test_a_scan_that_was_read_is_not_an_empty_one(consumer: Consumer, written: str) -> None:
+    scan = consumer.scan(written)
+    whole = pa.table(scan)
+    assert whole.num_rows > 0
+    for again in (
+        lambda: pa.table(scan),
+        lambda: polars.DataFrame(scan),
+        lambda: list(scan),
+        scan.reader,
+    ):
+        with pytest.raises(AlreadyRead, match="read to its end already; begin another"):
+            again()
+    scan.close()
+    with pytest.raises(AlreadyRead):
+        list(scan)
+
+
+def test_a_scan_can_be_left_and_taken_up_again(consumer: Consumer, written: str) -> None:
+    whole = consumer.read(written)
+    scan = consumer.scan(written)
+    first = next(iter(scan))
+    rest = pa.table(scan)
+    assert first.num_rows + rest.num_rows == whole.num_rows
+    closed = consumer.scan(written)
+    closed.close()
+    with pytest.raises(ClientClosed, match="the scan was closed"):
+        pa.table(closed)
+
+
+def test_an_empty_topic_is_read_once_as_empty(admin: Admin, consumer: Consumer, topic: str) -> None:
+    admin.create_topic(topic)
+    scan = consumer.scan(topic)
+    assert pa.table(scan).num_rows == 0
+    with pytest.raises(AlreadyRead):
+        pa.table(scan)
+
+
+async def test_the_same_in_asyncio(bootstrap: str, written: str) -> None:
+    async with AsyncConsumer(bootstrap) as consumer:
+        scan = await consumer.scan(written)
+        assert [rows async for rows in scan]
+        with pytest.raises(AlreadyRead):
+            [rows async for rows in scan]

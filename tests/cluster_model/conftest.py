@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import pytest
+from store_kit.faulty import Faults, FaultyStore
 
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.faulty import Faults, FaultyStore
 from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, Resource, ResourceType
 from ottla.cluster.store import Store
 from ottla.protocol.errors import ErrorCode, ProtocolError

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from store_kit.faulty import Faults, FaultyStore
 
 from ottla.cluster import layout
 from ottla.cluster.controller import Controller, InconsistentClusterId, UnsupportedFeature
@@ -17,7 +18,6 @@ from ottla.cluster.decisions.configs import AlteredResource, ConfigChange, full_
 from ottla.cluster.decisions.features import FeatureRange, FeatureUpdate
 from ottla.cluster.decisions.topics import DeadTopic, MorePartitions, NewTopic, TopicDefaults
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.faulty import Faults, FaultyStore
 from ottla.cluster.loading import load_image
 from ottla.cluster.metadata import Broker, ClusterImage, ImageDelta, ResourceType
 from ottla.cluster.store import Check, Create, Delete, Ok, Operation, Set, Store, StoreError

@@ -11,11 +11,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from store_kit.faulty import Faults, FaultyStore
 
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.topics import DeadTopic, MorePartitions, NewTopic, TopicResult
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.faulty import Faults, FaultyStore
 from ottla.cluster.loading import load_image
 from ottla.cluster.metadata import Broker, ClusterImage, ImageDelta
 from ottla.cluster.store import Create, Ok, SessionEvent, StoreUnavailable, Unknown

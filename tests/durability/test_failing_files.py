@@ -10,8 +10,8 @@ from durability_kit.disk import assert_sound, await_that, stored_recovery_point
 from durability_kit.failing import FailingFiles, InnerBroker
 from durability_kit.wire import EARLIEST, LATEST, Refused, Wire, a_batch
 
+from ottla.logfiles.names import CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT
 from ottla.protocol.errors import ErrorCode
-from ottla.storage.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT
 
 FLUSHED = {"flush.messages": "1"}
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from durability_kit.disk import batch_positions, cut, segments, stored_recovery_point
+from storage_kit.logs import NOW, a_batch, stored_batches
+from storage_kit.memory import verify_log
 
-from ottla.storage.checkpoints import (
+from ottla.logfiles.names import (
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
@@ -24,8 +26,6 @@ from ottla.storage.errors import LogOffline, OutOfResources
 from ottla.storage.files import OS_FILES, READ_ONLY, Files
 from ottla.storage.log import Log
 from ottla.storage.logs import Logs
-from ottla.storage.verify import verify_log
-from ottla.testing.logs import NOW, a_batch, stored_batches
 
 TOPIC_ID = b"0123456789abcdef"
 SMALL = LogConfig(segment_index_bytes=24, index_interval_bytes=0)
@@ -155,7 +155,7 @@ def test_padding_goes_though_the_topic_is_preallocated_no_more(tmp_path: Path, r
     log = logs.create("orders", 0, TOPIC_ID)
     write(log, 10, size=100_000 if rolls else 10)
     flush(logs, log)
-    log.config = LogConfig(segment_bytes=PREALLOCATED.segment_bytes)
+    log.reconfigure(LogConfig(segment_bytes=PREALLOCATED.segment_bytes))
     if rolls:
         write(log, 1, size=100_000)
         flush(logs, log)

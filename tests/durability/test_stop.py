@@ -28,9 +28,9 @@ from durability_kit.writers import (
     await_progress,
 )
 
+from ottla.logfiles.names import CLEAN_SHUTDOWN
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frame import encode_request
-from ottla.storage.checkpoints import CLEAN_SHUTDOWN
 from ottla.testing import BrokerProcess
 
 Connect = Callable[[BrokerProcess], Wire]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "server")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "server"), str(HERE.parent / "storage")]
 
 if __name__ == "__main__":
     from fuzz_kit.guided import run

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from interop_kit.client import Client
 from interop_kit.proxy import RecordingProxy
-from interop_kit.registry import CLIENTS, OLD_CLIENTS
+from interop_kit.registry import CLIENTS, IN_SHORT_RUNS, OLD_CLIENTS
 from interop_kit.wire import RawConnection
 from interop_kit.wire_client import WireClient
 
@@ -42,12 +42,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if client is not None:
                 # What starts the client of a name, a JVM say, does so once.
                 item.add_marker(pytest.mark.xdist_group(f"client-{client}"))
+            if client in OLD_CLIENTS and client not in IN_SHORT_RUNS:
+                item.add_marker(pytest.mark.long)
 
 
 def _client_of(item: pytest.Item) -> str | None:
     """The name of the client that a test is about."""
     callspec = getattr(item, "callspec", None)
-    name = None if callspec is None else callspec.params.get("client")
+    if callspec is None:
+        return None
+    name = callspec.params.get("client", callspec.params.get("watched"))
     return name if name in CLIENTS | OLD_CLIENTS else None
 
 

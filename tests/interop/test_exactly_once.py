@@ -6,7 +6,8 @@ relay is paused until another has taken its name and its work, and then goes on 
 happened. Under read_committed the output must be the input: each record once, in order, in each
 partition.
 
-A few rounds are part of `make test`; thirty of each client and protocol of `make soak`.
+A few rounds are part of `make test` (with the Java client: of `make test-long`); thirty of each client
+and protocol of `make soak`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ COMMANDS: dict[str, Callable[[], list[str]]] = {
     "confluent-kafka": lambda: python_worker("relay"),
     "java": lambda: java_worker("Relay"),
 }
-KINDS = [(client, protocol) for client in COMMANDS for protocol in ("classic", "consumer")]
+KINDS = [
+    pytest.param((client, protocol), marks=[pytest.mark.long] if client == "java" else [])
+    for client in COMMANDS
+    for protocol in ("classic", "consumer")
+]
 
 
 class Course:

@@ -41,6 +41,7 @@ SKIPPED = {
 FEWEST_PASSED = 440
 
 
+@pytest.mark.long
 @pytest.mark.timeout(TIME_LIMIT + 60, func_only=True)
 def test_franz_go_is_content(fresh_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     go, package = toolchain.go_suite(MODULE, "pkg/kgo")

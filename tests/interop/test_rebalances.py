@@ -55,15 +55,16 @@ class Kind:
         )
 
 
+# One of each client and protocol in `make test`; all of them in `make test-long`.
 KINDS = [
-    Kind("confluent-kafka", "classic", "range"),
+    pytest.param(Kind("confluent-kafka", "classic", "range"), marks=pytest.mark.long),
     Kind("confluent-kafka", "classic", "cooperative-sticky"),
     Kind("confluent-kafka", "consumer", "uniform"),
     Kind("aiokafka", "classic", "roundrobin"),
-    Kind("java", "classic", "RangeAssignor"),
-    Kind("java", "classic", "CooperativeStickyAssignor"),
+    pytest.param(Kind("java", "classic", "RangeAssignor"), marks=pytest.mark.long),
+    pytest.param(Kind("java", "classic", "CooperativeStickyAssignor"), marks=pytest.mark.long),
     Kind("java", "consumer", "uniform"),
-    Kind("java", "consumer", "range"),
+    pytest.param(Kind("java", "consumer", "range"), marks=pytest.mark.long),
 ]
 
 

@@ -250,6 +250,7 @@ def kill_and_check(
     check(spark, broker, options)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # Spark starts once more
 def test_a_job_that_is_killed(
     spark: SparkSession, broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path

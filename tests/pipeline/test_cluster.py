@@ -26,7 +26,7 @@ from pipeline_kit.remote_job import Job
 from pipeline_kit.standalone import SHORT_LIVED, running_cluster
 
 # A job starts three JVMs.
-pytestmark = pytest.mark.timeout(300, func_only=True)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300, func_only=True)]
 
 PARTITIONS = 3
 RECORDS = 300

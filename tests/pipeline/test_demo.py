@@ -87,6 +87,7 @@ def test_to_a_bounded_end(start: Start, tmp_path: Path) -> None:
     await_none_with(mark)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_live_until_interrupted(start: Start, tmp_path: Path) -> None:
     mark = f"OTTLA_DEMO_TEST_{tmp_path.name}_{os.getpid()}"

@@ -22,7 +22,11 @@ from pipeline_kit.streams import Numbers, wait_for
 from pipeline_kit.writing import until
 
 POINTS = ("before flush", "prepared", "before decision", "after decision", "between ends")
-ROUNDS = [5, pytest.param(30, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+ROUNDS = [
+    2,
+    pytest.param(5, marks=pytest.mark.long),
+    pytest.param(30, marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
+]
 
 
 @pytest.fixture

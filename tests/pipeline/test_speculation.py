@@ -45,7 +45,10 @@ SMALL = {
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of this machine")
 @pytest.mark.timeout(300, func_only=True)
-@pytest.mark.parametrize("rounds", [5, pytest.param(30, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "rounds",
+    [pytest.param(5, marks=pytest.mark.long), pytest.param(30, marks=pytest.mark.soak)],
+)
 def test_two_attempts_of_a_task(
     broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path, rounds: int
 ) -> None:

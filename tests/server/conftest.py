@@ -20,6 +20,7 @@ from server_kit.broker_thread import BrokerElsewhere, BrokerThread, Complaints
 from server_kit.calls import Topic, create_topic
 from server_kit.wire import Wire
 
+from ottla.server.observability import limited_log
 from ottla.testing import BrokerProcess
 
 StartBroker = Callable[..., BrokerThread]
@@ -110,6 +111,12 @@ def complaints(request: pytest.FixtureRequest) -> Iterator[list[str]]:
         yield kept.lines
     if request.node.get_closest_marker("complains") is None:
         assert kept.lines == []
+
+
+@pytest.fixture(autouse=True)
+def every_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No limit on log lines: what one test makes a broker say must not silence the next one's."""
+    monkeypatch.setattr(limited_log, "LINES", 1_000_000)
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from server_kit.wire import Wire
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceResponse
+from ottla.server import broker as broker_module
 from ottla.server.broker import Broker
 from ottla.server.disk import workers as workers_module
 from ottla.server.handlers import fetch as fetch_module
@@ -261,11 +262,11 @@ def test_small_requests_pass_while_memory_is_short(
     broker.until(lambda b: b.reactor.partial_bytes == 0)
 
 
-def test_a_silent_favourite_gives_way(
+def test_a_silent_preferred_connection_is_closed(
     start_broker: Callable[..., BrokerThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One half-sent request is read in spite of the limit; but not if its sender keeps the rest."""
-    monkeypatch.setattr(reactor_module, "FAVOUR_SECONDS", 0.2)
+    monkeypatch.setattr(reactor_module, "PREFERRED_SECONDS", 0.2)
     broker = start_broker(settings=SHORT_OF_MEMORY)
     with broker.wire() as admin:
         topic = create_topic(admin, max_message_bytes=str(2 * MIB))
@@ -391,3 +392,48 @@ def test_a_read_that_fails_spoils_one_partition(
     (answer,) = wire.call(fetch_request(topic, (0, 0), (1, 0)), FetchResponse, 12).responses
     assert [each.error_code for each in answer.partitions] == [56, 0]
     assert values_of(answer.partitions[1].records) == [b"a"]
+
+
+# Peers that leave while they wait ---------------------------------------------------------------
+
+
+def waits_unread(broker: Broker, wire: Wire) -> bool:
+    """A Fetch waits, and a request after it keeps the connection from being read."""
+    return bool(broker.waiting_fetches) and not connection_of(broker, wire).is_read
+
+
+def test_a_peer_that_left_is_not_waited_for(
+    start_broker: Callable[..., BrokerThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Fetch may wait for weeks, and the request after it hides from us that it is gone."""
+    monkeypatch.setattr(broker_module, "HUNG_UP_SECONDS", 0.05)
+    broker = start_broker()
+    with broker.wire() as wire:
+        topic = create_topic(wire)
+        for hidden in (True, False):
+            peer = broker.wire()
+            peer.send(fetch_request(topic, (0, 0), max_wait_ms=2**31 - 1), 12)
+            if hidden:
+                broker.until(lambda b: bool(b.waiting_fetches))
+                peer.send(MetadataRequest(topics=[]), 9)
+                broker.until(partial(waits_unread, wire=peer))
+            peer.close()
+            broker.until(lambda b: len(b.reactor.connections) == 1)
+            broker.until(lambda b: not b.waiting_fetches)
+
+
+def test_a_peer_that_closed_its_own_side_is_answered(inside: BrokerThread, wire: Wire) -> None:
+    topic = create_topic(wire)
+    with inside.wire() as peer:
+        peer.send(fetch_request(topic, (0, 0), max_wait_ms=20_000), 12)
+        inside.until(lambda b: bool(b.waiting_fetches))
+        peer.send(MetadataRequest(topics=[]), 9)
+        inside.until(partial(waits_unread, wire=peer))
+        peer.sock.shutdown(socket.SHUT_WR)
+        # Once is not enough to give it up.
+        inside.run(lambda broker: broker.reactor.close_hung_up())
+        fill(wire, topic, batch_of(b"still wanted"))
+        (answer,) = peer.receive(FetchResponse, 12).responses
+        assert values_of(answer.partitions[0].records) == [b"still wanted"]
+        assert peer.receive(MetadataResponse, 9).brokers
+        assert peer.is_closed()

@@ -170,7 +170,7 @@ def test_commits_that_are_too_large_together_are_written_apart(
 
     def shrink(broker: Broker) -> None:
         log = offsets_log(broker)
-        log.config = replace(log.config, max_message_bytes=500)
+        log.reconfigure(replace(log.config, max_message_bytes=500))
 
     running.run(shrink)
     at_once(

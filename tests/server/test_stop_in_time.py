@@ -15,12 +15,12 @@ from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, produce_request, read_all
 from server_kit.wire import Wire
 
+from ottla.logfiles.names import CLEAN_SHUTDOWN
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server import broker as broker_module
 from ottla.server.disk.lanes import Lanes
 from ottla.server.disk.workers import Workers
-from ottla.storage.checkpoints import CLEAN_SHUTDOWN
 from ottla.storage.log import Log
 
 VERSION = 9

@@ -1,4 +1,4 @@
-"""Logs on a disk that loses power, is killed on, runs full and breaks. See ottla.testing.log_world.
+"""Logs on a disk that loses power, is killed on, runs full and breaks. See storage_kit.log_world.
 
 A failure names its seed: `run_seed(SEED)` or `run_fault(SEED, CALL, ERROR, POWER_LOSS)` repeats it.
 """
@@ -10,11 +10,11 @@ import logging
 import random
 
 import pytest
+from storage_kit.faulty_files import Disk, FaultyFiles, PowerLoss
+from storage_kit.log_world import World, run_fault, run_seed
+from storage_kit.logs import NOW, LogMaker, a_batch, stored_batches
 
 from ottla.storage.errors import LogOffline
-from ottla.testing.faulty_files import Disk, FaultyFiles, PowerLoss
-from ottla.testing.log_world import World, run_fault, run_seed
-from ottla.testing.logs import NOW, LogMaker, a_batch, stored_batches
 
 SEEDS_IN_A_TEST = 50
 

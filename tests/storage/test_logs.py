@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from storage_kit.logs import NOW, a_batch, stored_batches
 
 from ottla.storage.checkpoints import read_offsets
 from ottla.storage.config import LogConfig
@@ -23,11 +24,10 @@ from ottla.storage.errors import (
 )
 from ottla.storage.files import READ_ONLY, Files
 from ottla.storage.flush import FlushJob
-from ottla.storage.folders import CheckpointJob, deleted_folder_name, parse_folder_name
+from ottla.storage.folders import CheckpointJob, deleted_folder_name, key_of_folder
 from ottla.storage.logs import Logs
 from ottla.storage.removal import RemovalJob, RetireJob
 from ottla.storage.retention import Retired
-from ottla.testing.logs import NOW, a_batch, stored_batches
 
 ID = bytes(range(16))
 OTHER_ID = bytes(range(1, 17))
@@ -93,9 +93,9 @@ def values(logs: Logs, topic: str, partition: int) -> list[bytes]:
 
 
 def test_folder_names() -> None:
-    assert parse_folder_name("topic-0") == ("topic", 0)
-    assert parse_folder_name("a-b.c_d-12") == ("a-b.c_d", 12)
-    assert parse_folder_name("topic-2147483647") == ("topic", 2147483647)
+    assert key_of_folder("topic-0") == ("topic", 0)
+    assert key_of_folder("a-b.c_d-12") == ("a-b.c_d", 12)
+    assert key_of_folder("topic-2147483647") == ("topic", 2147483647)
     for name in (
         "topic",
         "topic-",
@@ -109,11 +109,11 @@ def test_folder_names() -> None:
         "topic-2147483648",
         "topic-99999999999",
     ):
-        assert parse_folder_name(name) is None
+        assert key_of_folder(name) is None
     deleted = deleted_folder_name("x" * 249 + "-0")
     assert len(deleted) == 255
     assert deleted.endswith("-delete")
-    assert parse_folder_name(deleted) is None
+    assert key_of_folder(deleted) is None
 
 
 def test_create_get_and_unknown(maker: Maker) -> None:
@@ -629,6 +629,37 @@ def test_checkpoints_that_cannot_be_read_cost_time_not_data(maker: Maker) -> Non
     logs = maker.open()
     assert values(logs, "topic", 0) == [b"a", b"b"]
     assert not logs.was_clean
+
+
+@pytest.mark.parametrize("way_out", ["deleted", "set aside"])
+@pytest.mark.parametrize("segment", ["the first", "the active one", "a new one"])
+def test_a_write_under_way_makes_nothing_in_the_folder_of_a_namesake(
+    maker: Maker, segment: str, way_out: str
+) -> None:
+    """A thread is about to write for a log whose topic is deleted and created again."""
+    maker.config = LogConfig(segment_bytes=400)
+    logs = maker.open()
+    old = logs.create("orders", 0, ID)
+    if segment != "the first":
+        old.append(a_batch(b"x" * 200), 0, NOW)
+        old.flush(NOW)
+        old.active.close()  # as if others had needed the descriptor
+    value = b"y" * (300 if segment == "a new one" else 10)
+    append = old.prepare(a_batch(value), 0, NOW)
+    assert (append.segment is not old.active) == (segment == "a new one")
+    old.hand_out(append)
+    if way_out == "deleted":
+        logs.delete("orders", 0)
+    else:
+        logs.set_aside("orders", 0)
+    new = logs.create("orders", 0, OTHER_ID)
+    if segment != "the first":
+        new.append(a_batch(b"new"), 0, NOW)
+    before = {path: path.read_bytes() for path in Path(new.folder).iterdir()}
+    with pytest.raises(LogOffline):
+        old.write(append)
+    assert {path: path.read_bytes() for path in Path(new.folder).iterdir()} == before
+    assert new.append(a_batch(b"newer"), 0, NOW).base_offset == (segment != "the first")
 
 
 def test_producers_expire(maker: Maker) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
+from storage_kit.logs import NOW, AttentiveOwner, LogMaker, a_batch, a_marker, stored_batches
+from storage_kit.memory import verify_log
 
 from ottla.record.batch import (
     ATTRIBUTES_AT,
@@ -25,8 +27,6 @@ from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, StorageError
 from ottla.storage.files import OS_FILES, Files
 from ottla.storage.log import CLIENT, COORDINATOR, Log
-from ottla.storage.verify import verify_log
-from ottla.testing.logs import NOW, AttentiveOwner, LogMaker, a_batch, a_marker, stored_batches
 
 SMALL = LogConfig(
     segment_bytes=3000,

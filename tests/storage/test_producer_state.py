@@ -460,9 +460,9 @@ class TestSnapshotFormat:
 
     def test_keeps_the_last_batch_of_each_and_the_open_transactions(self) -> None:
         writer = Writer()
-        writer.write(batch(1, sequence=0, records=5), timestamp=70)
-        writer.write(batch(2, epoch=3, sequence=0, transactional=True), timestamp=80)
-        writer.write(batch(1, sequence=5, records=3), timestamp=90)
+        writer.write(batch(1, sequence=0, records=5), timestamp=7, now=70)
+        writer.write(batch(2, epoch=3, sequence=0, transactional=True), timestamp=8, now=80)
+        writer.write(batch(1, sequence=5, records=3), timestamp=9, now=90)
         assert writer.states.encode() == snapshot_of(
             (1, 0, 7, 8, 2, 90, -1, -1), (2, 3, 0, 5, 0, 80, -1, 5)
         )
@@ -491,9 +491,35 @@ class TestSnapshotFormat:
             (1, 0, 0, 1, 0, 900, -1, -1),
             (2, 0, 0, 2, 0, 901, -1, -1),
             (3, 0, 0, 3, 0, 5, -1, 3),
+            (4, 0, 0, 4, 0, 1000, -1, -1),
         )
         states.load(snapshot_of(*entries), 10, 1000)
-        assert set(states.producers) == {2, 3}
+        assert set(states.producers) == {2, 3, 4}
+
+    def test_a_broker_that_was_down_makes_nobody_older(self) -> None:
+        states = ProducerStates("/nowhere", expiration_ms=100)
+        entries = (
+            (1, 0, 0, 1, 0, 900, -1, -1),
+            (2, 0, 0, 2, 0, 950, -1, -1),
+            (3, 0, 0, 3, 0, 1000, -1, -1),
+        )
+        states.load(snapshot_of(*entries), 10, 5000)
+        assert set(states.producers) == {2, 3}  # the first was as good as forgotten before
+        assert states.expire(5049) == 0
+        assert states.expire(5050) == 1
+        assert states.expire(5100) == 1
+
+    def test_frequent_starts_make_nobody_younger(self) -> None:
+        writer = Writer(ProducerStates("/nowhere", expiration_ms=100))
+        writer.write(batch(1), timestamp=5, now=1000)
+        for now in range(1010, 1100, 10):
+            writer.write(batch(2, sequence=(now - 1010) // 10), timestamp=5, now=now)
+            again = ProducerStates("/nowhere", expiration_ms=100)
+            again.load(writer.states.encode(), writer.end, now + 1)
+            writer.states = again
+            assert set(again.producers) == {1, 2}
+        assert writer.states.expire(1101) == 1
+        assert set(writer.states.producers) == {2}
 
     @pytest.mark.parametrize("size", range(len(KAFKA_SNAPSHOT)))
     def test_cut_short(self, size: int) -> None:

@@ -9,17 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from storage_kit.faulty_files import Disk, FaultyFiles
+from storage_kit.logs import NOW, LogMaker, a_batch, a_marker, close_cleanly, stored_batches
+from storage_kit.memory import verify_log
 
+from ottla.logfiles.names import segment_name
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import CorruptLog
 from ottla.storage.files import Files
 from ottla.storage.log import COORDINATOR, Log
 from ottla.storage.recovery import load as recovery
 from ottla.storage.recovery import replay
-from ottla.storage.segment import Segment, segment_name
-from ottla.storage.verify import verify_log
-from ottla.testing.faulty_files import Disk, FaultyFiles
-from ottla.testing.logs import NOW, LogMaker, a_batch, a_marker, close_cleanly, stored_batches
+from ottla.storage.segment import Segment
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from storage_kit.logs import NOW, LogMaker, a_batch, a_marker, close_cleanly
 
 from ottla.storage.config import LogConfig
 from ottla.storage.log import COORDINATOR, Log
 from ottla.storage.recovery import replay
-from ottla.testing.logs import NOW, LogMaker, a_batch, a_marker, close_cleanly
 
 LARGE = b"x" * 100_000
 
@@ -47,6 +47,37 @@ def test_the_last_five_batches_are_known_after_a_clean_stop(tmp_path: Path) -> N
         "the snapshot must be at the log's end for this test"
     )
     assert remembered(again) == before
+
+
+@pytest.mark.parametrize("how", ["clean stop", "stop with a snapshot", "kill"])
+def test_a_producer_of_old_records_is_known_after_a_restart(tmp_path: Path, how: str) -> None:
+    """A backfill: what it sent before the restart, and sends again, is stored once."""
+    maker = LogMaker(str(tmp_path))
+    log = maker.create()
+    days_ago = NOW - 3 * 86_400_000
+    value = LARGE * 3 if how == "stop with a snapshot" else b"small"
+
+    def send(log: Log, sequence: int, now: int) -> int:
+        batch = a_batch(
+            value, timestamp=days_ago, producer_id=7, producer_epoch=0, base_sequence=sequence
+        )
+        return log.append(batch, 0, now).base_offset
+
+    for sequence in range(3):
+        assert send(log, sequence, NOW) == sequence
+    if how == "kill":
+        log.close()
+        later = NOW + 1000
+        log = maker.load(recovery_point=0, now_ms=later)
+    else:
+        end = close_cleanly(log)
+        # The broker was down for longer than producers are remembered.
+        later = NOW + 2 * 86_400_000
+        log = maker.load(clean=True, recovery_point=end, high_watermark=end, now_ms=later)
+        assert bool(log.producers.snapshots) == (how == "stop with a snapshot")
+    assert log.producers.expire(later + 1000) == 0
+    assert [send(log, sequence, later + 1000) for sequence in (0, 1, 2, 3)] == [0, 1, 2, 3]
+    assert log.log_end_offset == 4
 
 
 def test_batches_in_earlier_segments_are_known(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from storage_kit.logs import NOW, LogMaker, a_batch, close_cleanly, stored_batches
+from storage_kit.memory import verify_log
 
 from ottla.storage.config import LogConfig
 from ottla.storage.log import Log
 from ottla.storage.retention import SegmentFacts, count_to_delete
-from ottla.storage.verify import verify_log
-from ottla.testing.logs import NOW, LogMaker, a_batch, close_cleanly, stored_batches
 
 NEVER = LogConfig(retention_ms=-1, retention_bytes=-1)
 FOUR = [SegmentFacts(100, 10 * (slot + 1), NOW + slot * 1000) for slot in range(4)]
@@ -130,7 +130,7 @@ def test_segments_leave_the_log_at_once_and_the_disk_later(maker: LogMaker) -> N
     reader = log.read(0, 1000, 12)
     assert reader is not None
     content = reader.read()
-    log.config = replace(maker.config, retention_bytes=log.size - 2 * log.segments[0].size)
+    log.reconfigure(replace(maker.config, retention_bytes=log.size - 2 * log.segments[0].size))
     retired = log.delete_old_segments(NOW)
     assert retired is not None
     assert log.log_start_offset == 4
@@ -153,7 +153,7 @@ def test_segments_leave_the_log_at_once_and_the_disk_later(maker: LogMaker) -> N
 
 def test_when_all_goes_the_end_is_kept(maker: LogMaker) -> None:
     log = filled(maker)
-    log.config = replace(maker.config, retention_ms=1000)
+    log.reconfigure(replace(maker.config, retention_ms=1000))
     for now in (NOW + 1010, NOW + 10**6):
         retired = log.delete_old_segments(now)
         assert retired is not None
@@ -181,7 +181,7 @@ def test_segments_without_times_go_by_the_files(maker: LogMaker) -> None:
     for _ in range(6):
         log.append(a_batch(b"x" * 300, timestamp=-1), 0, NOW)
     log.advance_high_watermark(6)
-    log.config = replace(maker.config, retention_ms=10_000)
+    log.reconfigure(replace(maker.config, retention_ms=10_000))
     written = os.path.getmtime(log.segments[0].path) * 1000
     assert log.delete_old_segments(int(written) + 9_000) is None
     os.utime(log.segments[0].path, (written / 1000 - 100, written / 1000 - 100))
@@ -196,7 +196,7 @@ def test_what_a_flush_holds_stays_until_it_is_done(maker: LogMaker) -> None:
     log.advance_high_watermark(6)
     job = log.flush_begin(NOW)
     assert job is not None
-    log.config = replace(maker.config, retention_bytes=0)
+    log.reconfigure(replace(maker.config, retention_bytes=0))
     assert log.delete_old_segments(NOW) is None
     job.run()
     log.flush_end(job)
@@ -207,7 +207,7 @@ def test_what_a_flush_holds_stays_until_it_is_done(maker: LogMaker) -> None:
 def test_files_of_a_new_log_are_not_taken_for_retired_ones(maker: LogMaker) -> None:
     """A job that comes late must not rename what has got the old names since."""
     log = filled(maker)
-    log.config = replace(maker.config, retention_bytes=0)
+    log.reconfigure(replace(maker.config, retention_bytes=0))
     retired = log.delete_old_segments(NOW)
     assert retired is not None
     log.close()  # the topic is deleted, and made again
@@ -221,7 +221,7 @@ def test_files_of_a_new_log_are_not_taken_for_retired_ones(maker: LogMaker) -> N
 
 def test_a_log_that_starts_anew_settles_what_was_retired(maker: LogMaker) -> None:
     log = filled(maker)
-    log.config = replace(maker.config, retention_bytes=0)
+    log.reconfigure(replace(maker.config, retention_bytes=0))
     retired = log.delete_old_segments(NOW)
     assert retired is not None
     log.truncate_fully_and_start_at(0, NOW)

@@ -7,7 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
+from storage_kit.logs import NOW, LogMaker, a_batch, close_cleanly
+from storage_kit.memory import verify_log
 
+from ottla.logfiles.walk import walk, walk_checked
 from ottla.record.batch import Record
 from ottla.record.codecs import Codec
 from ottla.record.errors import CorruptBatch, Truncated
@@ -18,9 +21,6 @@ from ottla.storage.files import OS_FILES
 from ottla.storage.log import Log
 from ottla.storage.segment import TAIL_BATCHES, Segment
 from ottla.storage.segment_file import OpenFiles
-from ottla.storage.verify import verify_log
-from ottla.storage.walk import walk, walk_checked
-from ottla.testing.logs import NOW, LogMaker, a_batch, close_cleanly
 
 KAFKA_INTERVAL = 4096
 

@@ -3,7 +3,7 @@
 earliest, latest      the first record still there; the end as of now
 42                    an offset
 -10                   ten records before the end, in each partition
-2026-11-15T08:30      a time (local, or with Z or +01:00), also only a date
+2026-11-15T08:30      a time (UTC, or with a zone: +01:00), also only a date
 @1794733200000        a time in milliseconds since 1970
 -15m                  that long ago: s, m, h or d
 """
@@ -15,7 +15,9 @@ import time
 from datetime import UTC, datetime
 
 from ottla.cli.failures import Misuse
+from ottla.cli.output import note
 from ottla.client.positions import EARLIEST, LATEST, Kind, Position
+from ottla.client.times import local_offset
 
 WORDS = "earliest, latest, an offset (42, or -10 for ten before the end), or a time"
 
@@ -54,9 +56,22 @@ def parse_position(text: str, option: str) -> Position:
             f"{option} takes {WORDS} (2026-11-15T08:30, @MILLISECONDS, -15m), not '{text}'"
         ) from None
     try:
+        if moment.tzinfo is None:
+            _tell_zone(text, moment)
+            moment = moment.replace(tzinfo=UTC)
         return Position(Kind.TIME, max(0, round(moment.timestamp() * 1000)))
     except (OverflowError, ValueError, OSError):
         raise Misuse(f"{option}: the time '{text}' is out of range") from None
+
+
+def _tell_zone(text: str, moment: datetime) -> None:
+    """Times are shown in UTC and read as UTC; whoever lives elsewhere may have meant another."""
+    ahead = local_offset(moment)
+    if ahead:
+        minutes = round(ahead.total_seconds() / 60)
+        zone = f"{'+' if minutes > 0 else '-'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+        day_only = "T00:00" if len(text.strip()) <= len("2026-11-15") else ""
+        note(f"{text} is taken as UTC; for local time say {text.strip()}{day_only}{zone}")
 
 
 def parse_span(text: str, option: str) -> int:

@@ -4,6 +4,7 @@
     ├── ConfigurationError        an option that is unknown, or a value that makes no sense
     ├── ClientClosed              the client was used after it was closed
     │   └── ClientForked          it was made by the process that this one was forked from
+    ├── AlreadyRead               what can be read once was read to its end
     ├── ClusterUnreachable        no broker could be reached
     ├── AuthenticationError       a broker refused our credentials, or its own did not convince
     ├── Unsupported               the broker is too old (or too different) for this
@@ -48,6 +49,10 @@ class ClientClosed(OttlaError):
 
 class ClientForked(ClientClosed):
     """The client was made before the process forked: it works in the parent alone."""
+
+
+class AlreadyRead(OttlaError):
+    """A scan was read to its end already: its rows come once. Ask for another scan."""
 
 
 class ClusterUnreachable(OttlaError):

@@ -5,8 +5,13 @@ Wherever the client takes a position it takes any of
     "earliest", "latest"       the first record that is still there; the end
     42                         an offset
     -10                        ten records before the end
-    datetime(2026, 11, 15)     the first record of that time or later (naive: local time)
+    datetime(2026, 11, 15, tzinfo=UTC)   the first record of that time or later
+    date(2026, 11, 15)         the first of that day (in UTC) or later
+    "2026-11-15T08:30Z"        the same as text, as ISO 8601 writes it
+    timedelta(minutes=15)      the first of the last fifteen minutes
     Position.max_timestamp()   the record with the largest timestamp
+
+A time without a zone is UTC; see ottla.client.times.
 """
 
 from __future__ import annotations
@@ -14,8 +19,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from typing import NamedTuple, TypeAlias
+
+from ottla.client.times import milliseconds_ago, milliseconds_of, milliseconds_of_day
 
 
 class TopicPartition(NamedTuple):
@@ -80,24 +87,48 @@ class Position:
 EARLIEST = Position.earliest()
 LATEST = Position.latest()
 
-AnyPosition: TypeAlias = Position | str | int | datetime
+AnyPosition: TypeAlias = Position | str | int | datetime | date | timedelta
 
 
 def position_of(given: AnyPosition) -> Position:
-    """The position that a user means; ValueError if it is none."""
-    if isinstance(given, Position):
-        return given
-    if isinstance(given, datetime):
-        return Position.time(round(given.timestamp() * 1000))
-    if isinstance(given, int) and not isinstance(given, bool):
-        return Position.offset(given) if given >= 0 else Position.before_end(-given)
-    if given == "earliest":
-        return EARLIEST
-    if given == "latest":
-        return LATEST
-    raise ValueError(
-        f"{given!r} is no position; take 'earliest', 'latest', an offset or a datetime"
-    )
+    """The position that a user means; ValueError or TypeError if it is none."""
+    match given:
+        case Position():
+            return given
+        case datetime():
+            return Position.time(milliseconds_of(given))
+        case date():
+            return Position.time(milliseconds_of_day(given))
+        case timedelta():
+            return Position.time(milliseconds_ago(given))
+        case int() if not isinstance(given, bool):
+            return Position.offset(given) if given >= 0 else Position.before_end(-given)
+        case "earliest":
+            return EARLIEST
+        case "latest":
+            return LATEST
+        case str():
+            return _position_in_text(given)
+    raise TypeError(f"{given!r} is no position; take {_POSITIONS}")
+
+
+_POSITIONS = (
+    "'earliest', 'latest', an offset, a datetime, a date, a timedelta or an ISO time "
+    "('2026-11-15T08:30Z')"
+)
+
+
+def _position_in_text(text: str) -> Position:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no position; take {_POSITIONS}") from None
+    if len(text) <= _DAY_LENGTH and moment.tzinfo is None:
+        return Position.time(milliseconds_of_day(moment.date()))
+    return Position.time(milliseconds_of(moment))
+
+
+_DAY_LENGTH = len("2026-11-15")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
 # What is told of an append: base offset, append time (-1: the producer's times count), where the log
-# starts, the offset after its last record, and whether it is committed and flushed already.
+# starts, the offset after its last record, and whether it is known to be committed and flushed already
+# (if not, `is_committed` and `is_flushed` tell).
 Appended: TypeAlias = tuple[int, int, int, int, bool]
 
 
@@ -121,7 +122,7 @@ class Partition:
         self._count_in_sync()
         log = self._log
         if log is not None:
-            log.config = config
+            log.reconfigure(config)
             self._release_waiters(log)
 
     def _count_in_sync(self) -> None:
@@ -158,23 +159,23 @@ class Partition:
         origin: Origin = Origin.CLIENT,
         checked: HeaderFields | None = None,
     ) -> Appended:
-        """Append batches at once. `checked`: the header, if the buffer is a memoryview of one batch
-        that has passed `check_produced`."""
+        """Append batches at once. `checked`: the header, if the buffer is one batch that has passed
+        `check_produced`."""
         log = self._log or self.log
         if checked is not None:
-            assert type(buffer) is memoryview
             base_offset = log.append_simple(buffer, checked, self.leader_epoch, now_ms)
             if base_offset >= 0:
                 end_offset = log.log_end_offset
+                is_settled = False
                 if self._alone:
-                    self._advance(log, end_offset, len(buffer))
-                return (
-                    base_offset,
-                    -1,
-                    log.log_start_offset,
-                    end_offset,
-                    end_offset <= log.high_watermark and end_offset < log.flush_at_offset,
-                )
+                    # As `_advance`, on the way that nearly all batches go.
+                    is_settled = end_offset < log.flush_at_offset
+                    log.advance_high_watermark(end_offset)
+                    if self._awaiting_commit.waiting:
+                        self._release_waiters(log)
+                    if self.waiters:
+                        self._moved(self, len(buffer))
+                return base_offset, -1, log.log_start_offset, end_offset, is_settled
         append = log.append(buffer, self.leader_epoch, now_ms, origin, checked)
         return self._appended(log, append)
 

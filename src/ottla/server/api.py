@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.frame import frame_response
 from ottla.protocol.message import MalformedMessage, Message
-from ottla.server.network.connection import Connection, MalformedRequest
+from ottla.server.network.connection import Connection, MalformedRequest, is_out_of_memory
+from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.observability.timings import Timings
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker
 
-log = logging.getLogger("ottla.api")
+log = LimitedLog(logging.getLogger("ottla.api"))
 
 R = TypeVar("R", bound=Message)
 
@@ -245,10 +247,22 @@ def _answer_later(
     later.done = done
 
 
-def failed(connection: Connection, api: str, version: int) -> None:
-    """A handler raised what it should not: our mistake. One connection pays, the broker goes on."""
-    log.exception(
+def failed(
+    connection: Connection, api: str, version: int, error: BaseException | None = None
+) -> None:
+    """A handler raised what it should not: our mistake, or memory is short. The connection is closed,
+    the broker goes on. `error` is the exception that is being handled unless another is given."""
+    error = error or sys.exception()
+    if error is not None and is_out_of_memory(error):
+        log.warning(
+            "no memory for a request: api=%s version=%d peer=%s client=%r",
+            api, version, connection.address, connection.client_id,
+        )  # fmt: skip
+        connection.reactor.refused_requests += 1
+        connection.close("no memory for its request")
+        return
+    log.error(
         "handler failed: api=%s version=%d peer=%s client=%r",
-        api, version, connection.address, connection.client_id,
+        api, version, connection.address, connection.client_id, exc_info=error,
     )  # fmt: skip
     connection.close("internal error")

@@ -13,7 +13,6 @@ import logging
 import os
 import uuid
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +23,7 @@ from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.metadata import Broker as Node
 from ottla.cluster.metadata import ClusterImage, Endpoint, ImageDelta, ResourceType, Topic
 from ottla.cluster.metadata import Partition as PartitionState
+from ottla.cluster.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from ottla.cluster.store import SessionEvent, StoreError
 from ottla.coordinator.groups.settings import GroupSettings
 from ottla.coordinator.transactions.settings import TransactionSettings
@@ -36,17 +36,20 @@ from ottla.server.api import Api
 from ottla.server.configuration.rules import Rules
 from ottla.server.coordination.coordinators import Coordinators
 from ottla.server.coordination.group_callers import GROUP_VERSION
-from ottla.server.coordination.internal_topics import OFFSETS, TRANSACTIONS, ensure_internal_topic
+from ottla.server.coordination.internal_topics import ensure_internal_topic
 from ottla.server.coordination.markers import Markers
 from ottla.server.coordination.metadata_view import ImageView
 from ottla.server.coordination.producer_ids import ProducerIds
 from ottla.server.delayed import Wakeups
 from ottla.server.disk.lanes import Lanes
 from ottla.server.disk.reads import Reads
+from ottla.server.disk.threads import started_threads
 from ottla.server.disk.workers import Workers
 from ottla.server.network.connection import Connection
 from ottla.server.network.reactor import Limits, Reactor
+from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.partitions import Partitions
+from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
 from ottla.server.sessions import Sessions
 from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
@@ -54,6 +57,7 @@ from ottla.server.upkeep.periodic import PeriodicWork
 from ottla.storage import config as topic_config
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
+from ottla.storage.index.maps import SHARED_MAPS
 from ottla.storage.logs import Logs
 
 if TYPE_CHECKING:
@@ -68,6 +72,7 @@ if TYPE_CHECKING:
     from ottla.storage.settings import InvalidSetting
 
 log = logging.getLogger("ottla.broker")
+limited_log = LimitedLog(log)
 
 T = TypeVar("T")
 
@@ -80,8 +85,8 @@ APPEND_SECONDS = 1.0
 DRAIN_SECONDS = 1.0
 # How long it then waits for clients to close their side.
 PART_SECONDS = 0.3
-# Half-arrived requests of all connections together, where the configuration sets no limit.
-DEFAULT_PARTIAL_BYTES = 1 << 30
+# How often it is looked whether clients that wait for an answer are still there.
+HUNG_UP_SECONDS = 30.0
 # Folders of new partitions made before the loop gets its turn.
 FOLDERS_AT_ONCE = 20
 METADATA_FILE = "metadata.db"
@@ -105,21 +110,29 @@ class Broker:
         self.config = config
         self.id = config.node_id
         self.loop = asyncio.get_running_loop()
-        self.threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-blocking")
-        # Of their own, so that neither waits behind the other or behind a round of flushes.
-        self.write_threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-write")
-        self.read_threads = ThreadPoolExecutor(BLOCKING_THREADS, "ottla-read")
+        self.threads = started_threads(BLOCKING_THREADS, "ottla-blocking")
+        # Separate pools, so that neither waits for the other or for a round of flushes.
+        self.write_threads = started_threads(BLOCKING_THREADS, "ottla-write")
+        self.read_threads = started_threads(BLOCKING_THREADS, "ottla-read")
         self.wakeups = Wakeups(self.loop)
         self.lanes = Lanes(self.loop, self.write_threads)
-        self.reads = Reads(self.loop, self.read_threads)
+        self.descriptors = divide_descriptors(descriptor_limit())
+        self.reads = Reads(
+            self.loop,
+            self.read_threads,
+            self.descriptors.segment_files + self.descriptors.answers,
+        )
         self.workers = Workers(self.loop, config.worker_processes)
         self.sessions = Sessions(config.max_incremental_fetch_session_cache_slots)
         self.waiting_fetches: set[Fetch] = set()
         self.apis: dict[int, Api] = {}
         self.supported_features = SUPPORTED_FEATURES
+        self._request_memory = request_memory()
+        SHARED_MAPS.limit = self.descriptors.mapped_indexes
         self.logs = Logs(
             config.log_dirs,
             self.topic_config,
+            max_open_files=self.descriptors.segment_files,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
         self.logs.is_known = lambda key, topic_id: strays.belongs(self.image, key, topic_id)
@@ -146,9 +159,11 @@ class Broker:
         self.metadata = ImageView(lambda: self.image)
         self.producer_ids = ProducerIds(self._producer_id_block)
         self.markers = Markers(self)
-        self.groups: Coordinators[GroupShard] = Coordinators(self, OFFSETS, self._group_shard)
+        self.groups: Coordinators[GroupShard] = Coordinators(
+            self, CONSUMER_OFFSETS, self._group_shard
+        )
         self.transactions: Coordinators[TransactionShard] = Coordinators(
-            self, TRANSACTIONS, self._transaction_shard
+            self, TRANSACTION_STATE, self._transaction_shard
         )
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
         # Set when the broker cannot go on: its metadata store is gone.
@@ -176,7 +191,9 @@ class Broker:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("background work failed: %s", task.get_name(), exc_info=task.exception())
+            limited_log.error(
+                "background work failed: %s", task.get_name(), exc_info=task.exception()
+            )
 
     def nodes_for(self, listener: str) -> Iterator[tuple[Node, str, int]]:
         """The brokers with the address each advertises to clients of a listener."""
@@ -242,7 +259,7 @@ class Broker:
     def _transaction_shard(self, index: int) -> TransactionShard:
         from ottla.coordinator.transactions.shard import TransactionShard
 
-        partition = self.partitions.get(TRANSACTIONS, index)
+        partition = self.partitions.get(TRANSACTION_STATE, index)
         assert partition is not None
         return TransactionShard(
             TransactionSettings.taken_from(self.config),
@@ -273,7 +290,7 @@ class Broker:
             )
             connection.answer(frame_response(refusal, 0, correlation_id))
             return
-        log.warning(
+        limited_log.warning(
             "unsupported request: key=%d version=%d peer=%s client=%r",
             key, version, connection.address, connection.client_id,
         )  # fmt: skip
@@ -305,6 +322,7 @@ class Broker:
         self.groups.load_all()
         self.transactions.load_all()
         self.spawn(self._watch_store(), "watch over the metadata store")
+        self.spawn(self._watch_clients(), "watch over clients that wait")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
         if self.config.metrics_listener is not None:
@@ -322,6 +340,16 @@ class Broker:
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}"
             ) from error
         log.info("metrics: http://%s:%d/metrics", host or "127.0.0.1", self.metrics_endpoint.port)
+
+    async def _watch_clients(self) -> None:
+        """Let go of clients that left while they waited for an answer. They may have asked for a wait
+        of weeks."""
+        while True:
+            await asyncio.sleep(HUNG_UP_SECONDS)
+            self.reactor.close_hung_up()
+            for fetch in list(self.waiting_fetches):
+                if fetch.connection.closed:
+                    fetch.conclude()
 
     async def _watch_store(self) -> None:
         async for event in self.store.session_events():
@@ -360,10 +388,11 @@ class Broker:
         return Limits(
             max_request_bytes=config.socket_request_max_bytes,
             max_connections=config.max_connections,
+            max_descriptors=self.descriptors.connections,
             max_connections_per_address=config.max_connections_per_ip,
             max_connections_overrides=config.max_connections_per_ip_overrides,
             idle_seconds=config.connections_max_idle_ms / 1000,
-            partial_bytes=queued if queued > 0 else DEFAULT_PARTIAL_BYTES,
+            partial_bytes=queued if queued > 0 else self._request_memory,
             send_buffer=config.socket_send_buffer_bytes,
             receive_buffer=config.socket_receive_buffer_bytes,
             backlog=config.socket_listen_backlog_size,
@@ -410,9 +439,9 @@ class Broker:
 
     def _unload_coordinators(self, topic: Topic) -> None:
         for partition in topic.partitions:
-            if topic.name == OFFSETS:
+            if topic.name == CONSUMER_OFFSETS:
                 self.groups.unload(partition.index)
-            elif topic.name == TRANSACTIONS:
+            elif topic.name == TRANSACTION_STATE:
                 self.transactions.unload(partition.index)
                 self.markers.forget(partition.index)
 

@@ -1,4 +1,4 @@
-"""What the wire says when storage or a batch says no: the one place where the two are matched."""
+"""The protocol's error codes for what storage and the checks of a batch raise."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (storage.TopicIdMismatch, ErrorCode.INCONSISTENT_TOPIC_ID),
     (storage.StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (MemoryError, ErrorCode.KAFKA_STORAGE_ERROR),
 )
 
 

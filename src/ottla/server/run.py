@@ -6,12 +6,12 @@ import asyncio
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
 from typing import TYPE_CHECKING
 
 from ottla.server.broker import Broker, CannotStart
+from ottla.server.resources import raise_descriptor_limit
 from ottla.version import __version__
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(config: BrokerConfig, *, hints: bool = False) -> int:
     )
     for warning in config.warnings:
         log.warning(warning)
-    _allow_many_files()
+    raise_descriptor_limit()
     try:
         return asyncio.run(_serve(config, hints))
     except CannotStart as error:
@@ -103,10 +103,3 @@ def _own_command() -> str:
     if os.path.basename(program) != "ottla" or shutil.which("ottla"):
         return "ottla"
     return os.path.relpath(program)
-
-
-def _allow_many_files() -> None:
-    """Logs and connections need descriptors: take as many as the system gives."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -15,27 +15,16 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from ottla.logfiles import checkpoint
+from ottla.logfiles.checkpoint import InvalidCheckpoint, parse_offsets
+from ottla.logfiles.names import FOLDER_LOCK
 from ottla.storage.errors import CorruptCheckpoint, FolderLocked
 from ottla.storage.files import OS_FILES, READ_WRITE_CREATE, Files
 
-# In a data folder, for all its logs.
-RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
-LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
-REPLICATION_CHECKPOINT = "replication-offset-checkpoint"  # high watermarks
-CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-FOLDER_IDENTITY = "meta.properties"
-FOLDER_LOCK = ".lock"
-# In the folder of one log.
-LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
-PARTITION_METADATA = "partition.metadata"
-
 _VERSION = 0
-_NUMBER = re.compile(r"[0-9]{1,19}")
 
 
-# Checkpoints: text, a line with the version, `0`, a line with the number of entries, a line for
-# each.
+# Checkpoints of offsets and epochs: logfiles/checkpoint.py has the format.
 
 
 def format_checkpoint(lines: Iterable[str]) -> bytes:
@@ -46,46 +35,28 @@ def format_checkpoint(lines: Iterable[str]) -> bytes:
 def parse_checkpoint(data: bytes, path: str, fields: int) -> Iterator[list[str]]:
     """The fields of each entry, of which there are `fields`; CorruptCheckpoint at the first
     flaw."""
-    if not data:
-        return
-    lines = _text(data, path).split("\n")
-    # The last line ends too: a file that was cut in the middle of it is not whole.
-    if lines.pop():
-        raise CorruptCheckpoint(path, "the last line is not complete")
-    if lines[0] != str(_VERSION):
-        raise CorruptCheckpoint(path, f"version {lines[0]!r} is unknown")
-    if len(lines) < 2:
-        raise CorruptCheckpoint(path, "the number of entries is missing")
-    count = parse_number(lines[1], path)
-    if count != len(lines) - 2:
-        raise CorruptCheckpoint(path, f"{len(lines) - 2} entries instead of {count}")
-    for line in lines[2:]:
-        found = line.split()
-        if len(found) != fields:
-            raise CorruptCheckpoint(path, f"the line {line!r} has not {fields} fields")
-        yield found
+    try:
+        yield from checkpoint.parse_checkpoint(data, fields)
+    except InvalidCheckpoint as error:
+        raise CorruptCheckpoint(path, error.reason) from None
 
 
 def parse_number(text: str, path: str) -> int:
     """A number from 0 to 2^63 - 1, in plain digits."""
-    if not _NUMBER.fullmatch(text) or int(text) >= 2**63:
-        raise CorruptCheckpoint(path, f"{text!r} is no number")
-    return int(text)
+    try:
+        return checkpoint.parse_number(text)
+    except InvalidCheckpoint as error:
+        raise CorruptCheckpoint(path, error.reason) from None
 
 
 def read_offsets(path: str, files: Files = OS_FILES) -> dict[tuple[str, int], int]:
     """(topic, partition) → offset; nothing if there is no file."""
     try:
-        data = files.read_file(path)
+        return parse_offsets(files.read_file(path))
     except FileNotFoundError:
         return {}
-    offsets: dict[tuple[str, int], int] = {}
-    for topic, partition, offset in parse_checkpoint(data, path, 3):
-        log = topic, parse_number(partition, path)
-        if log in offsets:
-            raise CorruptCheckpoint(path, f"{topic}-{partition} is in it twice")
-        offsets[log] = parse_number(offset, path)
-    return offsets
+    except InvalidCheckpoint as error:
+        raise CorruptCheckpoint(path, error.reason) from None
 
 
 def write_offsets(

@@ -11,7 +11,11 @@ families, and the family says what the log's state is afterwards:
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+
+# Errors that say something of the process, not of the disk.
+TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 
 
 class StorageError(Exception):

@@ -187,6 +187,12 @@ class Files:
     def is_folder(self, path: str) -> bool:
         return os.path.isdir(path)
 
+    def identity(self, path: str) -> tuple[int, int]:
+        """What a folder is, whatever it is called: it keeps this when it is renamed, and another that
+        gets its name has another."""
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+
     def names(self, folder: str) -> list[str]:
         """Names in the folder, in no order."""
         return os.listdir(folder)
@@ -299,3 +305,59 @@ class Files:
 
 
 OS_FILES = Files()
+
+
+class FilesOfFolder(Files):
+    """The files of one folder, by its descriptor: whatever becomes of the folder's name, nothing is
+    found, made or removed in another folder that has the name then. Paths are as elsewhere, and all
+    mean this folder. `close_folder` gives the descriptor back."""
+
+    def __init__(self, folder: str, identity: tuple[int, int]) -> None:
+        """FileNotFoundError if the folder of that name is another one."""
+        self._folder = os.open(folder, READ_ONLY | os.O_DIRECTORY)
+        found = os.fstat(self._folder)
+        if (found.st_dev, found.st_ino) != identity:
+            self.close_folder()
+            raise FileNotFoundError(errno.ENOENT, "another folder has its name now", folder)
+
+    def close_folder(self) -> None:
+        os.close(self._folder)
+
+    def open(self, path: str, flags: int = READ_ONLY) -> int:
+        return os.open(os.path.basename(path), flags, 0o644, dir_fd=self._folder)
+
+    def unlink(self, path: str) -> None:  # type: ignore[override]
+        os.unlink(os.path.basename(path), dir_fd=self._folder)
+
+    def rename(self, source: str, target: str) -> None:  # type: ignore[override]
+        os.replace(
+            os.path.basename(source),
+            os.path.basename(target),
+            src_dir_fd=self._folder,
+            dst_dir_fd=self._folder,
+        )
+
+    def _stat(self, path: str) -> os.stat_result:
+        return os.stat(os.path.basename(path), dir_fd=self._folder)
+
+    def size(self, path: str) -> int:
+        return self._stat(path).st_size
+
+    def modified(self, path: str) -> float:
+        return self._stat(path).st_mtime
+
+    def set_modified(self, path: str, seconds: float) -> None:
+        os.utime(os.path.basename(path), (seconds, seconds), dir_fd=self._folder)
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._stat(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self, folder: str) -> list[str]:  # noqa: ARG002 - there is but one
+        return os.listdir(self._folder)
+
+    def fsync_folder(self, path: str) -> None:  # noqa: ARG002
+        os.fsync(self._folder)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from ottla.storage.checkpoints import PARTITION_METADATA
+from ottla.logfiles.names import PARTITION_METADATA
 from ottla.storage.files import READ_ONLY, Files
 from ottla.storage.index.entries import Index
 from ottla.storage.producer_state import Snapshot
@@ -191,11 +191,9 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
         return None
     unsaved = log.appended_bytes - log.snapshot_bytes
     if unsaved >= (CLOSING_SNAPSHOT_BYTES if closing else SNAPSHOT_BYTES):
-        log.producers.map_end_offset = log.log_end_offset
         log.take_snapshot()
         job.mid_segment_snapshot = True
-    job.snapshots = log.pending_snapshots
-    log.pending_snapshots = []
+    job.snapshots = log.take_pending_snapshots()
     if not (closing and _tells_epochs(log)):
         epochs = log.epochs.take_changes()
         if epochs is not None:
@@ -206,16 +204,11 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
     elif log.folder_unsynced or job.indexes:
         job.folders = [log.folder]
     if not (job.data or job.indexes or job.snapshots or job.epochs or job.folders):
-        log.recovery_point = max(log.recovery_point, job.offset)
-        log.unflushed_since = 0
+        log.flush_begun(job)
+        log.flush_ended()
+        log.flushed_to(job.offset)
         return None
-    job.bytes = log.appended_bytes - log.flushed_bytes
-    job.since = log.unflushed_since
-    job.had_unsynced = log.metadata_unsynced, log.folder_unsynced
-    log.flushed_bytes = log.appended_bytes
-    log.unflushed_since = 0
-    log.metadata_unsynced = log.folder_unsynced = False
-    log.flushing = job
+    log.flush_begun(job)
     return job
 
 
@@ -266,16 +259,10 @@ def end(log: Log, job: FlushJob) -> None:
     """See Log.flush_end."""
     if log.flushing is not job:
         return  # it was taken back by stop
-    log.flushing = None
     if not job.done:
-        log.flushed_bytes -= job.bytes
-        log.unflushed_since = job.since or log.unflushed_since
-        log.pending_snapshots[:0] = job.snapshots
-        log.epochs.changed = log.epochs.changed or job.epochs is not None
-        log.metadata_unsynced, folder_unsynced = job.had_unsynced
-        log.folder_unsynced = log.folder_unsynced or folder_unsynced
-        log.owner.became_dirty(log)
+        log.flush_taken_back(job)
         return
+    log.flush_ended()
     if job.error is not None:
         log.go_offline(f"flush failed: {job.error}")
         return
@@ -289,8 +276,7 @@ def end(log: Log, job: FlushJob) -> None:
     except OSError as error:
         log.go_offline(f"flush failed: {error}")
         return
-    log.recovery_point = max(log.recovery_point, job.offset)
-    log.flush_at_offset = log.recovery_point + log.config.flush_messages
+    log.flushed_to(job.offset)
 
 
 def stop(log: Log) -> None:

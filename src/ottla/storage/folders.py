@@ -11,13 +11,16 @@ import uuid
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-from ottla.storage.checkpoints import (
+from ottla.logfiles.names import (
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
     FOLDER_IDENTITY,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
+    parse_folder_name,
+)
+from ottla.storage.checkpoints import (
     lock_folder,
     read_clean_shutdown,
     read_folder_identity,
@@ -41,9 +44,6 @@ STRAY_SUFFIX = "-stray"
 KAFKA_METADATA = "__cluster_metadata-0"
 LONGEST_NAME = 255
 
-# A partition's number as it is written, and in no other way: `orders-00` is somebody else's.
-_LOG_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})", re.ASCII)
-_LARGEST_PARTITION = 2**31 - 1
 _STRAY = re.compile(r"(.+)\.[0-9a-f]{32}-stray", re.ASCII)
 _IDENTITY_VERSION = "1"
 
@@ -57,13 +57,9 @@ class Offsets(NamedTuple):
     first_dirty_offsets: Mapping[Key, int]  # where compaction goes on
 
 
-def parse_folder_name(name: str) -> Key | None:
-    """Topic and partition of a log's folder; None if it is something else."""
-    match = _LOG_FOLDER.fullmatch(name)
-    if match is None or name == KAFKA_METADATA:
-        return None
-    partition = int(match[2])
-    return (match[1], partition) if partition <= _LARGEST_PARTITION else None
+def key_of_folder(name: str) -> Key | None:
+    """Topic and partition of a log's folder; None if it is none of a broker's logs."""
+    return None if name == KAFKA_METADATA else parse_folder_name(name)
 
 
 def deleted_folder_name(name: str) -> str:
@@ -82,7 +78,7 @@ def stray_folder_name(name: str) -> str:
 def parse_stray_name(name: str) -> Key | None:
     """Topic and partition of a log that was set aside; None if it is none, or if the name was cut."""
     match = _STRAY.fullmatch(name)
-    return None if match is None or len(name) == LONGEST_NAME else parse_folder_name(match[1])
+    return None if match is None or len(name) == LONGEST_NAME else key_of_folder(match[1])
 
 
 class DataFolder:

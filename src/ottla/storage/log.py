@@ -35,6 +35,7 @@ from ottla.record.errors import InvalidRecord
 from ottla.storage import flush, retention, truncation
 from ottla.storage.append import Append, PlacedBatch, read_marker
 from ottla.storage.errors import (
+    TRANSIENT,
     InvalidTimestamp,
     OffsetOutOfRange,
     OutOfResources,
@@ -42,7 +43,7 @@ from ottla.storage.errors import (
     UnexpectedOffset,
 )
 from ottla.storage.producer_state import Duplicate, EndMarker, Origin
-from ottla.storage.readable_log import TRANSIENT, ReadableLog
+from ottla.storage.readable_log import ReadableLog
 from ottla.storage.retention import Retired
 from ottla.storage.segment import NO_TIMESTAMP, Segment
 from ottla.storage.segment_file import SegmentFile
@@ -56,7 +57,8 @@ REPLICATION = Origin.REPLICATION
 
 
 class Log(ReadableLog):
-    """The log of one partition; its invariants are those of ReadableLog."""
+    """The log of one partition: appends, and what a broker asks of it. The invariants are those of
+    LogState."""
 
     __slots__ = ()
 
@@ -78,7 +80,11 @@ class Log(ReadableLog):
         return append
 
     def append_simple(
-        self, batch: memoryview, fields: HeaderFields, leader_epoch: int, now_ms: int
+        self,
+        batch: bytearray | memoryview,
+        fields: HeaderFields,
+        leader_epoch: int,
+        now_ms: int,
     ) -> int:
         """The base offset of a client's batch, appended; or -1, and nothing was changed: something
         about the batch or the log needs a closer look, and `append` has it.
@@ -476,7 +482,6 @@ class Log(ReadableLog):
         due at once, and so is the snapshot of the producers at its end."""
         if self.active.size:
             self.active.seal()
-            self.producers.map_end_offset = self.log_end_offset
             self.take_snapshot()
         else:
             # An empty one in front of a large gap: no record is in it, nor ever will be.
@@ -503,6 +508,8 @@ class Log(ReadableLog):
         self.attach(segment)
 
     def take_snapshot(self) -> None:
+        """Of the producers at the log's end, for the next flush to write."""
+        self.producers.map_end_offset = self.log_end_offset
         snapshot = self.producers.take_snapshot()
         if snapshot is not None:
             self.pending_snapshots.append(snapshot)
@@ -552,9 +559,7 @@ class Log(ReadableLog):
         if offset > self.high_watermark:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
         if offset > self.log_start_offset:
-            self.log_start_offset = offset
-            self.epochs.truncate_from_start(offset)
-            self.producers.truncate_head(offset)
+            self.raise_start(offset)
 
     def delete_old_segments(self, now_ms: int) -> Retired | None:
         """Detaches the segments that the topic's retention no longer wants; the log starts behind

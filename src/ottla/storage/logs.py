@@ -25,10 +25,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
+from ottla.logfiles.names import LOG_SUFFIX, PARTITION_METADATA
 from ottla.storage import flush
-from ottla.storage.checkpoints import PARTITION_METADATA, write_partition_metadata
+from ottla.storage.checkpoints import write_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import (
+    TRANSIENT,
     CorruptFile,
     DuplicateLog,
     FolderOffline,
@@ -48,16 +50,15 @@ from ottla.storage.folders import (
     Offsets,
     deleted_folder_name,
     is_full_disk,
-    parse_folder_name,
+    key_of_folder,
     stray_folder_name,
 )
 from ottla.storage.log import Log
+from ottla.storage.log_state import LogOwner, LogState
 from ottla.storage.producer_state import DEFAULT_EXPIRATION_MS
-from ottla.storage.readable_log import TRANSIENT, LogOwner, ReadableLog
 from ottla.storage.recovery.load import create_log, load_log
 from ottla.storage.removal import RemovalJob, RetireJob
 from ottla.storage.retention import Retired
-from ottla.storage.segment import LOG_SUFFIX
 from ottla.storage.segment_file import DEFAULT_OPEN_FILES, OpenFiles
 
 logger = logging.getLogger(__name__)
@@ -157,7 +158,7 @@ class Logs(LogOwner):
             # The topic was deleted, and the broker stopped before its files were gone.
             self._schedule(now_ms, RemovalJob(self.files, folders=[f"{folder.path}/{name}"]))
             return
-        key = parse_folder_name(name)
+        key = key_of_folder(name)
         if key is None:
             return
         other = self._places.get(key)
@@ -280,6 +281,7 @@ class Logs(LogOwner):
                 log_start_offset=stored.start_offsets.get(key, 0),
                 high_watermark=stored.high_watermarks.get(key, 0),
                 now_ms=self._clock(),
+                first_dirty_offset=stored.first_dirty_offsets.get(key, 0),
                 producer_expiration_ms=self.producer_expiration_ms,
             )
         except (OSError, CorruptFile) as error:
@@ -292,7 +294,6 @@ class Logs(LogOwner):
             logger.error("%s is offline: %s", name, error)
             raise LogOffline(name, str(error)) from error
         self._unrecovered.discard(key)
-        log.first_dirty_offset = stored.first_dirty_offsets.get(key, 0)
         self._loaded[key] = log
         return log
 
@@ -377,7 +378,7 @@ class Logs(LogOwner):
                 if error.errno in TRANSIENT:
                     raise OutOfResources(log.name, str(error)) from error
                 raise log.go_offline(f"write to {path} failed: {error}") from error
-            log.topic_id = topic_id
+            log.identify(topic_id)
         elif log.topic_id != topic_id:
             raise TopicIdMismatch(log.name, log.topic_id, topic_id)
         return log
@@ -390,6 +391,7 @@ class Logs(LogOwner):
         log = self._loaded.get(key)
         if log is not None:
             log.close()
+            log.leave_folder()
             self._dirty.pop(log, None)
         path = folder.log_path(key)
         renamed = f"{folder.path}/{deleted_folder_name(f'{topic}-{partition}')}"
@@ -401,7 +403,7 @@ class Logs(LogOwner):
             self.take_folder_offline(folder, str(error))
             raise LogOffline(f"{topic}-{partition}", str(error)) from error
         if log is not None:
-            log.offline = "the topic was deleted"
+            log.give_up("the topic was deleted")
             del self._loaded[key]
         self._broken.pop(key, None)
         self._unrecovered.discard(key)
@@ -421,7 +423,8 @@ class Logs(LogOwner):
         log = self._loaded.pop(key, None)
         if log is not None:
             log.close()
-            log.offline = "set aside"
+            log.leave_folder()
+            log.give_up("set aside")
             self._dirty.pop(log, None)
         renamed = f"{folder.path}/{stray_folder_name(f'{topic}-{partition}')}"
         try:
@@ -454,26 +457,26 @@ class Logs(LogOwner):
         config = self._config_of(topic)
         for (name, _), log in self._loaded.items():
             if name == topic:
-                log.config = config
+                log.reconfigure(config)
 
     # What logs tell (LogOwner)
 
-    def became_dirty(self, log: ReadableLog) -> None:
+    def became_dirty(self, log: LogState) -> None:
         assert isinstance(log, Log)
         self._dirty[log] = None
 
-    def wants_flush(self, log: ReadableLog) -> None:
+    def wants_flush(self, log: LogState) -> None:
         assert isinstance(log, Log)
         self._dirty.setdefault(log)
         if self.on_flush_wanted is not None:
             self.on_flush_wanted(log)
 
-    def went_offline(self, log: ReadableLog) -> None:
+    def went_offline(self, log: LogState) -> None:
         assert isinstance(log, Log)
         if self.on_offline is not None:
             self.on_offline(log)
 
-    def lower_offsets(self, log: ReadableLog, offset: int) -> None:
+    def lower_offsets(self, log: LogState, offset: int) -> None:
         key = (log.topic, log.partition)
         folder = self._places[key]
         offsets = self._offsets(folder)
@@ -481,8 +484,7 @@ class Logs(LogOwner):
         recovery_points[key] = min(offset, recovery_points.get(key, 0))
         start_offsets = dict(offsets.start_offsets)
         start_offsets[key] = min(offset, start_offsets.get(key, 0))
-        log.first_dirty_offset = min(offset, log.first_dirty_offset)
-        first_dirty = {**offsets.first_dirty_offsets, key: log.first_dirty_offset}
+        first_dirty = {**offsets.first_dirty_offsets, key: log.lower_first_dirty(offset)}
         high_watermarks = offsets.high_watermarks
         folder.store_now(Offsets(recovery_points, start_offsets, high_watermarks, first_dirty))
 

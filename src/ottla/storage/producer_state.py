@@ -27,6 +27,7 @@ from enum import Enum
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ottla.logfiles.names import DELETED_SUFFIX, SNAPSHOT_SUFFIX, offset_in, segment_name
 from ottla.record.batch import TRANSACTIONAL_BIT
 from ottla.record.checksum import crc32c
 from ottla.storage.errors import (
@@ -49,8 +50,6 @@ MAX_SEQUENCE = 2**31 - 1
 NO_SEQUENCE = -1
 DEFAULT_EXPIRATION_MS = 86_400_000
 
-SNAPSHOT_SUFFIX = ".snapshot"
-DELETED_SUFFIX = ".deleted"
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = Struct(">hI")
 _COUNT = Struct(">i")
@@ -147,7 +146,8 @@ class ProducerState:
         self.coordinator_epoch = -1
         # Largest timestamp of the last batch, or that of the last marker.
         self.timestamp = -1
-        # The clock at the last append; -1 if the state comes from a snapshot or a replay.
+        # The clock when it was last heard of: at its last append, or when the state was rebuilt from
+        # the log.
         self.seen = -1
         # -1: no transaction is open.
         self.transaction_first_offset = -1
@@ -205,8 +205,11 @@ class ProducerStates:
         int32   number of producers, then for each:
                 int64 producer id        int16 epoch          int32 last sequence (-1)
                 int64 last offset (-1)   int32 last offset - first offset of the last batch
-                int64 timestamp          int32 coordinator epoch (-1)
+                int64 last heard of      int32 coordinator epoch (-1)
                 int64 first offset of the open transaction (-1)
+
+    (Kafka writes the last batch's timestamp where we write when the producer was last heard of. It is
+    used for nothing but expiry, and a producer of old records is not an old producer.)
 
     A snapshot is taken when a segment is rolled and when the log is closed. In a crash the newest
     readable snapshot within the log is loaded (`truncate_and_reload`) and the log is read again
@@ -237,6 +240,8 @@ class ProducerStates:
         # The state is that of a log which ends here. The log moves it for batches without a
         # producer.
         self.map_end_offset = start_offset
+        # How long nobody was heard of before the state was loaded; producers live so much longer.
+        self._silence = 0
         # Loaded from a snapshot: of each producer's batches only the last is known.
         self.thinned = False
         # First offset → producer id of the open transactions; first offsets increase, as
@@ -294,7 +299,7 @@ class ProducerStates:
         """Takes a data batch into account that was written (or is read again, or came by
         replication); never refuses one.
 
-        `timestamp` is the batch's largest as it was stored, `now` the clock, or -1 in a replay.
+        `timestamp` is the batch's largest as it was stored, `now` the clock.
         """
         _, _, _, _, _, attributes, _, _, _, producer_id, epoch, _, _ = header
         state = self.producers.get(producer_id)
@@ -435,10 +440,10 @@ class ProducerStates:
     # Forgetting
 
     def expire(self, now: int) -> int:
-        """Forgets producers that have not written for `expiration_ms` and have no transaction
+        """Forgets producers that have not been heard of for `expiration_ms` and have no transaction
         open; how many. Beyond Kafka, which goes by the records' timestamps alone, a producer that
         wrote old timestamps a moment ago is kept."""
-        limit = now - self.expiration_ms
+        limit = now - self._silence - self.expiration_ms
         expired = [
             state.producer_id
             for state in self.producers.values()
@@ -530,7 +535,7 @@ class ProducerStates:
                     last_sequence,
                     last_offset,
                     offset_delta,
-                    state.timestamp,
+                    state.timestamp if state.seen < 0 else state.seen,
                     state.coordinator_epoch,
                     state.transaction_first_offset,
                 )
@@ -539,13 +544,19 @@ class ProducerStates:
         return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
 
     def load(self, data: bytes, offset: int, now: int) -> None:
-        """Replaces the state by that of a snapshot at `offset`, without the producers that have
-        expired by `now`. CorruptSnapshot leaves the state as it was."""
+        """Replaces the state by that of a snapshot at `offset`. CorruptSnapshot leaves it as it was.
+
+        The producer that was heard of last counts as heard of `now`, and the others as long before it
+        as they were: the time in which nobody could write, because the broker was down, makes no
+        producer older, and frequent starts make none younger. Those that have expired by that are left
+        out.
+        """
         states = decode_snapshot(data, self.snapshot_path(offset))
         self._clear()
-        limit = now - self.expiration_ms
+        self._silence = max(0, now - max((state.seen for state in states), default=now))
+        limit = now - self._silence - self.expiration_ms
         for state in states:
-            if state.timestamp > limit or state.transaction_first_offset >= 0:
+            if state.seen > limit or state.transaction_first_offset >= 0:
                 self.producers[state.producer_id] = state
         self._open = {
             first_offset: state.producer_id
@@ -644,6 +655,7 @@ class ProducerStates:
         self._unreplicated.clear()
         self.first_unstable_offset = None
         self.thinned = False
+        self._silence = 0
 
     def _remove_snapshot(self, offset: int) -> None:
         self._snapshots.remove(offset)
@@ -654,15 +666,12 @@ class ProducerStates:
 
 
 def snapshot_name(offset: int) -> str:
-    return f"{offset:020d}{SNAPSHOT_SUFFIX}"
+    return segment_name(offset) + SNAPSHOT_SUFFIX
 
 
 def snapshot_offset(name: str) -> int | None:
     """The offset in a snapshot file's name, None if the name is none of a snapshot."""
-    digits = name.removesuffix(SNAPSHOT_SUFFIX)
-    if len(digits) != 20 or digits == name or not (digits.isascii() and digits.isdigit()):
-        return None
-    return int(digits)
+    return offset_in(name, SNAPSHOT_SUFFIX)
 
 
 def decode_snapshot(data: bytes, path: str) -> list[ProducerState]:
@@ -693,7 +702,7 @@ def decode_snapshot(data: bytes, path: str) -> list[ProducerState]:
     ) in _ENTRY.iter_unpack(entries):
         state = ProducerState(producer_id, epoch)
         state.coordinator_epoch = coordinator_epoch
-        state.timestamp = timestamp
+        state.timestamp = state.seen = timestamp
         if transaction_first_offset >= 0:
             state.transaction_first_offset = transaction_first_offset
             if transaction_first_offset in opened:

@@ -1,210 +1,26 @@
-"""The state of one partition's log, and all that only reads it."""
+"""Reading a log: file ranges by offset, offsets by time, aborted transactions, epochs."""
 
 from __future__ import annotations
 
-import errno
-import logging
-from typing import TYPE_CHECKING
-
-from ottla.storage.append import Append
-from ottla.storage.config import LogConfig
 from ottla.storage.errors import (
+    TRANSIENT,
     CorruptFile,
     CorruptIndex,
     CorruptLog,
-    LogOffline,
     OffsetOutOfRange,
     OutOfResources,
 )
-from ottla.storage.files import Files
-from ottla.storage.flush import FlushJob
-from ottla.storage.leader_epochs import LeaderEpochs
-from ottla.storage.producer_state import ProducerStates, Snapshot
+from ottla.storage.log_state import LogState
 from ottla.storage.recovery.replay import mend_transaction_indexes
-from ottla.storage.segment import FOREVER, NO_TIMESTAMP
-from ottla.storage.segment_file import OpenFiles, Slice
-from ottla.storage.segments import Segments, TimedBatch, TimedOffset, time_in_batch
-
-if TYPE_CHECKING:
-    from ottla.storage.compaction.swap import Compaction
-    from ottla.storage.retention import Retired
-
-logger = logging.getLogger(__name__)
-
-# Errors that say something of the process, not of the disk.
-TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+from ottla.storage.segment_file import Slice
+from ottla.storage.segments import TimedBatch, TimedOffset, time_in_batch
 
 
-class LogOwner:
-    """What a log tells those who keep it. The default keeps nothing."""
+class ReadableLog(LogState):
+    """All that reads a log. None of it changes the log's state, but that a disk which fails takes it
+    offline."""
 
-    def became_dirty(self, log: ReadableLog) -> None:
-        """The first append since the last flush."""
-
-    def wants_flush(self, log: ReadableLog) -> None:
-        """`flush.messages` is reached or a segment was sealed: do not wait for the timer."""
-
-    def went_offline(self, log: ReadableLog) -> None:
-        """The log takes no more calls; `log.offline` says why."""
-
-    def lower_offsets(self, log: ReadableLog, offset: int) -> None:
-        """Makes it last, before it returns, that neither the log's recovery point nor its start is
-        above `offset`."""
-
-
-class ReadableLog:
-    """The state of a log, and all that reads it.
-
-    Invariants: log_start_offset ≤ high_watermark ≤ log_end_offset; recovery_point ≤ log_end_offset;
-    what lies below the recovery point has been synced. The last of `segments` is active and ends at
-    log_end_offset.
-    """
-
-    __slots__ = (
-        "_after_max_ms",
-        "_append_time",
-        "_config",
-        "_index_interval",
-        "_largest_batch",
-        "_pwrite",
-        "_segment_bytes",
-        "_writing",
-        "active",
-        "appended_bytes",
-        "compaction",
-        "epochs",
-        "files",
-        "first_dirty_offset",
-        "flush_at_offset",
-        "flushed_bytes",
-        "flushing",
-        "folder",
-        "folder_unsynced",
-        "high_watermark",
-        "log_end_offset",
-        "log_start_offset",
-        "metadata_unsynced",
-        "name",
-        "offline",
-        "open_files",
-        "owner",
-        "partition",
-        "pending_snapshots",
-        "producers",
-        "recovery_point",
-        "retiring",
-        "segments",
-        "snapshot_bytes",
-        "topic",
-        "topic_id",
-        "unflushed_since",
-    )
-
-    def __init__(
-        self,
-        folder: str,
-        topic: str,
-        partition: int,
-        topic_id: bytes | None,
-        config: LogConfig,
-        files: Files,
-        open_files: OpenFiles,
-        owner: LogOwner,
-        producers: ProducerStates,
-        epochs: LeaderEpochs,
-        segments: Segments,
-        log_start_offset: int,
-        log_end_offset: int,
-        recovery_point: int,
-    ) -> None:
-        """For `create_log` and `load_log` (recovery.py), which know what is on disk."""
-        self.folder = folder
-        self.topic = topic
-        self.partition = partition
-        self.name = f"{topic}-{partition}"
-        self.topic_id = topic_id
-        self.files = files
-        self.open_files = open_files
-        self.owner = owner
-        self.producers = producers
-        self.epochs = epochs
-        self.segments = segments
-        self.active = segments.active
-        self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset
-        self.high_watermark = log_start_offset
-        self.recovery_point = recovery_point
-        # Why the log takes no more calls; None while it does.
-        self.offline: str | None = None
-        # Bytes appended in this life of the log; how many of them the flushes that were begun cover,
-        # and the producer snapshots. The clock at the first append that no flush covers (0: none).
-        self.appended_bytes = 0
-        self.flushed_bytes = 0
-        self.snapshot_bytes = 0
-        self.unflushed_since = 0
-        # partition.metadata was written but not synced, nor the folder's own name.
-        self.metadata_unsynced = False
-        # A file was made whose name is not synced.
-        self.folder_unsynced = False
-        # Taken at rolls, to be written by the next flush.
-        self.pending_snapshots: list[Snapshot] = []
-        # Segments on their way out, whose files still have (or had) this log's names.
-        self.retiring: list[Retired] = []
-        # The flush that is under way: at most one.
-        self.flushing: FlushJob | None = None
-        # Compacted up to here, and being compacted: see compaction/swap.py.
-        self.first_dirty_offset = 0
-        self.compaction: Compaction | None = None
-        # The append between write and commit: at most one.
-        self._writing: Append | None = None
-        self._pwrite = files.pwrite
-        self.config = config
-
-    def __repr__(self) -> str:
-        return f"<Log {self.name} {self.log_start_offset}..{self.log_end_offset}>"
-
-    # Configuration and plain facts
-
-    @property
-    def config(self) -> LogConfig:
-        return self._config
-
-    @config.setter
-    def config(self, config: LogConfig) -> None:
-        """Takes effect at once."""
-        self._config = config
-        self._segment_bytes = config.segment_bytes
-        self._largest_batch = min(config.max_message_bytes, config.segment_bytes)
-        self._append_time = config.stamps_append_time
-        self._after_max_ms = config.message_timestamp_after_max_ms
-        self._index_interval = config.index_interval_bytes
-        self.flush_at_offset = self.recovery_point + config.flush_messages
-        active = self.active
-        active.max_index_bytes = config.segment_index_bytes
-        active.roll_after = FOREVER if not active.size else NO_TIMESTAMP - 1  # reckoned anew
-
-    @property
-    def size(self) -> int:
-        """Bytes in all segments' log files."""
-        return self.segments.size
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Readers of committed records stop here: ≤ high_watermark."""
-        unstable = self.producers.first_unstable_offset
-        if unstable is None or unstable > self.high_watermark:
-            return self.high_watermark
-        return unstable
-
-    def advance_high_watermark(self, offset: int) -> None:
-        """Records below `offset` are on all in-sync replicas. It never moves back but by truncation,
-        and never beyond the log's end."""
-        if offset > self.high_watermark:
-            self.high_watermark = min(offset, self.log_end_offset)
-            if self.producers.first_unstable_offset is not None:
-                self.producers.high_watermark_moved(self.high_watermark)
-
-    # Reading
+    __slots__ = ()
 
     def read(
         self,
@@ -301,35 +117,6 @@ class ReadableLog:
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest known epoch up to that one, and where it ends; (-1, -1) if none is known."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
-
-    # Going offline
-
-    def check_online(self) -> None:
-        if self.offline is not None:
-            raise LogOffline(self.name, self.offline)
-
-    @property
-    def is_busy(self) -> bool:
-        """An append is on its way to its commit."""
-        return self._writing is not None
-
-    def check_idle(self) -> None:
-        """Online, and no append is between its write and its commit."""
-        if self.offline is not None or self._writing is not None:
-            raise self._not_ready()
-
-    def go_offline(self, reason: str) -> LogOffline:
-        """Takes no more calls from now on; the error to raise."""
-        if self.offline is None:
-            self.offline = reason
-            logger.error("%s is offline: %s", self.name, reason)
-            self.owner.went_offline(self)
-        return LogOffline(self.name, self.offline)
-
-    def _not_ready(self) -> Exception:
-        if self.offline is not None:
-            return LogOffline(self.name, self.offline)
-        return RuntimeError(f"{self.name}: an append is under way")
 
     def _read_failed(self, error: OSError | CorruptFile) -> Exception:
         if isinstance(error, OSError) and error.errno in TRANSIENT:

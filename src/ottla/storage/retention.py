@@ -12,9 +12,10 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.logfiles.names import DELETED_SUFFIX, SEGMENT_SUFFIXES
 from ottla.storage.config import LogConfig
 from ottla.storage.files import Files
-from ottla.storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, Segment
+from ottla.storage.segment import Segment
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log
@@ -148,13 +149,7 @@ def retire(log: Log, now_ms: int) -> Retired | None:
         return None
     if count == len(facts):
         log.roll(now_ms)
-    segments = log.segments.take_first(count)
-    for segment in segments:
-        segment.close()
-    start = max(log.log_start_offset, log.segments[0].base_offset)
-    log.log_start_offset = start
-    log.epochs.truncate_from_start(start)
-    log.producers.truncate_head(start)
+    segments = log.detach_oldest(count)
     renamed = []
     for segment in segments:
         path = log.producers.mark_snapshot_deleted(segment.base_offset)
@@ -162,5 +157,5 @@ def retire(log: Log, now_ms: int) -> Retired | None:
             renamed.append(path)
     delay_ms = log.config.file_delete_delay_ms
     retired = Retired(log.name, log.folder, log.files, segments, renamed, delay_ms)
-    log.retiring = [other for other in log.retiring if not other.done] + [retired]
+    log.retire(retired)
     return retired

@@ -8,6 +8,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TypeVar
 
+from ottla.logfiles.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_name,
+)
+from ottla.logfiles.walk import HEADER_CHUNK, OVERHEAD, SMALLEST_ENTRY, fields_at, walk
 from ottla.record.batch import HEADER_SIZE, HeaderFields
 from ottla.record.errors import InvalidBatch
 from ottla.storage.errors import CorruptFile, CorruptIndex, CorruptLog, NotInMemory
@@ -17,15 +25,6 @@ from ottla.storage.index.offset_index import OffsetIndex
 from ottla.storage.index.time_index import TimeIndex
 from ottla.storage.index.transaction_index import TransactionIndex
 from ottla.storage.segment_file import OpenFiles, SegmentFile
-from ottla.storage.walk import HEADER_CHUNK, OVERHEAD, SMALLEST_ENTRY, fields_at, walk
-
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-TRANSACTION_INDEX_SUFFIX = ".txnindex"
-INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-SEGMENT_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
-DELETED_SUFFIX = ".deleted"
 
 NO_TIMESTAMP = -1
 FOREVER = 1 << 62
@@ -61,11 +60,6 @@ class _HeldInMemory:
         return data
 
 
-def segment_name(base_offset: int) -> str:
-    """The file name of a segment, without a suffix: its base offset in 20 digits."""
-    return f"{base_offset:020d}"
-
-
 class Segment:
     """The records from `base_offset` up to the next segment's.
 
@@ -93,6 +87,7 @@ class Segment:
         "created_ms",
         "files",
         "first_timestamp",
+        "gone",
         "has_index_files",
         "index_brought",
         "index_full",
@@ -133,7 +128,7 @@ class Segment:
         self.files = files
         self._open_files = open_files
         self.max_index_bytes = max_index_bytes
-        self.stem = f"{folder}/{base_offset:020d}"
+        self.stem = f"{folder}/{segment_name(base_offset)}"
         self.suffix = ""  # ".deleted" once it is
         self.on_disk = size is not None
         # False if it is known that there are none: then nobody has to look for them.
@@ -150,6 +145,8 @@ class Segment:
         # Sealed, and data and indexes synced.
         self.settled = sealed
         self.opened: SegmentFile | None = None
+        # Its log was deleted or set aside: no file is opened for it any more.
+        self.gone = False
         self.used = False
         # A thread has read the offset index, and nobody has mapped it since.
         self.index_brought = False

@@ -23,6 +23,11 @@ DEFAULT_OPEN_FILES = 1024
 LOOKS = 32
 
 
+# The descriptors of all segment files that are open in this process: those of `OpenFiles`, and those
+# that only a reader still holds.
+OPEN_DESCRIPTORS: set[int] = set()
+
+
 class SegmentFile:
     """One open descriptor, closed when the last reference to this object goes."""
 
@@ -30,6 +35,7 @@ class SegmentFile:
 
     def __init__(self, files: Files, fd: int) -> None:
         self.fd = fd
+        OPEN_DESCRIPTORS.add(fd)
         self._files = files
         self._pread = files.pread
         # Before the first read: the kernel goes on with what it has begun.
@@ -67,6 +73,7 @@ class SegmentFile:
         return self._files.bring_into_memory(self.fd, position, size)
 
     def __del__(self) -> None:
+        OPEN_DESCRIPTORS.discard(self.fd)
         try:
             self._close(self.fd)
         except OSError:
@@ -119,6 +126,8 @@ class OpenFiles:
     def open(self, segment: Segment, flags: int) -> SegmentFile:
         """Opens the segment's file and remembers it as the segment's."""
         with self._lock:
+            if segment.gone:
+                raise FileNotFoundError(errno.ENOENT, "its log is gone", segment.path)
             if len(self._queue) >= self.limit:
                 self._evict(2)  # one would never bring a crowd back to the limit
             try:
@@ -131,6 +140,14 @@ class OpenFiles:
             segment.opened = file
             self._queue[segment] = None
             return file
+
+    def forbid(self, segment: Segment) -> None:
+        """Closes the segment's file, and opens or makes none for it any more: the folder is about to
+        lose its name, and another log may get it while a thread still writes for this one. What was
+        opened before belongs to the folder, whatever it is called."""
+        with self._lock:
+            segment.gone = True
+            self.close(segment)
 
     def close(self, segment: Segment) -> None:
         """Lets go of the segment's file; readers that hold it go on."""

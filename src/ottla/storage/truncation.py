@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.logfiles.names import SEGMENT_SUFFIXES
 from ottla.storage import flush
 from ottla.storage.errors import CorruptFile
 from ottla.storage.recovery.replay import reload
-from ottla.storage.segment import SEGMENT_SUFFIXES, Segment
+from ottla.storage.segment import Segment
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log
@@ -47,31 +48,24 @@ def _truncate(log: Log, offset: int, now_ms: int) -> None:
     end = _end_of_rest(active, offset, found[0] if found is not None else active.size)
     if end < log.recovery_point or end < log.log_start_offset:
         log.owner.lower_offsets(log, end)
-        log.recovery_point = min(log.recovery_point, end)
+        log.lower_recovery_point(end)
     # Snapshots before segments: recovery takes them as proof that the segment before was synced.
     log.producers.truncate_and_reload(log.log_start_offset, end, now_ms)
     log.files.fsync_folder(log.folder)
-    for segment in reversed(segments.take_from(slot + 1)):
+    for segment in reversed(log.detach_from(slot + 1)):
         remove_files(segment)
     log.files.fsync_folder(log.folder)
     if found is not None:
         active.unseal()
         active.cut(found[0], end)
     active.unseal()
-    log.active = active
     active.load_tail(end)
-    log.log_end_offset = end
-    # It may have been inside of a batch that went.
-    log.log_start_offset = min(log.log_start_offset, end)
-    log.high_watermark = min(log.high_watermark, end)
-    log.recovery_point = min(log.recovery_point, end)
-    log.pending_snapshots = []
+    log.cut_to(end)
     log.epochs.truncate_from_end(end)
     log.epochs.write()
     reload(segments, log.producers, log.log_start_offset, end, now_ms)
     log.producers.high_watermark_moved(log.high_watermark)
     log.files.fsync_folder(log.folder)
-    log.config = log.config  # what it knows of the active segment and the recovery point
 
 
 def _end_of_rest(segment: Segment, offset: int, position: int) -> int:
@@ -99,23 +93,18 @@ def start_anew_at(log: Log, offset: int, now_ms: int) -> None:
         log.owner.lower_offsets(log, 0)
         log.producers.truncate_fully_and_start_at(offset)
         log.files.fsync_folder(log.folder)
-        for segment in reversed(log.segments.take_from(0)):
+        for segment in reversed(log.detach_from(0)):
             remove_files(segment)
         log.epochs.clear()
         log.epochs.write()
         log.files.fsync_folder(log.folder)
-        log.log_start_offset = log.log_end_offset = offset
-        log.high_watermark = log.recovery_point = offset
-        log.pending_snapshots = []
-        segment = log.next_segment(now_ms)
+        segment = log.next_segment(now_ms, offset)
         segment.create()
         segment.on_disk = True
-        log.segments.add(segment)
-        log.active = segment
+        log.restart_at(offset, segment)
         log.files.fsync_folder(log.folder)
     except OSError as error:
         raise log.go_offline(f"start at {offset} failed: {error}") from error
-    log.config = log.config
 
 
 def remove_files(segment: Segment) -> None:

@@ -1,104 +1,321 @@
-"""Is a log what it should be? Reads every byte of it and compares data, indexes and memory.
+"""`ottla log verify`: whether a log's files hold together.
 
-For tools and tests; a broker never needs it. Nothing is changed.
+What is checked, for each partition:
+
+- segments: every batch whole, its checksum right, offsets increasing from batch to batch, none
+  below the number in the file's name or at or above the next segment's; with `deep` every record;
+- offset index: entries increase, each points at the beginning of a batch and names an offset that
+  is not before it, so that a reader who starts there misses nothing;
+- time index: times and offsets increase, and no batch that ends at or before an entry's offset is
+  younger than the entry;
+- transaction index: entries in order, inside of the log;
+- producer snapshots, leader epochs and partition.metadata: readable.
+
+Nothing is repaired: a broker does that itself when it starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
+from ottla.logfiles.folders import Damage, LogFolder, SegmentFiles, read_batches, read_records
+from ottla.logfiles.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+)
+from ottla.record.batch import MAGIC, BatchHeader, Record
 from ottla.record.errors import InvalidBatch
-from ottla.storage.errors import CorruptIndex
-from ottla.storage.readable_log import ReadableLog
-from ottla.storage.segment import Segment
-from ottla.storage.walk import walk_checked
+from ottla.storage.checkpoints import read_offsets, read_partition_metadata
+from ottla.storage.errors import CorruptFile
+from ottla.storage.files import Files
+from ottla.storage.index.maps import Maps
+from ottla.storage.index.offset_index import OffsetIndex
+from ottla.storage.index.time_index import TimeIndex
+from ottla.storage.index.transaction_index import AbortedTransaction, TransactionIndex
+from ottla.storage.leader_epochs import LeaderEpochs
+from ottla.storage.producer_state import decode_snapshot, snapshot_offset
+
+_UNLIMITED = 2**31 - 1
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong, and in which file."""
-
-    path: str
-    text: str
-
-
-class _Batch(NamedTuple):
-    position: int
-    last_offset: int
-    # The largest timestamp up to and with this batch, and the last offset of the batch that has it.
-    max_timestamp: int
-    offset_of_max_timestamp: int
+    file: str
+    position: int | None  # in bytes, or the entry of an index
+    message: str
 
 
-def verify_log(log: ReadableLog) -> Iterator[Problem]:
-    """All problems of a log that is online."""
-    next_offset = log.segments[0].base_offset
-    for slot, segment in enumerate(log.segments):
-        if segment.base_offset < next_offset:
-            yield Problem(segment.path, f"begins before {next_offset}, where the last one ends")
-        end = log.segments.end_of(slot, log.log_end_offset)
-        batches: list[_Batch] = []
-        yield from verify_segment(segment, batches, end)
-        if batches:
-            next_offset = batches[-1].last_offset + 1
-    if log.active.size and next_offset != log.log_end_offset:
-        yield Problem(log.folder, f"ends at {next_offset}, not at {log.log_end_offset}")
-    if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
-        yield Problem(
-            log.folder,
-            f"start {log.log_start_offset}, high watermark {log.high_watermark}, "
-            f"end {log.log_end_offset} are out of order",
-        )
+class Verdict(NamedTuple):
+    """What was found in one partition's folder."""
+
+    log: str
+    segments: int
+    batches: int
+    records: int
+    size: int  # bytes of all segments
+    start_offset: int | None  # of the first batch; None in an empty log
+    end_offset: int | None  # behind the last batch
+    problems: tuple[Problem, ...]
 
 
-def verify_segment(segment: Segment, batches: list[_Batch], end: int) -> Iterator[Problem]:
-    """Problems of one segment, whose records lie below `end`; appends what it found to `batches`."""
-    timestamp, offset_of_timestamp = -1, segment.base_offset
-    next_offset = segment.base_offset
-    if segment.size:
-        try:
-            for position, _, fields, _ in walk_checked(segment.file(), 0, segment.size):
-                last_offset = fields[0] + fields[6]
-                if fields[0] < next_offset or last_offset >= end:
-                    yield Problem(
-                        segment.path,
-                        f"batch {fields[0]}..{last_offset} at {position}, "
-                        f"outside of {next_offset}..{end}",
-                    )
-                if fields[8] > timestamp:
-                    timestamp, offset_of_timestamp = fields[8], last_offset
-                batches.append(_Batch(position, last_offset, timestamp, offset_of_timestamp))
-                next_offset = last_offset + 1
-        except InvalidBatch as error:
-            yield Problem(segment.path, f"behind offset {next_offset - 1}: {error.reason}")
+class _Batches:
+    """Where a segment's batches are: lists side by side, by position and so by offset."""
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.base_offsets: list[int] = []
+        self.last_offsets: list[int] = []
+        self.largest_timestamps: list[int] = []  # of this batch and all before it
+        self.records = 0
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+def verify_log(
+    folder: LogFolder, *, deep: bool = False, advance: Callable[[int], None] = lambda _: None
+) -> Verdict:
+    """Check everything in a partition's folder; `advance` is told the bytes that were read."""
+    problems: list[Problem] = []
+    batches = records = size = 0
+    start = end = None
+    for number, segment in enumerate(folder.segments):
+        is_last = number + 1 == len(folder.segments)
+        limit = None if is_last else folder.segments[number + 1].base_offset
+        found = _check_segment(segment, limit, end, deep, problems, advance)
+        if len(found):
+            start = found.base_offsets[0] if start is None else start
+            end = found.last_offsets[-1] + 1
+        batches += len(found)
+        records += found.records
+        size += segment.log.stat().st_size
+        problems += _check_offset_index(segment, found, is_last)
+        problems += _check_time_index(segment, found, is_last)
+        problems += _check_transaction_index(segment, found)
+    problems += _check_small_files(folder)
+    return Verdict(
+        folder.name, len(folder.segments), batches, records, size, start, end, tuple(problems)
+    )
+
+
+def _check_segment(
+    segment: SegmentFiles,
+    limit: int | None,
+    previous_end: int | None,
+    deep: bool,
+    problems: list[Problem],
+    advance: Callable[[int], None],
+) -> _Batches:
+    name = segment.log.name
+    found = _Batches()
+    expected = (
+        segment.base_offset if previous_end is None else max(previous_end, segment.base_offset)
+    )
+    largest = -1
     try:
-        for index in segment.indexes:
-            index.verify()
-        yield from _verify_entries(segment, batches)
-    except CorruptIndex as error:
-        yield Problem(error.path, error.reason)
-    if batches and segment.max_timestamp != batches[-1].max_timestamp:
-        yield Problem(
-            segment.path,
-            f"largest timestamp is {batches[-1].max_timestamp}, not {segment.max_timestamp}",
+        for batch in read_batches(segment.log):
+            header = batch.header
+
+            def report(message: str, position: int = batch.position) -> None:
+                problems.append(Problem(name, position, message))
+
+            if batch.damage is not None:
+                report(f"batch at offset {header.base_offset}: {batch.damage}")
+            if header.base_offset < expected:
+                report(f"batch begins at offset {header.base_offset}, before {expected}")
+            if limit is not None and header.last_offset >= limit:
+                report(
+                    f"batch reaches offset {header.last_offset}; the next segment begins at {limit}"
+                )
+            if deep and batch.damage is None:
+                try:
+                    found.records += _check_records(batch.header, read_records(batch))
+                except InvalidBatch as problem:
+                    report(f"records of the batch at offset {header.base_offset}: {problem.reason}")
+            else:
+                found.records += header.record_count
+            expected = max(expected, header.last_offset + 1)
+            largest = max(largest, header.max_timestamp)
+            found.positions.append(batch.position)
+            found.base_offsets.append(header.base_offset)
+            found.last_offsets.append(header.last_offset)
+            found.largest_timestamps.append(largest)
+            advance(batch.size)
+    except Damage as damage:
+        rest = segment.log.stat().st_size - damage.position
+        problems.append(
+            Problem(name, damage.position, f"{damage.reason}; the last {rest} bytes are unreadable")
         )
+    return found
 
 
-def _verify_entries(segment: Segment, batches: list[_Batch]) -> Iterator[Problem]:
-    last_offset_at = {batch.position: batch.last_offset for batch in batches}
-    for offset, position in segment.offset_index.entries():
-        if last_offset_at.get(position) != offset:
-            yield Problem(
-                segment.offset_index.path, f"no batch at {position} that ends with offset {offset}"
+def _check_records(header: BatchHeader, records: Iterator[Record]) -> int:
+    count = 0
+    previous = -1
+    for record in records:
+        if record.offset <= previous or record.offset > header.last_offset:
+            raise InvalidBatch(f"offset {record.offset} comes after {previous}")
+        if header.magic == MAGIC and record.offset < header.base_offset:
+            raise InvalidBatch(f"offset {record.offset} is before the batch")
+        previous = record.offset
+        count += 1
+    return count
+
+
+def _missing(path: Path, found: _Batches, is_last: bool) -> list[Problem]:
+    # A broker writes the index of the segment it appends to when it gets to it.
+    if is_last or not len(found):
+        return []
+    return [Problem(path.name, None, "the file is missing")]
+
+
+def _check_offset_index(segment: SegmentFiles, found: _Batches, is_last: bool) -> list[Problem]:
+    path = segment.sibling(".index")
+    if not path.exists():
+        return _missing(path, found, is_last)
+    problems = []
+    previous_offset = segment.base_offset - 1
+    previous_position = -1
+    try:
+        entries = offset_entries(segment)
+    except CorruptFile as problem:
+        return [Problem(path.name, None, problem.reason)]
+    for number, (offset, position) in enumerate(entries):
+
+        def report(message: str, number: int = number) -> None:
+            problems.append(Problem(path.name, number, f"entry {number}: {message}"))
+
+        if offset <= previous_offset or position <= previous_position:
+            report(
+                f"(offset {offset}, position {position}) does not come after "
+                f"({previous_offset}, {previous_position})"
             )
-    times = {(batch.max_timestamp, batch.offset_of_max_timestamp) for batch in batches}
-    for timestamp, offset in segment.time_index.entries():
-        if (timestamp, offset) not in times:
-            yield Problem(
-                segment.time_index.path,
-                f"({timestamp}, {offset}) is no largest timestamp up to any batch",
+        previous_offset, previous_position = offset, position
+        slot = bisect_left(found.positions, position)
+        if slot == len(found) or found.positions[slot] != position:
+            report(f"no batch begins at position {position}")
+        elif offset < found.base_offsets[slot] or offset > found.last_offsets[-1]:
+            report(
+                f"offset {offset} is not in the batch at position {position}, "
+                f"which begins at {found.base_offsets[slot]}"
             )
-    positions = {batch.last_offset: batch.position for batch in batches}
-    for offset, position in zip(segment.tail_last_offsets, segment.tail_positions, strict=True):
-        if positions.get(offset) != position:
-            yield Problem(segment.path, f"the tail in memory has {offset} at {position}")
+    return problems
+
+
+def _check_time_index(segment: SegmentFiles, found: _Batches, is_last: bool) -> list[Problem]:
+    path = segment.sibling(".timeindex")
+    if not path.exists():
+        return _missing(path, found, is_last)
+    problems = []
+    previous_time, previous_offset = -1, segment.base_offset
+    try:
+        entries = time_entries(segment)
+    except CorruptFile as problem:
+        return [Problem(path.name, None, problem.reason)]
+    for number, (timestamp, offset) in enumerate(entries):
+
+        def report(message: str, number: int = number) -> None:
+            problems.append(Problem(path.name, number, f"entry {number}: {message}"))
+
+        if timestamp <= previous_time or offset < previous_offset:
+            report(
+                f"(time {timestamp}, offset {offset}) does not come after "
+                f"({previous_time}, {previous_offset})"
+            )
+        previous_time, previous_offset = timestamp, offset
+        if not len(found) or offset > found.last_offsets[-1]:
+            report(f"offset {offset} is not in the segment")
+            continue
+        whole = bisect_right(found.last_offsets, offset)
+        if whole and found.largest_timestamps[whole - 1] > timestamp:
+            report(
+                f"time {timestamp} at offset {offset}, but a batch before it "
+                f"has time {found.largest_timestamps[whole - 1]}"
+            )
+    return problems
+
+
+def _check_transaction_index(segment: SegmentFiles, found: _Batches) -> list[Problem]:
+    path = segment.sibling(".txnindex")
+    if not path.exists():
+        return []
+    try:
+        entries = transaction_entries(segment)
+    except CorruptFile as problem:
+        return [Problem(path.name, None, problem.reason)]
+    return [
+        Problem(path.name, number, f"entry {number}: its marker {entry.last_offset} is not here")
+        for number, entry in enumerate(entries)
+        if not len(found) or not segment.base_offset <= entry.last_offset <= found.last_offsets[-1]
+    ]
+
+
+def _check_small_files(folder: LogFolder) -> list[Problem]:
+    problems = []
+    for path in sorted(folder.path.iterdir()):
+        try:
+            if snapshot_offset(path.name) is not None:
+                decode_snapshot(path.read_bytes(), str(path))
+            elif path.name == LEADER_EPOCH_CHECKPOINT:
+                LeaderEpochs(str(path)).load()
+            elif path.name == PARTITION_METADATA:
+                read_partition_metadata(str(path))
+        except CorruptFile as problem:
+            problems.append(Problem(path.name, None, problem.reason))
+    return problems
+
+
+def verify_checkpoints(data_folder: Path, ends: dict[str, int | None]) -> list[Problem]:
+    """The checkpoints of a data folder; `ends` has the end offset of each log in it."""
+    problems = []
+    for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT):
+        try:
+            offsets = read_offsets(str(data_folder / name))
+        except CorruptFile as problem:
+            problems.append(Problem(name, None, problem.reason))
+            continue
+        for (topic, partition), offset in offsets.items():
+            end = ends.get(f"{topic}-{partition}")
+            if end is not None and offset > end:
+                problems.append(
+                    Problem(name, None, f"{topic}-{partition} ends at {end}, not beyond {offset}")
+                )
+    return problems
+
+
+class _ReadingFiles(Files):
+    """Reads where storage maps: these files may belong to a broker that runs."""
+
+    def map(self, path: str) -> memoryview:
+        return memoryview(self.read_file(path))
+
+
+_FILES = _ReadingFiles()
+
+
+def offset_entries(segment: SegmentFiles) -> list[tuple[int, int]]:
+    """(offset, position) each, unchecked; `CorruptFile` when they cannot be told apart."""
+    path = str(segment.sibling(".index"))
+    index = OffsetIndex(path, segment.base_offset, _UNLIMITED, _FILES, sealed=True, maps=Maps(1))
+    return list(index.entries())
+
+
+def time_entries(segment: SegmentFiles) -> list[tuple[int, int]]:
+    """(timestamp, offset) each, unchecked."""
+    path = str(segment.sibling(".timeindex"))
+    index = TimeIndex(path, segment.base_offset, _UNLIMITED, _FILES, sealed=True, maps=Maps(1))
+    return list(index.entries())
+
+
+def transaction_entries(segment: SegmentFiles) -> list[AbortedTransaction]:
+    path = str(segment.sibling(".txnindex"))
+    index = TransactionIndex(
+        path, segment.base_offset, _UNLIMITED, _FILES, sealed=True, maps=Maps(1)
+    )
+    index.verify()
+    return list(index.entries())

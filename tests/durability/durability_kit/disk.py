@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cli.logs.files import find_logs
-from ottla.cli.logs.verify import verify_checkpoints, verify_log
-from ottla.storage.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offsets
+from ottla.logfiles.folders import find_logs
+from ottla.logfiles.names import RECOVERY_POINT_CHECKPOINT
+from ottla.storage.checkpoints import read_offsets
+from ottla.storage.verify import verify_checkpoints, verify_log
 
 PATIENCE = 30.0
 # Small segments from little data: an index of three entries, one for each batch, closes a segment.

@@ -17,9 +17,11 @@ from importlib import import_module
 from pathlib import Path
 
 from server_kit.broker_thread import Complaints
+from storage_kit.memory import verify_log
 
 from fuzz_kit.requests import World
 from ottla.cluster.decisions.topics import NewTopic
+from ottla.logfiles.walk import walk_checked
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.frame import has_flexible_response_header, parse_response_header
 from ottla.protocol.message import MalformedMessage, Message
@@ -28,8 +30,6 @@ from ottla.server.api import DECLARED
 from ottla.server.broker import Broker
 from ottla.server.configuration.broker_config import load
 from ottla.server.network.connection import Connection
-from ottla.storage.verify import verify_log
-from ottla.storage.walk import walk_checked
 
 _HEADER = struct.Struct(">ihhi")
 # A broker that needs longer for one request hangs.

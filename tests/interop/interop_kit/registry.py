@@ -193,6 +193,17 @@ OLD_CLIENTS = table(
 )
 
 
+# Those with which `make test` is content: a library of each kind, both message formats, the Java client
+# with a consumer. `make test-long` has all.
+IN_SHORT_RUNS = {
+    "kafka-python-0.8.2",
+    "kafka-python-0.10.2",
+    "kcat-0.8.2",
+    "sarama-0.10.2.0",
+    "java-0.9.0.1",
+}
+
+
 def named(kinds: dict[str, Kind], *abilities: Ability) -> list[str]:
     """The names of those that can do all of this."""
     return [name for name, kind in kinds.items() if kind.abilities.issuperset(abilities)]

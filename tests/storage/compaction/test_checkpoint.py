@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from compaction_kit.logs import append, compact, compacting, kept, seal
+from storage_kit.logs import NOW
 
-from ottla.storage.checkpoints import CLEANER_CHECKPOINT, read_offsets
+from ottla.logfiles.names import CLEANER_CHECKPOINT
+from ottla.storage.checkpoints import read_offsets
 from ottla.storage.compaction.swap import dirt_of
 from ottla.storage.log import Log
 from ottla.storage.logs import Logs
-from ottla.testing.logs import NOW
 
 TOPIC_ID = b"0123456789abcdef"
 

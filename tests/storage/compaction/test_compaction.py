@@ -22,15 +22,15 @@ from compaction_kit.logs import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from storage_kit.faulty_files import Disk, FaultyFiles
+from storage_kit.logs import NOW, LogMaker, close_cleanly, stored_batches
+from storage_kit.memory import verify_log
 
 from ottla.record.codecs import Codec
-from ottla.storage.compaction.rewrite import Cancelled, Job, Throttle, Uncleanable, run
+from ottla.storage.compaction.rewrite import Cancelled, Job, Throttle, Uncleanable, run, run_over
 from ottla.storage.compaction.swap import Compaction, dirt_of
-from ottla.storage.files import Files
+from ottla.storage.files import Files, FilesOfFolder
 from ottla.storage.log import Log
-from ottla.storage.verify import verify_log
-from ottla.testing.faulty_files import Disk, FaultyFiles
-from ottla.testing.logs import NOW, LogMaker, close_cleanly, stored_batches
 
 DAY = 86_400_000
 
@@ -490,7 +490,7 @@ def test_a_job_ends_when_it_is_stopped(maker: LogMaker) -> None:
             return super().exists(path)
 
     with pytest.raises(Cancelled):
-        run(job, Watched())
+        run_over(job, Watched())
     assert log.compaction is None
     assert not [name for name in names(maker) if name.endswith(".cleaned")]
 
@@ -501,6 +501,38 @@ def test_a_folder_that_is_gone_is_no_fault_of_the_disk(maker: LogMaker) -> None:
     os.rename(maker.folder, maker.folder + "-delete")
     with pytest.raises(Cancelled):
         run(job)
+
+
+@pytest.mark.parametrize("renamed", ["before the job", "in the middle of it"])
+def test_nothing_is_made_in_the_folder_of_a_namesake(maker: LogMaker, renamed: str) -> None:
+    """The topic is deleted and created again while a worker compacts the old log."""
+    log = maker.create()
+    _, job = a_job(log)
+
+    def replace_folder() -> None:
+        os.rename(maker.folder, maker.folder + "-delete")
+        os.mkdir(maker.folder)
+
+    if renamed == "before the job":
+        replace_folder()
+        with pytest.raises(Cancelled):
+            run(job)
+    else:
+
+        class Watched(FilesOfFolder):
+            replaced = False
+
+            def exists(self, path: str) -> bool:
+                if not self.replaced:
+                    self.replaced = True
+                    replace_folder()
+                return super().exists(path)
+
+        files = Watched(job.folder, job.folder_identity)
+        run_over(job, files)
+        files.close_folder()
+        assert files.replaced
+    assert os.listdir(maker.folder) == []
 
 
 @pytest.mark.parametrize("position", [0, 10, 30, 65], ids=["offset", "length", "header", "record"])

@@ -23,17 +23,16 @@ from compaction_kit.logs import (
     put_in_place,
     seal,
 )
+from storage_kit.faulty_files import Disk, FaultyFiles, PowerLoss
+from storage_kit.logs import NOW, LogMaker, stored_batches
+from storage_kit.memory import verify_log
 
+from ottla.logfiles.names import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
 from ottla.record.batch import read_header
-from ottla.storage.compaction.rewrite import Cancelled, Outcome, run
+from ottla.storage.compaction.rewrite import Cancelled, Outcome, run_over
 from ottla.storage.compaction.swap import Compaction
 from ottla.storage.errors import LogOffline
 from ottla.storage.log import Log
-from ottla.storage.recovery.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
-from ottla.storage.segment import DELETED_SUFFIX
-from ottla.storage.verify import verify_log
-from ottla.testing.faulty_files import Disk, FaultyFiles, PowerLoss
-from ottla.testing.logs import NOW, LogMaker, stored_batches
 
 DATA = "/data"
 LEFTOVERS = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
@@ -120,7 +119,7 @@ class Scene:
         leftovers = [name for name in files.names(log.folder) if name.endswith(LEFTOVERS)]
         assert not leftovers
         # And it can be compacted, to the same end.
-        log.first_dirty_offset = 0
+        log.lower_first_dirty(0)
         compact(log)
         assert kept(log) == self.new
         assert committed(log) == [each for each in self.seen if each in self.new]
@@ -152,7 +151,7 @@ def committed(log: Log) -> Records:
 def begun(log: Log) -> tuple[Compaction, Outcome]:
     compaction = begin(log)
     assert compaction is not None
-    return compaction, run(compaction.job, log.files)
+    return compaction, run_over(compaction.job, log.files)
 
 
 def one_pass(log: Log) -> None:

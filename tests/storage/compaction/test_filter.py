@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from compaction_kit.logs import Pair, pairs_batch
+from storage_kit.logs import NOW
 
+from ottla.logfiles.walk import fields_at
 from ottla.record.batch import BatchHeader, Record, check_batch, read_header, records
 from ottla.record.codecs import Codec
 from ottla.record.control import build_end_of_transaction
@@ -14,8 +16,6 @@ from ottla.storage.compaction.filter import BatchFilter, LastOfProducer, record_
 from ottla.storage.compaction.offset_map import OffsetMap
 from ottla.storage.compaction.transactions import WalkedTransactions
 from ottla.storage.index.transaction_index import AbortedTransaction
-from ottla.storage.walk import fields_at
-from ottla.testing.logs import NOW
 
 DAY = 86_400_000
 

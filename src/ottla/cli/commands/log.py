@@ -15,9 +15,9 @@ from ottla.cli.positions import show_time
 from ottla.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from ottla.cli.logs.files import LogFolder, SegmentFiles, StoredBatch
-    from ottla.cli.logs.verify import Verdict
+    from ottla.logfiles.folders import LogFolder, SegmentFiles, StoredBatch
     from ottla.record.batch import Record
+    from ottla.storage.verify import Verdict
 
 app = help_group("Look into log files and check them, without a broker.")
 
@@ -56,11 +56,10 @@ def dump(
     ottla log dump ./data/orders-0 --records --from 1000 --count 10 --json
     ottla log dump ./data/orders-0/00000000000000000000.log --indexes
     """
-    from ottla.cli.logs.files import find_logs
 
     printed = 0
     damaged = False
-    for folder in find_logs(where):
+    for folder in _find(where):
         for segment in folder.segments:
             if not json:
                 write_line(f"{folder.name}/{segment.log.name}")
@@ -79,11 +78,20 @@ def dump(
         raise typer.Exit(FAILED)
 
 
+def _find(where: Path) -> list[LogFolder]:
+    from ottla.logfiles.folders import NotALog, find_logs
+
+    try:
+        return find_logs(where)
+    except NotALog as error:
+        raise Failure(str(error)) from None
+
+
 def _segment_lines(
     folder: LogFolder, segment: SegmentFiles, start: int, records: bool, json: bool
 ) -> Any:
     """Lines to print, each with whether what it tells of is undamaged."""
-    from ottla.cli.logs.files import Damage, read_batches, read_records
+    from ottla.logfiles.folders import Damage, read_batches, read_records
     from ottla.record.errors import InvalidBatch
 
     try:
@@ -224,7 +232,7 @@ def _shown(data: bytes | None) -> str:
 
 
 def _index_lines(folder: LogFolder, segment: SegmentFiles, start: int, json: bool) -> Any:
-    from ottla.cli.logs import verify as log_verify
+    from ottla.storage import verify as log_verify
     from ottla.storage.errors import CorruptFile
 
     readers: tuple[tuple[str, tuple[str, ...], Any], ...] = (
@@ -278,10 +286,9 @@ last batch may look torn because it is just being written.
     ottla log verify ./data
     ottla log verify ./data/orders-0 --deep --json
     """
-    from ottla.cli.logs.files import find_logs
-    from ottla.cli.logs.verify import verify_checkpoints, verify_log
+    from ottla.storage.verify import verify_checkpoints, verify_log
 
-    folders = find_logs(where)
+    folders = _find(where)
     total = sum(segment.log.stat().st_size for folder in folders for segment in folder.segments)
     verdicts = []
     with Progress(f"checking {where}", total, in_bytes=True) as progress:

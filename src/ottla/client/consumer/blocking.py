@@ -73,7 +73,8 @@ def _at_once(
 class Batches:
     """Batches of rows of one schema: iterate over them, or hand them to whoever takes Arrow streams.
 
-    pandas, polars and DuckDB do (`__arrow_c_stream__`); so does `pyarrow.table`.
+    pandas, polars and DuckDB do (`__arrow_c_stream__`); so does `pyarrow.table`. The rows of a scan come
+    once: after the end AlreadyRead is raised.
     """
 
     def __init__(
@@ -81,12 +82,19 @@ class Batches:
         schema: pa.Schema,
         take: Callable[[], pa.RecordBatch | None],
         close: Callable[[], object] | None = None,
+        check: Callable[[], object] | None = None,
     ) -> None:
         self.schema = schema
         self._take = take
         self._close = close
+        self._check = check  # raises if there will be no more rows
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        if self._check is not None:
+            self._check()
+        return self._rest()
+
+    def _rest(self) -> Iterator[pa.RecordBatch]:
         while (rows := self._take()) is not None:
             yield rows
 
@@ -237,6 +245,7 @@ class Consumer:
             scan.schema,
             lambda: self._loop.run(scan.next_batch()),
             lambda: self._loop.run(scan.close()),
+            scan.check_readable,
         )
 
     def __iter__(self) -> Iterator[ConsumedRecord]:

@@ -12,8 +12,21 @@ from ottla.client.configuration.clients import ConsumerSettings
 from ottla.client.consumer.fetching import AnyLayout, Fetcher
 from ottla.client.consumer.partitions import ReadPartition
 from ottla.client.consumer.starting import resolve
-from ottla.client.errors import OffsetOutOfRange, TimedOut
-from ottla.client.positions import EARLIEST, LATEST, AnyPosition, TopicPartition, position_of
+from ottla.client.errors import (
+    AlreadyRead,
+    ClientClosed,
+    OffsetOutOfRange,
+    OttlaError,
+    TimedOut,
+)
+from ottla.client.positions import (
+    EARLIEST,
+    LATEST,
+    AnyPosition,
+    Position,
+    TopicPartition,
+    position_of,
+)
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -21,13 +34,16 @@ if TYPE_CHECKING:
 
 
 class Scan:
-    """Batches of rows between two positions of a topic. Iterate, or `close` it."""
+    """Batches of rows between two positions of a topic. Iterate, or `close` it.
+
+    Its rows come once: whoever asks again after the end gets AlreadyRead, not an empty table.
+    """
 
     def __init__(self, fetcher: Fetcher, layout: AnyLayout, patience: float) -> None:
         self._fetcher = fetcher
         self._patience = patience  # seconds without any answer
         self._layout = layout
-        self._closed = False
+        self._over: OttlaError | None = None  # why nothing comes any more
         self._closing: list[Callable[[], object]] = []
 
     @classmethod
@@ -45,6 +61,8 @@ class Scan:
         max_bytes: int,
     ) -> Self:
         """Look up both positions in all partitions (in those of a mapping, if one is given)."""
+        # Once: a span of time ends now, not at each look at it.
+        start, end = _positions(start), _positions(end)
         info = await cluster.topic(topic)
         chosen = set(info.partitions)
         for given in (start, end):
@@ -94,28 +112,36 @@ class Scan:
         self._closing.append(call)
 
     async def next_batch(self) -> pa.RecordBatch | None:
-        """The next rows; None at the end. Raises what is wrong with a partition.
+        """The next rows; None at the end. Raises what is wrong with a partition, and AlreadyRead after
+        the end.
 
         TimedOut if no broker answers for default.api.timeout.ms: what is read is there, so that there
         is nothing else to wait for.
         """
         queue = self._fetcher.queue
         begun = asyncio.get_running_loop().time()
-        while not self._closed:
+        while True:
+            self.check_readable()
             result = queue.take()
             if result is None:
                 if self._fetcher.exhausted:
-                    await self.close()
+                    await self._end(
+                        AlreadyRead("the scan was read to its end already; begin another")
+                    )
                     return None
                 await self._news(begun)
             elif result.error is not None:
-                await self.close()
+                await self._end(result.error)
                 raise result.error
             else:
                 result.hand_out()
                 if result.rows is not None and result.rows.num_rows:
                     return result.rows
-        return None
+
+    def check_readable(self) -> None:
+        """Raise why nothing more will come, if that is so."""
+        if self._over is not None:
+            raise self._over
 
     async def _news(self, begun: float) -> None:
         fetcher = self._fetcher
@@ -124,11 +150,12 @@ class Scan:
             last = max(begun, fetcher.answered_at)
             left = last + quiet - asyncio.get_running_loop().time()
             if left <= 0:
-                await self.close()
                 why = "" if fetcher.trouble is None else f"; the last problem: {fetcher.trouble}"
-                raise TimedOut(
+                late = TimedOut(
                     f"no broker has answered for {quiet:g} s (default.api.timeout.ms){why}"
-                ) from fetcher.trouble
+                )
+                await self._end(late)
+                raise late from fetcher.trouble
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await fetcher.queue.news()
@@ -139,8 +166,12 @@ class Scan:
             yield rows
 
     async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
+        """Stop, if not all of it is wanted. What was read to its end is closed already."""
+        await self._end(ClientClosed("the scan was closed"))
+
+    async def _end(self, why: OttlaError) -> None:
+        if self._over is None:
+            self._over = why
             await self._fetcher.close()
             for call in self._closing:
                 call()
@@ -150,6 +181,14 @@ class Scan:
 
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
+
+
+def _positions(
+    given: AnyPosition | Mapping[int, AnyPosition],
+) -> Position | dict[int, Position]:
+    if isinstance(given, Mapping):
+        return {partition: position_of(each) for partition, each in given.items()}
+    return position_of(given)
 
 
 def _by_partition(

@@ -45,8 +45,12 @@ def _float(column: pa.Array) -> pa.Array:
     # JSON has no NaN and no infinity: they become null.
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
-    finite = pc.is_finite(column)
-    return pc.if_else(finite, column.cast(pa.string()), pa.scalar(None, pa.string()))
+    texts = column.cast(pa.string())
+    fractional = pc.match_substring_regex(texts, "[.e]")
+    if not pc.all(fractional).as_py():
+        # Or whoever reads it would take it for a whole number.
+        texts = pc.if_else(fractional, texts, pc.binary_join_element_wise(texts, ".0", ""))
+    return pc.if_else(pc.is_finite(column), texts, pa.scalar(None, pa.string()))
 
 
 def _string(column: pa.Array) -> pa.Array:

@@ -7,10 +7,12 @@ parsed object then finds most of those that do not fit, so that the search by ha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+
+from ottla.client.formats.json_types import arrow_schema, fields_of, in_kind
 
 # Arrow's reader recurses over nested types when it infers them, and a value of a million brackets
 # overflows the stack. No type that is inferred is deeper than this.
@@ -53,15 +55,19 @@ class CheckedRows:
                 if misfit is not None:
                     self.reasons[position] = misfit
 
-    def lines_of_each_shape(self) -> Iterator[bytes]:
-        """The first line of every shape, in order: others add nothing to an inferred schema."""
-        seen: set[str] = set()
-        for line, parsed in zip(self.lines, self._objects, strict=True):
+    def infer(self) -> pa.Schema:
+        """The schema that all rows fit; lines that say something else than text where text is to be
+        are written anew, with its JSON text."""
+        fields = fields_of(each for each in self._objects if each is not None)
+        lines = self.lines.to_pylist()
+        for position, parsed in enumerate(self._objects):
             if parsed is not None:
-                shape = repr(_shape(parsed))
-                if shape not in seen:
-                    seen.add(shape)
-                    yield line.as_py()
+                fitting = in_kind(parsed, fields)
+                if fitting is not parsed:
+                    self._objects[position] = fitting
+                    lines[position] = json.dumps(fitting).encode()
+        self.lines = pa.array(lines, pa.binary())
+        return arrow_schema(fields)
 
 
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
@@ -99,17 +105,6 @@ def _depth(parsed: Any) -> int:
             below += item.values() if isinstance(item, dict) else item
         level = [item for item in below if isinstance(item, dict | list)]
     return depth
-
-
-def _shape(parsed: Any) -> Any:
-    """What of a value decides its inferred type."""
-    if isinstance(parsed, dict):
-        return {key: _shape(item) for key, item in parsed.items()}
-    if isinstance(parsed, list):
-        return [_shape(item) for item in parsed]
-    if isinstance(parsed, int) and not isinstance(parsed, bool):
-        return "int" if -(2**63) <= parsed < 2**63 else "float"
-    return type(parsed).__name__
 
 
 def _misfit_finder(kind: pa.DataType, path: str) -> Misfit:

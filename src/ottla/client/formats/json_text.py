@@ -12,10 +12,11 @@ to the same reader, so that there is one place that decides what fits a type. Ro
 found by halving.
 
 Types: with a `schema`, fields that the schema does not name are left out, missing ones are null, and a
-value that does not fit is rejected. Without one, the schema is inferred from the batch: whole numbers
-int64, else double, text stays text (dates are not guessed), objects structs, arrays lists. Rows that
-contradict what earlier rows of the batch said are rejected. NaN and Infinity, which JSON lacks and
-Python's writer emits, are read. A key that occurs twice in an object is rejected.
+value that does not fit is rejected. Without one, the schema is inferred from the whole batch as
+json_types says: whole numbers int64, with others double, text stays text (dates are not guessed),
+objects structs, arrays lists, and where kinds differ the JSON text. Arrow's reader infers the same as
+long as rows agree. NaN and Infinity, which JSON lacks and Python's writer emits, are read. A key that
+occurs twice in an object is rejected.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ class JsonFormat(Format):
     [{'a': 1, 'b': None}, {'a': 2, 'b': 'x'}, None]
     >>> decoded.rejected.is_valid().to_pylist()
     [False, False, True]
+    >>> mixed = pa.array([b'{"a": 1}', b'{"a": 0.5, "b": 7}', b'{"b": "x"}'])
+    >>> JsonFormat().decode(mixed).array.to_pylist()
+    [{'a': 1.0, 'b': None}, {'a': 0.5, 'b': '7'}, {'a': None, 'b': 'x'}]
     >>> JsonFormat().encode(pa.table({"a": [1, 2], "b": ["x", None]})).to_pylist()
     [b'{"a":1,"b":"x"}', b'{"a":2,"b":null}']
     """
@@ -79,7 +83,7 @@ class JsonFormat(Format):
         rows = CheckedRows(values)
         schema, readable = self.schema, self._readable
         if schema is None or readable is None:
-            schema = readable = _inferred(rows.lines.drop_null()) or _inferred_in_order(rows)
+            schema = readable = rows.infer()
         rows.reject_misfits(readable)
         result_type = pa.struct(list(schema))
         return decode_rows(
@@ -204,23 +208,12 @@ def _inferred(lines: pa.Array) -> pa.Schema | None:
     return pa.schema([pa.field(field.name, _without_guesses(field.type)) for field in table.schema])
 
 
-def _inferred_in_order(rows: CheckedRows) -> pa.Schema:
-    """The schema of rows of which some contradict others: the earlier row is right."""
-    merged = pa.schema([])
-    for line in rows.lines_of_each_shape():
-        own = _inferred(pa.array([line], pa.binary()))
-        if own is None:
-            continue
-        try:
-            merged = pa.unify_schemas([merged, own], promote_options="permissive")
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            continue
-    return merged
-
-
 def _without_guesses(kind: pa.DataType) -> pa.DataType:
-    """Arrow's reader takes text that looks like a date for one; here text stays text."""
-    if pa.types.is_timestamp(kind):
+    """Arrow's reader takes text that looks like a date for one; here text stays text.
+
+    What is only ever null is text, too: the reader stumbles over lists of nothing.
+    """
+    if pa.types.is_timestamp(kind) or pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_without_guesses(field.type)) for field in kind])

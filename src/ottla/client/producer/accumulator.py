@@ -202,6 +202,12 @@ class Accumulator:
             if queue.idle:
                 self.active.pop(queue, None)
 
+    def records(self) -> int:
+        """How many records nothing is known of yet."""
+        with self.lock:
+            waiting = sum(len(each.open.futures) for each in self.active if each.open is not None)
+            return waiting + sum(batch.count for batch in self._batches)
+
     def unsent(self) -> Iterator[Batch]:
         """Every batch that is not in flight, open ones included; they leave their queues."""
         with self.lock:

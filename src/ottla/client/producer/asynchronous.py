@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -48,13 +49,14 @@ class AsyncProducer:
         *,
         key: Data = None,
         partition: int | None = None,
-        timestamp: int | None = None,
+        timestamp: int | datetime | None = None,
         headers: Headers = None,
     ) -> asyncio.Future[Delivery]:
         """Add one record; the future tells where it was written.
 
         Waits, for max.block.ms at most, while the topic is unknown (TopicNotFound) or the buffer is
-        full (BufferFull). `timestamp` is in milliseconds.
+        full (BufferFull). `timestamp` is in milliseconds since 1970, or a
+        datetime (UTC, if it has no zone).
         """
         future: asyncio.Future[Delivery] = self._core.loop.create_future()
         record = (topic, value, key, partition, timestamp, headers, future)
@@ -72,8 +74,9 @@ class AsyncProducer:
     ) -> asyncio.Future[Written]:
         """Add all rows of a table: anything Arrow, or a pandas or polars frame.
 
-        Columns are taken by their names: key, value, headers, timestamp, partition, topic. With a
-        `format` values are encoded from the column `value`, or from all other columns. The future
+        Columns are taken by their names: key, value, headers, timestamp, partition, topic (the last
+        only where `topic` is None). With a `format` values are encoded from the column `value`, or from
+        all other columns. A column that would be lost is a ValueError. The future
         tells what was written, or raises the first failure.
         """
         future: asyncio.Future[Written] = self._core.loop.create_future()

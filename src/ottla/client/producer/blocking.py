@@ -5,11 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ottla.client.configuration.clients import ProducerSettings
 from ottla.client.loop import background_loop
+from ottla.client.producer import leftovers
 from ottla.client.producer.asynchronous import AsyncProducer
 from ottla.client.producer.batches import Delivery
 from ottla.client.producer.core import Data, Headers, WriteFuture
@@ -34,7 +36,8 @@ class Producer:
 
     `send` and `write` return when the records are in the buffer, with a future that is done when the
     broker has acknowledged them. Options are librdkafka's or the Java client's, with dots or
-    underscores. See AsyncProducer for what the methods do.
+    underscores. A producer that nobody closes is closed when the interpreter ends. See AsyncProducer for
+    what the methods do.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Producer:
 
         self._producer = self._loop.run(make())
         self._core = self._producer._core
+        leftovers.opened(self._core, self._loop)
 
     @property
     def settings(self) -> ProducerSettings:
@@ -60,13 +64,14 @@ class Producer:
         *,
         key: Data = None,
         partition: int | None = None,
-        timestamp: int | None = None,
+        timestamp: int | datetime | None = None,
         headers: Headers = None,
     ) -> concurrent.futures.Future[Delivery]:
         """Add one record; the future tells where it was written.
 
         Waits, for max.block.ms at most, while the topic is unknown (TopicNotFound) or the buffer is full
-        (BufferFull). `timestamp` is in milliseconds. The future raises what the broker said
+        (BufferFull). `timestamp` is in milliseconds since 1970, or a
+        datetime (UTC, if it has no zone). The future raises what the broker said
         (RecordTooLarge, NotAuthorized, …) or DeliveryTimeout.
         """
         if self._loop.forked:
@@ -87,8 +92,9 @@ class Producer:
     ) -> WriteFuture:
         """Add all rows of a table: anything Arrow, or a pandas or polars frame.
 
-        Columns are taken by their names: key, value, headers, timestamp, partition, topic. With a
-        `format` values are encoded from the column `value`, or from all other columns. The future
+        Columns are taken by their names: key, value, headers, timestamp, partition, topic (the last
+        only where `topic` is None). With a `format` values are encoded from the column `value`, or from
+        all other columns. A column that would be lost is a ValueError. The future
         tells what was written, or raises the first failure, as that of `send` does. TypeError or
         ValueError for what is no table, or has columns that nobody asked for.
         """

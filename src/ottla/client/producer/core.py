@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.client.cluster import Cluster
@@ -31,6 +32,7 @@ from ottla.client.errors import (
 from ottla.client.formats import format_named
 from ottla.client.lazy import lazy
 from ottla.client.metadata import TopicInfo
+from ottla.client.producer import leftovers
 from ottla.client.producer.accumulator import Accumulator, record_size
 from ottla.client.producer.batches import (
     Batch,
@@ -43,6 +45,7 @@ from ottla.client.producer.identity import IdempotentIdentity, Identity
 from ottla.client.producer.partitioners import Partitioner, checked, partitioner_for
 from ottla.client.producer.sender import Sender
 from ottla.client.producer.transactions import Transactions
+from ottla.client.times import milliseconds_of
 from ottla.protocol.errors import ErrorCode
 from ottla.record.codecs import Codec
 
@@ -170,9 +173,11 @@ class ProducerCore:
         self._topics: set[str] = set()
         self._partitioners: dict[str, Partitioner] = {}
         partitioner_for(settings.partitioner, settings.batch_size)  # a wrong name is told at once
+        leftovers.opened(self, None)
         self._usable: dict[str, tuple[float, list[int]]] = {}
         self._woken = False
-        self._first_error: OttlaError | None = None
+        self.first_error: OttlaError | None = None  # since the last flush
+        self.lost = 0  # records that could not be written, since the last flush
         self._buffers: BufferPool | None = None
 
     def _make_identity(self) -> Identity:
@@ -193,6 +198,10 @@ class ProducerCore:
         if settings.idempotence is False or not possible:
             return Identity()
         return IdempotentIdentity(self.cluster, settings, self._schedule, self._abandon)
+
+    @property
+    def transactional_id(self) -> str | None:
+        return self.settings.transactional_id
 
     @property
     def transactions(self) -> Transactions:
@@ -222,8 +231,9 @@ class ProducerCore:
     def _abandon(self, problem: OttlaError) -> None:
         self.sender.abandon(problem)
 
-    def _batch_failed(self, problem: OttlaError) -> None:
-        self._first_error = self._first_error or problem
+    def _batch_failed(self, batch: Batch, problem: OttlaError) -> None:
+        self.first_error = self.first_error or problem
+        self.lost += batch.count
         self.identity.batch_failed(problem)
 
     # Single records
@@ -234,7 +244,7 @@ class ProducerCore:
         value: Data,
         key: Data,
         partition: int | None,
-        timestamp: int | None,
+        timestamp: int | datetime | None,
         headers: Headers,
         future: DeliveryFuture,
     ) -> bool:
@@ -251,6 +261,8 @@ class ProducerCore:
             raise self._too_large(size, topic)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
+        elif isinstance(timestamp, datetime):
+            timestamp = milliseconds_of(timestamp)
         elif not 0 <= timestamp <= _LATEST:
             raise ValueError(f"a timestamp is milliseconds since 1970, not {timestamp}")
         if partition is None:
@@ -275,7 +287,7 @@ class ProducerCore:
         value: Data,
         key: Data,
         partition: int | None,
-        timestamp: int | None,
+        timestamp: int | datetime | None,
         headers: Headers,
         future: DeliveryFuture,
     ) -> None:
@@ -304,7 +316,7 @@ class ProducerCore:
         progress = _WriteProgress(future)
         try:
             for batch in record_batches(data):
-                columns = columns_of(batch, values, keys)
+                columns = columns_of(batch, values, keys, topic)
                 for name, rows in by_topic(columns, topic):
                     self._write_topic(name, columns, rows, progress, wait)
         finally:
@@ -474,25 +486,27 @@ class ProducerCore:
     async def flush(self) -> None:
         """Send all that is buffered; raises the first failure since the last flush."""
         await self.accumulator.flush()
-        error, self._first_error = self._first_error, None
+        error, self.first_error, self.lost = self.first_error, None, 0
         if error is not None:
             raise error
 
     def forget_failures(self) -> None:
         """Whoever aborts a transaction knows of its failures."""
-        self._first_error = None
+        self.first_error, self.lost = None, 0
 
     async def close(self, timeout: float | None = None) -> None:
         if self.closed:
             return
         self.closed = True
+        leftovers.closed(self)
         problem: OttlaError | None = None
         try:
             async with asyncio.timeout(timeout):
                 if isinstance(self.identity, Transactions):
                     await self.identity.leave()
                 else:
-                    await self.flush()
+                    await self.accumulator.flush()
+                    problem = self.first_error
         except OttlaError as error:
             problem = error
         except TimeoutError:

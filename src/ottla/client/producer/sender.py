@@ -99,7 +99,7 @@ class Sender:
         settings: ProducerSettings,
         accumulator: Accumulator,
         identity: Identity,
-        failed: Callable[[OttlaError], None],
+        failed: Callable[[Batch, OttlaError], None],
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -436,7 +436,7 @@ class Sender:
     def _fail(self, batch: Batch, problem: OttlaError) -> None:
         if not batch.done:
             self._accumulator.finish(batch, -1, -1, problem)
-            self._failed(problem)
+            self._failed(batch, problem)
 
     def _assume_delivered(self, sent: _Request) -> None:
         for batch in sent.batches:

@@ -5,12 +5,14 @@ A table that is written has columns by these names, each of which may be missing
     key        bytes or text (or anything, with `key_format`)
     value      bytes or text (or anything, with `format`)
     headers    list<struct<key, value>> or map
-    timestamp  a timestamp, or milliseconds as integers
+    timestamp  a timestamp (UTC, if it has no zone), or milliseconds as integers
     partition  integers; where it is null the partitioner chooses
-    topic      text; where it is null, the topic that `write` was called with
+    topic      text; read only where `write` was called without a topic, which wins
 
 With a `format`, values are encoded from the column `value`, or, if there is none, from all the columns
-that are not in this list.
+that are not in this list. A column that would get lost on the way is an error. What a consumer gives
+has the columns `offset` and `timestamp_type`, too; they are passed over beside a `value`, so that rows
+can be copied from topic to topic as they are.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ import pyarrow.compute as pc
 
 from ottla.client.formats.base import Format, binary_column, one_array
 from ottla.client.producer.batches import RECORD_OVERHEAD
+from ottla.client.times import warn_without_zone
 from ottla.record.columns.inputs import bytes_column
 
 RESERVED = ("key", "value", "headers", "timestamp", "partition", "topic")
 # Columns that a consumer's batches have and that mean nothing when they are written.
-_READ_ONLY = ("offset", "timestamp_type")
+READ_ONLY = ("offset", "timestamp_type")
 
 
 def record_batches(data: Any) -> Iterator[pa.RecordBatch]:
@@ -91,22 +94,25 @@ class Columns:
 
 
 def columns_of(
-    batch: pa.RecordBatch, value_format: Format | None, key_format: Format | None
+    batch: pa.RecordBatch,
+    value_format: Format | None,
+    key_format: Format | None,
+    topic: str | None = None,
 ) -> Columns:
-    """Find the columns of a table, and encode those that need it."""
-    found = {name: _plain(batch.column(name)) for name in RESERVED if name in batch.schema.names}
-    others = [
-        name for name in batch.schema.names if name not in RESERVED and name not in _READ_ONLY
-    ]
+    """Find the columns of a table, and encode those that need it.
+
+    ValueError for a table with a column that would not be written. `topic` is the one that all rows go
+    to, if one was named.
+    """
+    names = batch.schema.names
+    _check_names(names, value_format is not None, topic)
+    found = {name: _plain(batch.column(name)) for name in RESERVED if name in names}
     values = found.get("value")
-    if value_format is not None:
-        values = value_format.encode(values if values is not None else batch.select(others))
-    elif others:
-        raise ValueError(
-            f"nothing says what to do with the column {others[0]!r}: with a format "
-            "(format='json') such columns become the value; without, there may only be "
-            f"{', '.join(RESERVED)}"
-        )
+    if value_format is not None and values is None:
+        others = [name for name in names if name not in RESERVED]
+        values = value_format.encode(batch.select(others))
+    elif value_format is not None:
+        values = value_format.encode(values)
     if values is not None and len(values) != batch.num_rows and found:
         raise ValueError(
             f"the format makes {len(values)} values of {batch.num_rows} rows, so that keys and "
@@ -120,14 +126,59 @@ def columns_of(
         keys=_bytes(keys, "key", "key_format"),
         values=_bytes(values, "value", "format"),
         headers=found.get("headers"),
-        timestamps=found.get("timestamp"),
+        timestamps=_times(found.get("timestamp")),
         partitions=found.get("partition"),
-        topics=found.get("topic"),
+        topics=found.get("topic") if topic is None else None,
     )
+
+
+def _check_names(names: list[str], with_format: bool, topic: str | None) -> None:
+    """ValueError if a column would get lost, or if nobody says what is to become of it."""
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"the table has several columns called {min(twice)!r}")
+    others = [name for name in names if name not in RESERVED and name not in READ_ONLY]
+    reserved = f"the columns {', '.join(RESERVED)} are what records are made of"
+    if "value" in names:
+        if others and with_format:
+            raise ValueError(
+                f"with a column 'value' that one alone becomes the value, and {_listed(others)} "
+                f"would be lost: {reserved}, so call 'value' something else, or leave the others out"
+            )
+    elif with_format:
+        lost = [name for name in READ_ONLY if name in names]
+        if topic is not None and "topic" in names:
+            lost.append("topic")
+        if lost:
+            where = f"; all rows go to the topic {topic!r}, as was said" if "topic" in lost else ""
+            raise ValueError(
+                f"{_listed(lost)} would be lost: {reserved}, and {', '.join(READ_ONLY)} are set by "
+                f"the broker{where}. Call the column something else, or leave it out"
+            )
+    if others and not with_format:
+        raise ValueError(
+            f"nothing says what to do with the column {others[0]!r}: with a format "
+            "(format='json') such columns become the value; without, there may only be "
+            f"{', '.join(RESERVED)}"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    quoted = ", ".join(map(repr, names))
+    return f"the column {quoted}" if len(names) == 1 else f"the columns {quoted}"
 
 
 def _plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _times(column: pa.Array | None) -> pa.Array | None:
+    """The timestamps as they are; those without a zone are UTC, which is told where it is in doubt."""
+    if column is not None and pa.types.is_timestamp(column.type) and column.type.tz is None:
+        first = column.drop_null()[:1].cast(pa.timestamp("us"), safe=False).to_pylist()
+        if first:
+            warn_without_zone(first[0])
+    return column
 
 
 def _bytes(column: pa.Array | None, name: str, option: str) -> pa.Array | None:

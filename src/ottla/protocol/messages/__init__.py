@@ -12,7 +12,7 @@ def message_classes(api_key: int) -> tuple[type[Message], type[Message]]:
     """The request and response classes of an API, imported on first use.
 
     LookupError for an API without messages here: those that only controllers and voters of a KRaft
-    quorum speak, and those that Kafka gave up.
+    quorum speak, those that Kafka gave up, client telemetry and groups of Kafka Streams.
     """
     try:
         module = import_module(f"{__name__}.{ApiKey(api_key).name.lower()}")

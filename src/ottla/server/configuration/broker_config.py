@@ -88,7 +88,6 @@ class BrokerConfig:
     socket_receive_buffer_bytes: int
     socket_request_max_bytes: int
     socket_send_buffer_bytes: int
-    queued_max_requests: int
     queued_max_request_bytes: int
     fetch_max_bytes: int
     max_incremental_fetch_session_cache_slots: int
@@ -109,7 +108,6 @@ class BrokerConfig:
     log_cleaner_dedupe_buffer_size: int
     log_cleaner_enable: bool
     log_cleaner_io_buffer_load_factor: float
-    log_cleaner_io_buffer_size: int
     log_cleaner_io_max_bytes_per_second: float
     log_cleaner_threads: int
     # Consumer groups
@@ -134,7 +132,6 @@ class BrokerConfig:
     offsets_commit_timeout_ms: int
     offsets_retention_check_interval_ms: int
     offsets_retention_minutes: int
-    offsets_topic_compression_codec: int
     offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int
     offsets_topic_segment_bytes: int

@@ -127,7 +127,8 @@ def _connections() -> Iterator[Setting]:
         _INT,
         INT_MAX,
         at_least(0),
-        "How many connections the broker holds at once; further ones wait to be accepted.",
+        "How many connections the broker holds at once, at most as many as it has descriptors for; "
+        "further ones are closed at once.",
         scope=_CLUSTER_WIDE,
     )
     yield Setting(
@@ -175,19 +176,13 @@ def _connections() -> Iterator[Setting]:
         "The kernel's send buffer of a connection; -1 leaves it to the system.",
     )
     yield Setting(
-        "queued.max.requests",
-        _INT,
-        500,
-        at_least(1),
-        "How many requests may be read and not yet answered, before the broker stops reading.",
-    )
-    yield Setting(
         "queued.max.request.bytes",
         _LONG,
         -1,
         None,
-        "The same in bytes of requests; -1 is no limit, otherwise at least "
-        "socket.request.max.bytes.",
+        "How many bytes of requests may be read and not yet answered, before the broker stops "
+        "reading; at least socket.request.max.bytes; -1 is half of the memory that the limits of the "
+        "process and its container leave at the start, 1 GiB at most.",
     )
     yield Setting(
         "fetch.max.bytes",
@@ -316,14 +311,6 @@ def _compaction() -> Iterator[Setting]:
             0.9,
             None,
             "How full the memory for keys may get before a pass ends.",
-            _CLUSTER_WIDE,
-        ),
-        (
-            "log.cleaner.io.buffer.size",
-            _INT,
-            524_288,
-            at_least(0),
-            "The memory for reading and writing, all cleaner workers together.",
             _CLUSTER_WIDE,
         ),
         (

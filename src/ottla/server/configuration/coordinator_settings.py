@@ -182,13 +182,6 @@ def group_settings() -> Iterator[Setting]:
             "How long the offsets of an empty group are kept.",
         ),
         (
-            "offsets.topic.compression.codec",
-            _INT,
-            0,
-            _CODEC,
-            f"The codec of the offsets topic: {_CODECS}.",
-        ),
-        (
             "offsets.topic.num.partitions",
             _INT,
             50,
@@ -211,7 +204,8 @@ def group_settings() -> Iterator[Setting]:
         ),
     ):
         scope = _CLUSTER_WIDE if name in _DYNAMIC else Scope.READ_ONLY
-        yield Setting(name, kind, default, allowed, doc, (), scope)
+        awaits = "replication" if name == "offsets.commit.timeout.ms" else ""
+        yield Setting(name, kind, default, allowed, doc, (), scope, awaits=awaits)
 
 
 def share_group_settings() -> Iterator[Setting]:

@@ -25,6 +25,7 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record.batch import BatchHeader, Record, build_batch, headers, records
 from ottla.record.errors import InvalidBatch, Truncated
 from ottla.server.api import Later
+from ottla.server.observability.limited_log import LimitedLog
 from ottla.storage.append import read_marker
 from ottla.storage.errors import OutOfResources, RecordTooLarge, StorageError
 from ottla.storage.producer_state import Origin
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ottla.server.broker import Broker
 
 log = logging.getLogger("ottla.coordinators")
+limited_log = LimitedLog(log)
 
 S = TypeVar("S", bound=Shard)
 T = TypeVar("T")
@@ -320,7 +322,7 @@ class Coordinators(Generic[S]):
         if isinstance(error, OutOfResources):
             # Nothing is wrong with the log: the next request begins anew.
             self._held.pop(held.partition.index, None)
-        log.error(
+        limited_log.error(
             "coordinator not available: topic=%s partition=%d %s",
             self.topic, held.partition.index, error,
         )  # fmt: skip
@@ -395,7 +397,9 @@ class Coordinators(Generic[S]):
         except RecordTooLarge:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         except (StorageError, InvalidBatch) as error:
-            log.error("coordinator's append failed: %s-%d %s", self.topic, partition.index, error)
+            limited_log.error(
+                "coordinator's append failed: %s-%d %s", self.topic, partition.index, error
+            )
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         replay = held.shard.replay
         for key, value in records:

@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.cluster.decisions.topics import NewTopic
+from ottla.cluster.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker
     from ottla.server.configuration.broker_config import BrokerConfig
-
-OFFSETS = "__consumer_offsets"
-TRANSACTIONS = "__transaction_state"
 
 
 async def ensure_internal_topic(broker: Broker, name: str) -> None:
@@ -29,7 +27,7 @@ async def ensure_internal_topic(broker: Broker, name: str) -> None:
 
 
 def _describe(name: str, config: BrokerConfig, brokers: int) -> NewTopic:
-    if name == OFFSETS:
+    if name == CONSUMER_OFFSETS:
         return NewTopic(
             name,
             config.offsets_topic_num_partitions,
@@ -40,7 +38,7 @@ def _describe(name: str, config: BrokerConfig, brokers: int) -> NewTopic:
                 "segment.bytes": str(config.offsets_topic_segment_bytes),
             },
         )
-    assert name == TRANSACTIONS, name
+    assert name == TRANSACTION_STATE, name
     factor = min(config.transaction_state_log_replication_factor, brokers)
     return NewTopic(
         name,

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import InvalidBatch
-from ottla.server.coordination.internal_topics import OFFSETS
+from ottla.server.observability.limited_log import LimitedLog
 from ottla.storage.errors import InvalidProducerEpoch, StorageError, UnknownLog
 from ottla.storage.producer_state import Origin
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ottla.server.disk.lanes import Batches
 
 log = logging.getLogger("ottla.markers")
+limited_log = LimitedLog(log)
 
 # Markers written before the loop gets its turn.
 AT_ONCE = 100
@@ -73,7 +75,7 @@ def append_marker(
         if isinstance(result, Exception):
             done(result)
             return
-        if target.topic == OFFSETS:
+        if target.topic == CONSUMER_OFFSETS:
             broker.groups.marker_written(
                 target.index, marker.producer_id, marker.epoch, marker.committed
             )
@@ -182,13 +184,13 @@ class _Ending:
     def _written(self, topic: str, index: int, error: Exception | None) -> None:
         if isinstance(error, InvalidProducerEpoch):
             # A newer epoch is there, so an earlier try came through and the producer went on.
-            log.info(
+            limited_log.info(
                 "marker not needed: topic=%s partition=%d id=%s %s",
                 topic, index, self.ending.transactional_id, error,
             )  # fmt: skip
         elif error is not None and not isinstance(error, UnknownLog):
             if (topic, index) not in self._waits:
-                log.warning(
+                limited_log.warning(
                     "marker not written, will be tried again: topic=%s partition=%d id=%s %s",
                     topic, index, self.ending.transactional_id, error,
                 )  # fmt: skip

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.server.failures import let_go_of_frames
+from ottla.server.observability.limited_log import LimitedLog
 from ottla.storage.errors import StorageError
 from ottla.storage.producer_state import Origin
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ottla.replication.partition import Appended, Partition
 
 log = logging.getLogger("ottla.lanes")
+limited_log = LimitedLog(log)
 
 # A write into the page cache takes 1 µs to 1 ms; beyond this the disk is holding writers back.
 SLOW_WRITE_SECONDS = 0.02
@@ -147,14 +149,15 @@ class Lane:
                     if transform is not None:
                         batches = await transform(batches)
                     result: Appended | Exception = await self._append(batches, origin)
-                except (StorageError, ValueError, OSError) as error:
+                except (StorageError, ValueError, OSError, MemoryError) as error:
                     result = error
-                except Exception as error:
-                    # Our mistake. This append fails, those after it are done all the same.
-                    log.exception(
+                except Exception as error:  # noqa: BLE001
+                    # Our mistake. This append fails; the appends that follow are still made.
+                    limited_log.error(
                         "append failed: topic=%s partition=%d",
                         self._partition.topic,
                         self._partition.index,
+                        exc_info=error,
                     )
                     result = error
                 self._under_way = None
@@ -183,9 +186,8 @@ class Lane:
     def _answer(self, done: Done, result: Appended | Exception) -> None:
         try:
             done(result)
-        except Exception:
-            # Our mistake; one answer is missing, the queue goes on.
-            log.exception("an append could not be answered")
+        except Exception as error:  # noqa: BLE001 - our mistake; one answer is missing, the queue goes on
+            limited_log.error("an append could not be answered", exc_info=error)
 
     async def _append(self, batches: Batches, origin: Origin) -> Appended:
         partition, lanes = self._partition, self._lanes

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import sys
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ottla.server.network.file_range import FileRange
+from ottla.storage.segment_file import OPEN_DESCRIPTORS
 
 if TYPE_CHECKING:
     from ottla.storage.errors import NotInMemory
@@ -33,6 +35,8 @@ TRUSTED_AFTER = 64
 # The thread goes so much further: the next search then finds a batch header in memory, and it is not
 # the loop that meets the page at which the kernel starts to read the next megabytes.
 BEYOND_BYTES = 128 << 10
+# What is copied of a range, beyond its first batch, where there are no descriptors to keep it open.
+COPIED_BYTES = 64 << 10
 # Files of which it is known that somebody reads them from the disk.
 REMEMBERED_FILES = 64
 
@@ -48,17 +52,36 @@ class _ColdStretch:
 
 
 class Reads:
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        threads: ThreadPoolExecutor,
+        descriptors: int = sys.maxsize,
+    ) -> None:
+        """`descriptors`: how many segment files may be open, with those that answers hold."""
         self._loop = loop
         self._threads = threads
+        self._descriptors = descriptors
         # By descriptor. One that is another file's by now costs that one's readers a few detours.
         self._cold: OrderedDict[int, _ColdStretch] = OrderedDict()
 
+    @property
+    def has_descriptors(self) -> bool:
+        """Whether answers may keep more files open until they are sent."""
+        return len(OPEN_DESCRIPTORS) < self._descriptors
+
+    def _without_file(self, piece: Slice) -> Slice:
+        """The part of a range that is copied rather than sent from its file."""
+        return piece._replace(length=min(piece.length, max(piece.first_size, COPIED_BYTES)))
+
     def take(self, piece: Slice) -> bytes | FileRange | None:
-        """The range as something to send, or None if the disk has to be asked first."""
+        """The range (or the beginning of it) as something to send, or None if the disk has to be
+        asked first."""
         length = piece.length
         if length <= INLINE_BYTES:
             return self._from_memory(piece)
+        if not self.has_descriptors:
+            return self._from_memory(self._without_file(piece))
         if self._cold:
             stretch = self._cold.get(piece.file.fd)
             if stretch is not None and 0 <= piece.position - stretch.end < NEARBY_BYTES:
@@ -94,6 +117,8 @@ class Reads:
         """Bring the range into memory without holding up the loop, then take it."""
         if piece.length <= INLINE_BYTES:
             return await self._from_disk(piece)
+        if not self.has_descriptors:
+            return await self._from_disk(self._without_file(piece))
         asked = await self._loop.run_in_executor(
             self._threads, piece.file.bring_into_memory, piece.position, piece.length + BEYOND_BYTES
         )

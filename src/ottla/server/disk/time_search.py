@@ -10,12 +10,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ottla.logfiles.walk import HEADER_CHUNK
 from ottla.record.errors import InvalidBatch, TooLarge
 from ottla.record.times import first_not_older
 from ottla.server.disk import workers
 from ottla.storage.errors import NotInMemory
 from ottla.storage.segments import TimedBatch, TimedOffset, unreadable
-from ottla.storage.walk import HEADER_CHUNK
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker

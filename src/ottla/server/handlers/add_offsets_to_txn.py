@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.coordinator.shard import Effects, Instant, Ticket
 from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -22,7 +23,6 @@ from ottla.protocol.messages.add_offsets_to_txn import (
     AddOffsetsToTxnResponse,
 )
 from ottla.server.api import Outcome, Request, handles
-from ottla.server.coordination.internal_topics import OFFSETS
 
 if TYPE_CHECKING:
     from ottla.coordinator.transactions.shard import TransactionShard
@@ -41,7 +41,7 @@ def add_offsets_to_txn(request: Request[AddOffsetsToTxnRequest]) -> Outcome:
 async def _first_of_all(request: Request[AddOffsetsToTxnRequest]) -> Message:
     """No group was ever looked after: the topic is made first."""
     try:
-        await request.broker.internal_topic(OFFSETS)
+        await request.broker.internal_topic(CONSUMER_OFFSETS)
     except ProtocolError as error:
         return AddOffsetsToTxnResponse(error_code=error.code)
     index = request.broker.groups.partition_for(request.message.group_id)
@@ -65,7 +65,7 @@ def _submit(request: Request[AddOffsetsToTxnRequest], index: int) -> Outcome:
             ticket,
             message.transactional_id,
             Identity(message.producer_id, message.producer_epoch),
-            [(OFFSETS, index)],
+            [(CONSUMER_OFFSETS, index)],
             0,
             answer,
             now,

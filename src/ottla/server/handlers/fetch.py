@@ -342,6 +342,8 @@ class Fetch:
                     return found
             found.partition = partition
             limit = min(watched.max_bytes, left)
+            if not at_least_one and not self.broker.reads.has_descriptors:
+                limit = 0  # what was found so far keeps enough files open; the rest next time
             try:
                 found.piece = log.read(watched.fetch_offset, limit, upper, at_least_one, wait)
             except NotInMemory as missing:

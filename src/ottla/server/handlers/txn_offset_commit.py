@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 
+from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
@@ -25,7 +26,6 @@ from ottla.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from ottla.server.api import Outcome, Request, handles
-from ottla.server.coordination.internal_topics import OFFSETS
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.storage.errors import StorageError
 
@@ -36,7 +36,7 @@ _FIRST_WITH_LOADING = 2
 def txn_offset_commit(request: Request[TxnOffsetCommitRequest]) -> Outcome:
     message, broker = request.message, request.broker
     index = broker.groups.partition_for(message.group_id)
-    target = None if index is None else broker.partitions.get(OFFSETS, index)
+    target = None if index is None else broker.partitions.get(CONSUMER_OFFSETS, index)
     if target is None:
         return _refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if target.leader != broker.id:
@@ -47,7 +47,7 @@ def txn_offset_commit(request: Request[TxnOffsetCommitRequest]) -> Outcome:
             return _commit(request)
     except StorageError:
         return _refusal(request, ErrorCode.NOT_COORDINATOR)
-    return _verified(request, (OFFSETS, target.index), producer)
+    return _verified(request, (CONSUMER_OFFSETS, target.index), producer)
 
 
 def _verified(

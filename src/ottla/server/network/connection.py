@@ -1,17 +1,21 @@
 """One client's connection: frames in, responses out, in order.
 
-The way of a request: the socket becomes readable, bytes land in the reactor's shared buffer, each
-whole frame in it is handled at once and in place, and what the handlers answered goes out with one
-`send` at the end. Only the beginning of a frame that has not arrived yet is copied, into a buffer of
-the connection's own, which grows with the bytes that came and never by what a length field claims.
+The path of a request: the socket becomes readable, bytes are received into the reactor's shared
+buffer, each whole frame in it is handled at once and in place, and the answers go out with one `send`
+at the end. Only the beginning of an incomplete frame is copied:
+
+- up to STASH_BYTES of it are kept as they are, and put back in front of the next read;
+- more than that moves to a buffer of the connection's own, into which the rest is received directly.
+  Its size follows the bytes that arrived, never what a length field claims, and it grows in place
+  (see `Reactor.grow_buffer`), so that receiving is linear in the size of the request.
 
 Responses leave in the order of their requests. A handler that cannot answer at once reserves a
-`Slot`; answers behind it wait in line. A slot may be exclusive (a waiting Fetch): then no further
-request of this connection is handled until it is filled, as in Kafka. The others (a Produce that
-waits for the disk) let the pipeline run on.
+`Slot`; later answers wait for it. A slot may be exclusive (a waiting Fetch): then no further request
+of this connection is handled until it is filled, as in Kafka. The others (a Produce that waits for
+the disk) do not hold up the requests that follow.
 
-Back-pressure: a connection whose peer does not read what it asked for stops being read from, and so
-does one with too many unanswered requests.
+Back-pressure: a connection whose peer does not read what it asked for is not read from, and neither
+is one with too many unanswered requests.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from ottla.protocol.message import MalformedMessage
 from ottla.protocol.wiretypes import skip_tags
 from ottla.server.network.file_range import FileRange
 from ottla.server.network.platform import HAS_SENDFILE, MORE_FOLLOWS
+from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.observability.timings import TIMED_ONE_IN
 
 if TYPE_CHECKING:
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from ottla.server.network.reactor import Listener, Reactor
 
 log = logging.getLogger("ottla.connection")
+limited_log = LimitedLog(log)
 
 # api key, api version, correlation id, length of the client id: every request header begins so.
 _HEADER = struct.Struct(">ihhih")
@@ -43,7 +49,8 @@ _read_header = _HEADER.unpack_from
 _HEADER_SIZE = _HEADER.size
 _read_length = struct.Struct(">i").unpack_from
 
-# Bytes of answers that may wait for a slow reader before its requests are left unread.
+# Bytes of answers that may wait, for a slow reader or for an earlier answer, before further requests
+# are left unread.
 OUTPUT_LIMIT = 1 << 20
 # Requests handled but not answered yet (they wait for a disk or a replica).
 SLOT_LIMIT = 128
@@ -56,8 +63,11 @@ FIRST_QUANTUM = 64 << 10
 SEND_QUANTUM = 4 << 20
 # Where there is no sendfile: bytes that are read at once on their way to the socket.
 COPY_BYTES = 256 << 10
-_FIRST_PARTIAL = 4096
-# What a frame gets at once, and once so much of it has come that the peer seems to mean it.
+# The beginning of a frame that is kept as it is, without a buffer of its own.
+STASH_BYTES = 8 << 10
+# The first buffer of a frame has room for so many times what has arrived, up to EAGER_BYTES; once
+# TRUSTED_BYTES have arrived it is one of SPARE_BYTES; after that it doubles.
+EAGER_FACTOR = 8
 EAGER_BYTES = 128 << 10
 TRUSTED_BYTES = 32 << 10
 # The size of buffers that are kept for the next frame: a produce request of usual size fits.
@@ -68,6 +78,9 @@ _RESET = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN, errno.ETIMEDO
 Part = bytes | bytearray | memoryview | FileRange
 # Memory for what has arrived of a request.
 Buffer = bytearray | mmap
+
+
+_NOTHING = memoryview(b"")
 
 
 class MalformedRequest(ValueError):
@@ -86,11 +99,14 @@ class Slot:
     def fill(self, parts: list[Part]) -> None:
         """Give the response; an empty list is the answer to a request that wants none."""
         self.parts = parts
-        self.connection.drain_slots()
+        connection = self.connection
+        for part in parts:
+            connection.out_bytes += len(part)
+        connection.drain_slots()
 
 
 class HeldBytes:
-    """Bytes of a request that outlive its handling: until `release`."""
+    """Bytes of a request that are kept after its handler returned, until `release`."""
 
     __slots__ = ("_buffer", "_connection", "_size", "data")
 
@@ -104,7 +120,7 @@ class HeldBytes:
         self.data = data
         self._connection = connection
         self._size = size
-        # The connection's own buffer, which came along; None: the data is a copy.
+        # The connection's own buffer, if it was handed over with the data; None: the data is a copy.
         self._buffer = buffer
 
     def release(self, *, reusable: bool = True) -> None:
@@ -117,6 +133,9 @@ class HeldBytes:
             reactor.give_buffer_back(self._buffer)
         else:
             reactor.partial_bytes -= len(self._buffer)
+        # Whoever still holds this object (an exception's traceback, say) holds no memory with it.
+        self.data = _NOTHING
+        self._buffer = None
         reactor.memory_released(None)
 
 
@@ -129,9 +148,11 @@ class Connection:
         "_max_request",
         "_partial",
         "_partial_filled",
+        "_partial_start",
         "_partial_view",
         "_reading",
         "_stalled",
+        "_stash",
         "_writing",
         "active_at",
         "address",
@@ -178,19 +199,26 @@ class Connection:
         # Answers ready to leave, oldest first. Invariant: empty unless the socket refused to take more,
         # or we are inside on_readable.
         self.out: deque[Part] = deque()
+        # Of these answers and of those in `slots` that wait for an earlier one.
         self.out_bytes = 0
-        self._client_id_raw: memoryview = memoryview(b"")
+        self._client_id_raw: memoryview = _NOTHING
         self._loop = reactor.loop
         self._apis = reactor.apis
         self._max_request = reactor.max_request_bytes
+        # What has arrived of an incomplete frame, or of frames that have to wait: in the stash, or
+        # (never both) in a buffer.
+        self._stash = b""
         self._partial: Buffer | None = None
+        # The buffer up to where the next reads may go: its end, or that of the frame in it.
         self._partial_view: memoryview | None = None
+        # What arrived and was not handled: from start (0 unless several frames had to wait) to filled.
+        self._partial_start = 0
         self._partial_filled = 0
         # The last frame was a large one.
         self._large = False
         self._reading = True
-        # Whole frames may stand in the partial buffer, left there by requests that were held up: they
-        # are taken by `resume`, before anything more is read.
+        # The stash or the buffer may hold whole frames that had to wait: `resume` handles them before
+        # anything more is read.
         self._stalled = False
         self._writing = False
         self._loop.add_reader(self.fd, self.on_readable)
@@ -199,7 +227,7 @@ class Connection:
 
     def on_readable(self) -> None:
         if self._stalled or self._held_up():
-            # Data behind a pending answer: leave it in the kernel, so that TCP slows the peer down.
+            # Leave it in the kernel, so that TCP slows the peer down.
             self._pause_reading()
             if self._peer_is_gone():
                 self.close("closed by the peer")
@@ -208,8 +236,15 @@ class Connection:
         try:
             if partial is None:
                 view = self.reactor.scratch
-                # The beginning of a large request is copied, so let it be small.
-                received = self.sock.recv_into(view, FIRST_QUANTUM if self._large else 0)
+                stash = self._stash
+                if stash:
+                    end = len(stash)
+                    view[:end] = stash
+                    end += self.sock.recv_into(view[end:], FIRST_QUANTUM if self._large else 0)
+                    received = end - len(stash)
+                else:
+                    # The beginning of a large request is copied, so let it be small.
+                    received = end = self.sock.recv_into(view, FIRST_QUANTUM if self._large else 0)
             else:
                 filled = self._partial_filled
                 received = self.sock.recv_into(partial[filled : filled + RECEIVE_QUANTUM])
@@ -225,7 +260,9 @@ class Connection:
         self.reactor.received_bytes += received
         try:
             if partial is None:
-                self._take(view, 0, received)
+                if stash:
+                    self._drop_stash()
+                self._take(view, end)
             else:
                 self._partial_filled += received
                 self._take_partial()
@@ -242,106 +279,135 @@ class Connection:
             self._loop.call_soon(self.resume)
 
     def _give_up(self, error: Exception) -> None:
-        """What came is no request, or its handler raised what it should not (our mistake)."""
+        """The peer sent something that is no request, memory is short, or a handler raised what it
+        should not (our mistake)."""
         if isinstance(error, MalformedRequest):
-            log.warning(
+            limited_log.warning(
                 "malformed request: peer=%s client=%r %s", self.address, self.client_id, error
             )
             self.reactor.malformed += 1
             self.hang_up("malformed request")
             return
+        if is_out_of_memory(error):
+            limited_log.warning(
+                "no memory for a request: peer=%s client=%r", self.address, self.client_id
+            )
+            self.reactor.refused_requests += 1
+            self.hang_up("no memory for its request")
+            return
         name = "?" if self.last_api is None else self.last_api.name
-        log.error(
+        limited_log.error(
             "handler failed: api=%s peer=%s client=%r", name, self.address, self.client_id,
             exc_info=error,
         )  # fmt: skip
         self.hang_up("internal error")
 
-    def _take(self, view: memoryview, at: int, end: int) -> None:
+    def _take(self, view: memoryview, end: int) -> None:
         """Handle the frames of the shared buffer and keep what is left over."""
-        at = self._handle_frames(view, at, end)
+        at = self._handle_frames(view, 0, end)
         if at < end and not self.closed:
-            self._keep(view, at, end)
+            self._keep_rest(view, at, end)
         elif self._large:
             self._large = False
 
     def _take_partial(self) -> None:
+        """Handle the frames of the connection's own buffer, if one is whole."""
         view = self._partial_view
         assert view is not None
-        filled = self._partial_filled
-        at = self._handle_frames(view, 0, filled)
+        start, filled = self._partial_start, self._partial_filled
+        at = self._handle_frames(view, start, filled)
         if self.closed:
             return
-        if at:
-            self._large = at > RECEIVE_QUANTUM
-        if at == 0:
-            self._make_room()
-        elif at == filled:
+        if at > start:
+            self._large = at - start > RECEIVE_QUANTUM
+        if at == filled:
             self._drop_partial()
+        elif self._held_up() and self._partial is not None:
+            # Whole frames may follow: they wait where they are.
+            self._partial_start = at
+            self._stalled = True
+        elif at == 0:
+            self._make_room()
         else:
             rest = memoryview(bytes(view[at:filled]))
             self._drop_partial()
-            self._keep(rest, 0, len(rest))
+            self._keep_rest(rest, 0, len(rest))
 
-    def _keep(self, view: memoryview, at: int, end: int) -> None:
-        """Put the beginning of a frame (or whole ones that have to wait) into a buffer of our own."""
+    def _keep_rest(self, view: memoryview, at: int, end: int) -> None:
+        """Copy the beginning of a frame, or whole frames that have to wait."""
         left = end - at
-        self._partial_filled = 0
-        self._grow_partial(max(left, self._room_for(view[at:end])))
-        assert self._partial_view is not None
-        self._partial_view[:left] = view[at:end]
+        held_up = self._held_up()
+        if held_up:
+            self._stalled = True
+        if left <= STASH_BYTES:
+            self._stash = bytes(view[at:end])
+            self.reactor.partial_bytes += left
+            return
+        size = left
+        if not held_up:
+            size = max(left, self._room_for(_read_length(view, at)[0] + 4, left))
+        buffer = self.reactor.take_buffer(size)
+        self._partial = buffer
+        own = self._partial_view = memoryview(buffer)[:size]
+        own[:left] = view[at:end]
+        self._partial_start = 0
         self._partial_filled = left
-        self._make_room()
+        self._limit_memory()
 
     def _make_room(self) -> None:
         """See that the next read has somewhere to go, and ends with the frame at the latest: what
         follows it goes to the shared buffer again."""
-        if self._held_up():
-            self._stalled = True
+        view, filled = self._partial_view, self._partial_filled
+        assert view is not None
+        assert self._partial is not None
+        if filled < len(view):
             return
-        partial, filled = self._partial_view, self._partial_filled
-        assert partial is not None
-        size = self._room_for(partial[:filled])
-        if size > len(partial):
-            self._grow_partial(size)
-        elif filled >= 4 and len(partial) > size:
-            self._partial_view = partial[: max(size, filled)]
+        size = self._room_for(_read_length(view)[0] + 4, filled)
+        # A buffer that is referred to cannot grow in place.
+        view.release()
+        self._partial_view = None
+        self._partial = self.reactor.grow_buffer(self._partial, filled, size)
+        self._partial_view = memoryview(self._partial)[:size]
+        self._limit_memory()
 
-    def _room_for(self, begun: memoryview) -> int:
-        """How large a buffer for a frame should be. A peer that lies about a length has to send bytes
-        to make us hold memory for it: a little at first, then twice what has come."""
-        filled = len(begun)
-        if filled < 4:
-            return _FIRST_PARTIAL
-        needed: int = _read_length(begun)[0] + 4
-        trusted = filled >= TRUSTED_BYTES and self.reactor.has_memory
-        eager = SPARE_BYTES if trusted else EAGER_BYTES
-        return min(needed, max(2 * filled, eager))
+    def _room_for(self, needed: int, arrived: int) -> int:
+        """How large the buffer of a frame should be of which so much has arrived. A peer that lies
+        about a length has to send bytes to make us hold memory for it."""
+        if arrived < TRUSTED_BYTES:
+            size = max(2 * arrived, min(EAGER_FACTOR * arrived, EAGER_BYTES))
+        elif self.reactor.has_memory:
+            size = max(2 * arrived, SPARE_BYTES)
+        else:
+            size = 2 * arrived
+        return min(needed, size)
 
-    def _grow_partial(self, size: int) -> None:
-        grown = self.reactor.take_buffer(size)
-        view = memoryview(grown)[:size]
-        if self._partial is not None:
-            filled = self._partial_filled
-            view[:filled] = memoryview(self._partial)[:filled]
-            self.reactor.give_buffer_back(self._partial)
-        self._partial = grown
-        self._partial_view = view
-        if self.reactor.partial_bytes > self.reactor.partial_bytes_limit and size > _FIRST_PARTIAL:
+    def _limit_memory(self) -> None:
+        if self.reactor.partial_bytes > self.reactor.partial_bytes_limit:
             self.reactor.wait_for_memory(self)
 
+    @property
+    def arrived(self) -> int:
+        """Bytes of the incomplete request that its buffer holds."""
+        return self._partial_filled
+
+    def _drop_stash(self) -> None:
+        self.reactor.partial_bytes -= len(self._stash)
+        self._stash = b""
+
     def _drop_partial(self) -> None:
-        if self._partial is not None:
-            self.reactor.give_buffer_back(self._partial)
-        if self._partial_view is not None:
-            self.reactor.memory_released(self)
+        buffer, view = self._partial, self._partial_view
         self._partial = None
         self._partial_view = None
+        if buffer is not None:
+            self.reactor.give_buffer_back(buffer)
+        if buffer is not None or view is not None:
+            self.reactor.memory_released(self)
+        self._partial_start = 0
         self._partial_filled = 0
 
     def _handle_frames(self, view: memoryview, at: int, end: int) -> int:
-        """Handle the whole frames of view[at:end]; how far it came: less than a frame is left, or
-        an exclusive request stands in the way."""
+        """Handle the whole frames of view[at:end]. Returns where it stopped: less than a frame is left,
+        or no further request may be handled now."""
         apis = self._apis
         limit = self._max_request
         while end - at >= _HEADER_SIZE:
@@ -411,6 +477,11 @@ class Connection:
             self._reading = False
             self._loop.remove_reader(self.fd)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the loop reads from it, and so learns that the peer has gone."""
+        return self._reading
+
     def pause(self) -> None:
         self.paused = True
         self._pause_reading()
@@ -426,7 +497,14 @@ class Connection:
         if self._stalled:
             self._stalled = False
             try:
-                self._take_partial()
+                if self._partial_view is not None:
+                    self._take_partial()
+                else:
+                    end = len(self._stash)
+                    view = self.reactor.scratch
+                    view[:end] = self._stash
+                    self._drop_stash()
+                    self._take(view, end)
             except Exception as error:  # noqa: BLE001 - as in on_readable
                 self._give_up(error)
                 return
@@ -452,8 +530,9 @@ class Connection:
         return slot
 
     def keep(self, part: memoryview) -> HeldBytes:
-        """Keep a part of the request that is being handled. The buffer that it stands in is the next
-        request's; if it is ours and nearly all of it is this part, it comes along uncopied."""
+        """Keep a part of the request that is being handled, whose buffer the next request will use.
+        Where that is this connection's own buffer and at least half of it is this part, the buffer
+        is handed over and nothing is copied."""
         size = len(part)
         buffer = self._partial
         if buffer is not None and part.obj is buffer and 2 * size >= len(buffer):
@@ -473,7 +552,7 @@ class Connection:
             self.slots.append(slot)
         else:
             self.out.append(response)
-            self.out_bytes += len(response)
+        self.out_bytes += len(response)
 
     def answer_parts(self, parts: list[Part]) -> None:
         if self.slots:
@@ -481,9 +560,9 @@ class Connection:
             slot.parts = parts
             self.slots.append(slot)
         else:
-            for part in parts:
-                self.out.append(part)
-                self.out_bytes += len(part)
+            self.out.extend(parts)
+        for part in parts:
+            self.out_bytes += len(part)
 
     def drain_slots(self) -> None:
         """Move the answers that have no unanswered request before them to the socket."""
@@ -497,9 +576,7 @@ class Connection:
             if slot is self.exclusive:
                 self.exclusive = None
             assert slot.parts is not None
-            for part in slot.parts:
-                self.out.append(part)
-                self.out_bytes += len(part)
+            self.out.extend(slot.parts)
         if self.out and not self._writing:
             self.flush()
         if self._stalled or not self._reading:
@@ -647,6 +724,7 @@ class Connection:
         if self._writing:
             self._loop.remove_writer(self.fd)
         self._drop_partial()
+        self._drop_stash()
         self.out.clear()
         self.out_bytes = 0
         self.slots.clear()
@@ -666,6 +744,12 @@ def _skip_header_tags(view: memoryview, at: int, stop: int) -> int:
         return skip_tags(view, at + 1, tags, stop)
     except (MalformedMessage, IndexError) as error:
         raise MalformedRequest(f"tagged fields of the request header: {error}") from None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno == errno.ENOMEM
+    )
 
 
 def _reason(error: OSError) -> str:

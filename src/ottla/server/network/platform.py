@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 
 from ottla.storage.files import PORTABLE
 
@@ -16,3 +17,5 @@ MORE_FOLLOWS: int = 0 if PORTABLE else getattr(socket, "MSG_MORE", 0)
 # Files without a disk beneath, that another process can open by a path.
 HAS_MEMORY_FILES: bool = not PORTABLE and hasattr(os, "memfd_create")
 HAS_SENDFILE: bool = not PORTABLE and hasattr(os, "sendfile")
+# A mapping grows without its bytes being copied.
+HAS_MREMAP: bool = not PORTABLE and sys.platform.startswith("linux")

@@ -8,23 +8,30 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import select
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from mmap import mmap
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 from ottla.server.api import Api
 from ottla.server.network.connection import EAGER_BYTES, SPARE_BYTES, Buffer, Connection
+from ottla.server.network.platform import HAS_MREMAP
+from ottla.server.observability.limited_log import LimitedLog
 
-log = logging.getLogger("ottla.reactor")
+log = LimitedLog(logging.getLogger("ottla.reactor"))
 
 SCRATCH_BYTES = 512 << 10
 _ACCEPTS_IN_A_ROW = 64
 # Large buffers kept for the next request that arrives in parts.
 SPARES = 4
-# How long the preferred (see wait_for_memory) may be silent while others wait.
-FAVOUR_SECONDS = 10.0
+# While others wait for memory, the preferred connection (see wait_for_memory) has to send so many
+# bytes, or the rest of its request, in this time.
+PREFERRED_SECONDS = 10.0
+PREFERRED_BYTES = 128 << 10
+# The peer has closed its side. (That a connection is broken is always reported.)
+_HUNG_UP: int = getattr(select, "POLLRDHUP", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,8 @@ class Listener:
 class Limits:
     max_request_bytes: int
     max_connections: int
+    # Connections that there are descriptors for.
+    max_descriptors: int
     max_connections_per_address: int
     max_connections_overrides: Mapping[str, int]
     idle_seconds: float
@@ -79,6 +88,8 @@ class Reactor:
         self.accepted = 0
         self.refused = 0
         self.malformed = 0
+        # For want of memory.
+        self.refused_requests = 0
         self.connections: set[Connection] = set()
         self.listeners: list[Listener] = []
         # While the broker stops: done when every connection has been answered.
@@ -86,9 +97,13 @@ class Reactor:
         # Then: done when no connection is left.
         self._parting: asyncio.Future[None] | None = None
         self._by_address: Counter[str] = Counter()
+        # Connections that are not read from and whose peers had hung up at the last look.
+        self._hung_up: set[Connection] = set()
         self._waiting_for_memory: deque[Connection] = deque()
         self._preferred: Connection | None = None
-        self._favour_check: asyncio.TimerHandle | None = None
+        # What it had sent of its request when it was last looked at.
+        self._preferred_arrived = 0
+        self._preferred_check: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._accept_pause: asyncio.TimerHandle | None = None
 
@@ -122,13 +137,19 @@ class Reactor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
+                log.error("cannot accept connections: %s", error)
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     # The listening socket stays readable: without a pause this would spin.
-                    log.error("cannot accept connections: %s", error)
                     self._pause_accepting()
-                    return
-                raise
-            self._welcome(sock, peer[0], f"{peer[0]}:{peer[1]}", listener)
+                # Anything else is an error of one connection, which is gone with it.
+                return
+            address = f"{peer[0]}:{peer[1]}"
+            try:
+                self._welcome(sock, peer[0], address, listener)
+            except (OSError, MemoryError) as error:
+                # Reset meanwhile, or the kernel or this process has no memory for it.
+                log.warning("connection not taken: peer=%s %r", address, error)
+                self._refuse(sock)
 
     def _pause_accepting(self) -> None:
         for listener in self.listeners:
@@ -143,12 +164,16 @@ class Reactor:
     def _welcome(self, sock: socket.socket, host: str, peer: str, listener: Listener) -> None:
         limits = self.limits
         allowed = limits.max_connections_overrides.get(host, limits.max_connections_per_address)
-        if len(self.connections) >= limits.max_connections or self._by_address[host] >= allowed:
-            log.warning("too many connections: peer=%s open=%d", peer, len(self.connections))
-            sock.close()
-            self.refused += 1
+        count = len(self.connections)
+        if count >= limits.max_descriptors:
+            # Before the logs run out of them.
+            log.warning("no descriptors for more connections: peer=%s open=%d", peer, count)
+            self._refuse(sock)
             return
-        self.accepted += 1
+        if count >= limits.max_connections or self._by_address[host] >= allowed:
+            log.warning("too many connections: peer=%s open=%d", peer, count)
+            self._refuse(sock)
+            return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A peer whose machine is gone says nothing; without this it would keep its place until the
@@ -158,8 +183,14 @@ class Reactor:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer)
         if limits.receive_buffer > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer)
+        connection = Connection(self, sock, listener, peer)
+        self.accepted += 1
         self._by_address[host] += 1
-        self.connections.add(Connection(self, sock, listener, peer))
+        self.connections.add(connection)
+
+    def _refuse(self, sock: socket.socket) -> None:
+        sock.close()
+        self.refused += 1
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -174,27 +205,31 @@ class Reactor:
     # Limits -------------------------------------------------------------------------------------
 
     def wait_for_memory(self, connection: Connection) -> None:
-        """Too much is held in half-arrived requests: this one's sender has to wait.
+        """Incomplete requests hold too much memory: this connection is left unread for now.
 
-        One connection, the preferred, goes on all the same, or each would wait for all the others.
+        One connection, the preferred, is read all the same, or each would wait for all the others.
         """
         if self._preferred is None or self._preferred is connection:
-            self._favour(connection)
+            self._prefer(connection)
         else:
             connection.pause()
             self._waiting_for_memory.append(connection)
 
     @property
     def has_memory(self) -> bool:
-        """There is enough to be generous with it."""
+        """Whether less than half of the memory for incomplete requests is in use."""
         return 2 * self.partial_bytes < self.partial_bytes_limit
 
     def take_buffer(self, size: int) -> Buffer:
-        """Memory for a request that has arrived in part; it may be larger than asked for."""
+        """Memory for an incomplete request; it may be larger than asked for. MemoryError or OSError
+        (ENOMEM) if there is none."""
         buffer: Buffer
         if size <= EAGER_BYTES:
             buffer = bytearray(size)
-        elif size > SPARE_BYTES or not self.has_memory:
+        elif size > SPARE_BYTES:
+            # Private: only such a mapping can grow.
+            buffer = mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS)
+        elif not self.has_memory:
             buffer = mmap(-1, size)
         else:
             # Mapped, since a megabyte is otherwise cleared here and now, a millisecond for which the
@@ -203,13 +238,30 @@ class Reactor:
         self.partial_bytes += len(buffer)
         return buffer
 
+    def grow_buffer(self, buffer: Buffer, filled: int, size: int) -> Buffer:
+        """A buffer of `size` with the first `filled` bytes of this one. Nothing may refer to this one.
+
+        Above SPARE_BYTES the system moves the mapping without copying a byte, where it can; elsewhere
+        the bytes are copied. Sizes double, so that each byte is copied once on average.
+        """
+        before = len(buffer)
+        if HAS_MREMAP and before > SPARE_BYTES and isinstance(buffer, mmap):
+            buffer.resize(size)
+            self.partial_bytes += size - before
+            return buffer
+        grown = self.take_buffer(size)
+        with memoryview(buffer) as old, memoryview(grown) as new:
+            new[:filled] = old[:filled]
+        self.give_buffer_back(buffer)
+        return grown
+
     def give_buffer_back(self, buffer: Buffer) -> None:
         self.partial_bytes -= len(buffer)
         if len(buffer) == SPARE_BYTES and len(self._spares) < SPARES:
             self._spares.append(buffer)
 
     def memory_released(self, connection: Connection | None) -> None:
-        """`connection` is the one whose half-arrived request is whole or given up."""
+        """`connection` is the one whose incomplete request is complete or given up."""
         if connection is not None and connection is self._preferred:
             self._preferred = None
         waiting = self._waiting_for_memory
@@ -219,25 +271,48 @@ class Reactor:
             following = waiting.popleft()
             if not following.closed:
                 if self._preferred is None:
-                    self._favour(following)
+                    self._prefer(following)
                 self.loop.call_soon(following.unpause)
 
-    def _favour(self, connection: Connection) -> None:
-        self._preferred = connection
-        if self._favour_check is None:
-            self._favour_check = self.loop.call_later(FAVOUR_SECONDS, self._check_favourite)
+    def _prefer(self, connection: Connection) -> None:
+        if connection is not self._preferred:
+            self._preferred = connection
+            self._look_at_preferred(connection)
 
-    def _check_favourite(self) -> None:
-        """A preferred that sends nothing has to go, so that somebody else can be it."""
-        self._favour_check = None
+    def _look_at_preferred(self, connection: Connection) -> None:
+        """Remember how far it is, and compare in a while."""
+        self._preferred_arrived = connection.arrived
+        if self._preferred_check is not None:
+            self._preferred_check.cancel()
+        self._preferred_check = self.loop.call_later(PREFERRED_SECONDS, self._check_preferred)
+
+    def _check_preferred(self) -> None:
+        """A preferred connection that sends next to nothing is closed, so that another can be it."""
+        self._preferred_check = None
         preferred = self._preferred
         if preferred is None:
             return
-        if self._waiting_for_memory and self.loop.time() - preferred.active_at >= FAVOUR_SECONDS:
+        progress = preferred.arrived - self._preferred_arrived
+        if self._waiting_for_memory and progress < PREFERRED_BYTES:
             log.warning("request sent too slowly while others wait: peer=%s", preferred.address)
             preferred.close("too slow while memory is short")
         else:
-            self._favour(preferred)
+            self._look_at_preferred(preferred)
+
+    def close_hung_up(self) -> None:
+        """Close connections whose peers hung up while a request that waits keeps them unread.
+
+        A peer that closed only its own side may still want its answer: it gets the time between two
+        calls for it.
+        """
+        unread = {each.fd: each for each in self.connections if not each.is_read}
+        poll = select.poll()
+        for fd in unread:
+            poll.register(fd, _HUNG_UP)
+        hung_up = {unread[fd] for fd, _ in poll.poll(0)}
+        for connection in hung_up & self._hung_up:
+            connection.close("closed by the peer")
+        self._hung_up = hung_up - self._hung_up
 
     def _schedule_sweep(self) -> None:
         self._sweep = self.loop.call_later(self.limits.idle_seconds / 4, self._close_idle)
@@ -253,7 +328,7 @@ class Reactor:
     # The end ------------------------------------------------------------------------------------
 
     def stop_listening(self) -> None:
-        for timer in (self._sweep, self._accept_pause, self._favour_check):
+        for timer in (self._sweep, self._accept_pause, self._preferred_check):
             if timer is not None:
                 timer.cancel()
         for listener in self.listeners:
@@ -262,7 +337,7 @@ class Reactor:
         self.listeners.clear()
 
     async def drained(self, seconds: float) -> None:
-        """Wait until all answers have left, but not long for peers that do not read them."""
+        """Wait until all answers were sent, but not longer than this for peers that do not read."""
         if all(c.idle for c in self.connections):
             return
         self.draining = self.loop.create_future()
@@ -275,7 +350,7 @@ class Reactor:
             draining.set_result(None)
 
     async def close(self, seconds: float) -> None:
-        """Part from all peers: those that do not go by themselves are left after a while."""
+        """Close all connections; peers get some time to close their side first."""
         for connection in list(self.connections):
             connection.close_when_sent()
         if self.connections:

@@ -11,27 +11,32 @@ import logging
 from typing import TYPE_CHECKING
 
 from ottla.server.observability import metrics
+from ottla.server.observability.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker
 
 log = logging.getLogger("ottla.metrics")
+limited_log = LimitedLog(log)
 
 # A scraper's request is a few hundred bytes.
 REQUEST_BYTES = 16 << 10
 # For a request to arrive whole, and for each piece of an answer to be taken.
 PATIENCE_SECONDS = 10.0
+# Scrapers served at once; further ones are closed. Their descriptors are not those of Kafka clients.
+SCRAPERS = 16
 
 
 class MetricsEndpoint:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._server: asyncio.Server | None = None
+        self._scrapers = 0
 
     async def start(self, host: str, port: int) -> None:
         """OSError if the address cannot be had."""
         self._server = await asyncio.start_server(
-            self._serve, host or None, port, limit=REQUEST_BYTES
+            self._serve, host or None, port, limit=REQUEST_BYTES, backlog=SCRAPERS
         )
 
     @property
@@ -45,12 +50,27 @@ class MetricsEndpoint:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._scrapers >= SCRAPERS:
+            limited_log.warning("too many metrics requests at once: open=%d", self._scrapers)
+            writer.close()
+            return
+        self._scrapers += 1
         try:
             await self._answer(reader, writer)
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:
             log.debug("metrics request given up: %r", error)
         finally:
-            writer.close()
+            await self._close(writer)
+            self._scrapers -= 1
+
+    async def _close(self, writer: asyncio.StreamWriter) -> None:
+        """Close once everything was sent, or the peer has had its time to take it."""
+        writer.close()
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await writer.wait_closed()
+        except (TimeoutError, ConnectionError):
+            writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

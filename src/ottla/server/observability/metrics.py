@@ -240,6 +240,12 @@ def _families() -> Iterator[Family]:
         "Connections closed because what they sent was no request.",
         _one(lambda broker: broker.reactor.malformed),
     )
+    yield Family(
+        "ottla_requests_without_memory_total",
+        "counter",
+        "Connections closed because there was no memory for their request.",
+        _one(lambda broker: broker.reactor.refused_requests),
+    )
     yield Family("ottla_connections", "gauge", "Open connections, by listener.", _connections)
     yield Family(
         "ottla_unanswered_requests",

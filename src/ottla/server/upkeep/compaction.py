@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.server.disk.workers import Workers
+from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.upkeep.periodic import now_ms
 from ottla.storage.errors import CorruptFile, LogOffline
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ottla.storage.retention import Retired
 
 log = logging.getLogger("ottla.compaction")
+limited_log = LimitedLog(log)
 
 # After a pass that failed for no fault of the log (a full disk, a worker that was killed).
 RETRY_MS = 60_000
@@ -196,7 +198,7 @@ class Compactor:
             self._set_aside(each, str(error))
         except OSError as error:
             if not compaction.stopped:
-                log.warning("compaction of %s is put off: %s", each.name, error)
+                limited_log.warning("compaction of %s is put off: %s", each.name, error)
                 self._not_before[each] = now_ms() + RETRY_MS
         finally:
             compaction.stop()

@@ -16,7 +16,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from ottla.storage.checkpoints import PARTITION_METADATA, read_partition_metadata
+from ottla.logfiles.names import PARTITION_METADATA
+from ottla.storage.checkpoints import read_partition_metadata
 from ottla.storage.errors import CorruptCheckpoint, StorageError
 from ottla.storage.folders import parse_stray_name
 

@@ -16,6 +16,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from ottla.logfiles.names import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_name,
+)
+from ottla.logfiles.walk import fields_at, walk_checked
 from ottla.record.batch import CONTROL_BIT, BatchHeader, HeaderFields, contents
 from ottla.record.errors import CorruptBatch, InvalidBatch
 from ottla.record.legacy import messages
@@ -28,20 +38,10 @@ from ottla.storage.compaction.filter import (
 from ottla.storage.compaction.offset_map import OffsetMap
 from ottla.storage.compaction.plan import Source, Weight, group
 from ottla.storage.compaction.transactions import WalkedTransactions
-from ottla.storage.files import OS_FILES, READ_ONLY, READ_WRITE_CREATE, Files
+from ottla.storage.files import READ_ONLY, READ_WRITE_CREATE, Files, FilesOfFolder
 from ottla.storage.index.transaction_index import AbortedTransaction
-from ottla.storage.recovery.leftovers import CLEANED_SUFFIX
-from ottla.storage.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SEGMENT_SUFFIXES,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-    Segment,
-    segment_name,
-)
+from ottla.storage.segment import Segment
 from ottla.storage.segment_file import OpenFiles, SegmentFile
-from ottla.storage.walk import fields_at, walk_checked
 
 WRITE_BYTES = 1 << 20
 # So much is written between two syncs: one at the end of a large file would hold up everybody else's.
@@ -64,6 +64,8 @@ class Job(NamedTuple):
     """One pass over one log."""
 
     folder: str
+    # Which folder that is: a topic may be deleted, and another of its name created, meanwhile.
+    folder_identity: tuple[int, int]
     # All sealed segments that may be cleaned, from the log's first on; not empty.
     sources: tuple[Source, ...]
     first_dirty: int
@@ -100,8 +102,21 @@ class Outcome(NamedTuple):
     records_dropped: int
 
 
-def run(job: Job, files: Files = OS_FILES) -> Outcome:
-    """Does the job. OSError; Cancelled; Uncleanable. After an error nothing is left behind."""
+def run(job: Job) -> Outcome:
+    """Does the job in its folder, or, should that have lost its name, nowhere else. OSError;
+    Cancelled; Uncleanable. After an error nothing is left behind."""
+    try:
+        files = FilesOfFolder(job.folder, job.folder_identity)
+    except FileNotFoundError as error:
+        raise Cancelled(str(error)) from error
+    try:
+        return run_over(job, files)
+    finally:
+        files.close_folder()
+
+
+def run_over(job: Job, files: Files) -> Outcome:
+    """The same, over a file layer."""
     rewrite = _Rewrite(job, files)
     try:
         return rewrite.run()

@@ -24,12 +24,18 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from ottla.logfiles.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+)
 from ottla.storage.compaction.filter import LastOfProducer
 from ottla.storage.compaction.plan import Dirt, Source, assess
 from ottla.storage.compaction.rewrite import Job, Outcome, Replacement
-from ottla.storage.recovery.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
 from ottla.storage.retention import Retired
-from ottla.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
+from ottla.storage.segment import Segment
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log
@@ -66,7 +72,6 @@ class Compaction:
         self, log: Log, dirt: Dirt, now_ms: int, map_bytes: int, bytes_per_second: float
     ) -> None:
         """Begins it: the job is to be run by a worker. OSError if indexes cannot be read."""
-        assert log.compaction is None, f"{log.name} is being compacted"
         self.log = log
         # By base offset.
         self._segments: dict[int, Segment] = {}
@@ -80,6 +85,7 @@ class Compaction:
         config = log.config
         self.job = Job(
             folder=log.folder,
+            folder_identity=log.files.identity(log.folder),
             sources=tuple(sources),
             first_dirty=dirt.first_dirty,
             aborted=tuple(
@@ -99,7 +105,7 @@ class Compaction:
         )
         # The swap that is under way: at most one.
         self.swapping: Swap | None = None
-        log.compaction = self
+        log.compaction_begun(self)
 
     @property
     def stopped(self) -> bool:
@@ -125,9 +131,7 @@ class Compaction:
         """The pass is over; with an outcome, all of whose segments are in place, what it covered is
         clean from now on."""
         if self.log.compaction is self:
-            self.log.compaction = None
-            if outcome is not None:
-                self.log.first_dirty_offset = outcome.first_dirty
+            self.log.compaction_ended(None if outcome is None else outcome.first_dirty)
 
     def stop(self) -> None:
         """Ends it at once: nothing of it goes on afterwards, and the log has the old segments or the
@@ -135,7 +139,7 @@ class Compaction:
         gone; until then no other may be begun for the log.)"""
         if self.log.compaction is not self:
             return
-        self.log.compaction = None
+        self.log.compaction_ended()
         swap = self.swapping
         if swap is not None:
             swap.end()
@@ -264,9 +268,7 @@ class Swap:
 
     def _exchange(self) -> None:
         log = self._log
-        segments = log.segments
-        slot = segments.slot_of(self._new.base_offset)
-        segments.replace(slot, len(self._old), self._new)
+        log.replace_segments(self._old, self._new)
         self.stage = Stage.EXCHANGED
         renamed = []
         for segment in self._old:

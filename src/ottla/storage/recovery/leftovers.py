@@ -16,33 +16,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from ottla.storage.errors import CorruptLog
-from ottla.storage.files import Files
-from ottla.storage.segment import (
+from ottla.logfiles.names import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+    TEMPORARY_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    Segment,
+    base_offset_of,
     segment_name,
 )
+from ottla.storage.errors import CorruptLog
+from ottla.storage.files import Files
+from ottla.storage.segment import Segment
 from ottla.storage.segment_file import OpenFiles
 
 logger = logging.getLogger(__name__)
-
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
-TEMPORARY_SUFFIX = ".tmp"
-
-
-def base_offset_of(name: str) -> int | None:
-    """The offset that a file name begins with; None if it begins otherwise."""
-    digits = name[:20]
-    if len(name) > 20 and name[20] == "." and digits.isascii() and digits.isdigit():
-        return int(digits)
-    return None
 
 
 def tidy(folder: str, files: Files, open_files: OpenFiles) -> set[str]:

@@ -21,42 +21,38 @@ from __future__ import annotations
 
 import logging
 
-from ottla.record.errors import InvalidBatch
-from ottla.storage.checkpoints import (
+from ottla.logfiles.names import (
+    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
     PARTITION_METADATA,
-    read_partition_metadata,
-    write_partition_metadata,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    base_offset_of,
+    segment_name,
 )
+from ottla.logfiles.walk import only_zeros, walk_checked
+from ottla.record.errors import InvalidBatch
+from ottla.storage.checkpoints import read_partition_metadata, write_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import CorruptCheckpoint, CorruptIndex, CorruptLog
 from ottla.storage.files import READ_WRITE, Files
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.log import Log
+from ottla.storage.log_state import LogOwner
 from ottla.storage.producer_state import (
     DEFAULT_EXPIRATION_MS,
     ProducerStates,
     Snapshot,
     snapshot_offset,
 )
-from ottla.storage.readable_log import LogOwner
-from ottla.storage.recovery.leftovers import base_offset_of, tidy
+from ottla.storage.recovery.leftovers import tidy
 from ottla.storage.recovery.replay import mend_transaction_indexes, reload, replay_batch
-from ottla.storage.segment import (
-    INDEX_SUFFIX,
-    INDEX_SUFFIXES,
-    LOG_SUFFIX,
-    NO_TIMESTAMP,
-    REBUILD_CHUNK,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-    Segment,
-    segment_name,
-)
+from ottla.storage.segment import NO_TIMESTAMP, REBUILD_CHUNK, Segment
 from ottla.storage.segment_file import OpenFiles
 from ottla.storage.segments import Segments
 from ottla.storage.truncation import remove_files
-from ottla.storage.walk import only_zeros, walk_checked
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +83,7 @@ def create_log(
             raise
     segments = Segments()
     segments.add(Segment(folder, 0, files, open_files, config.segment_index_bytes))
-    log = Log(
+    return Log(
         folder,
         topic,
         partition,
@@ -103,8 +99,6 @@ def create_log(
         log_end_offset=0,
         recovery_point=0,
     )
-    log.metadata_unsynced = True
-    return log
 
 
 def load_log(
@@ -121,6 +115,7 @@ def load_log(
     log_start_offset: int,
     high_watermark: int,
     now_ms: int,
+    first_dirty_offset: int = 0,
     producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
 ) -> Log:
     """The log in a folder, with what the checkpoints say of it (0 where they say nothing).
@@ -154,18 +149,15 @@ def load_log(
         log_start_offset=loader.start,
         log_end_offset=loader.end,
         recovery_point=min(recovery_point, loader.end),
+        first_dirty_offset=first_dirty_offset,
     )
-    log.pending_snapshots = loader.pending_snapshots
-    log.appended_bytes = loader.unsynced_bytes
-    log.snapshot_bytes = loader.unsynced_bytes - loader.replayed_bytes
-    # Nothing of a log that was never flushed was synced, its metadata neither.
-    log.metadata_unsynced = recovery_point == 0
-    if loader.unsynced_bytes:
-        log.folder_unsynced = True
-        log.unflushed_since = now_ms
-        owner.became_dirty(log)
-    log.high_watermark = min(max(high_watermark, loader.start), loader.end)
-    log.producers.high_watermark_moved(log.high_watermark)
+    log.recovered(
+        high_watermark,
+        loader.pending_snapshots,
+        loader.unsynced_bytes,
+        loader.replayed_bytes,
+        now_ms,
+    )
     return log
 
 
@@ -503,7 +495,7 @@ class _Loader:
                     if fields[2] > self.epochs.latest_epoch:
                         self.epochs.assign(fields[2], fields[0])
                     if fields[9] >= 0:
-                        ended = replay_batch(self.producers, fields, batch)
+                        ended = replay_batch(self.producers, fields, batch, self.now_ms)
                         if ended is not None and ended.aborted:
                             segment.transaction_index.append(
                                 ended.producer_id,

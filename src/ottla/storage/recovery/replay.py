@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from ottla.logfiles.walk import HEADER_CHUNK
 from ottla.record.batch import CONTROL_BIT, HeaderFields
 from ottla.record.errors import InvalidBatch
 from ottla.storage.append import read_marker
@@ -17,7 +18,6 @@ from ottla.storage.index.transaction_index import AbortedTransaction
 from ottla.storage.producer_state import CompletedTransaction, ProducerStates
 from ottla.storage.segment import REBUILD_CHUNK, Segment
 from ottla.storage.segments import Segments
-from ottla.storage.walk import HEADER_CHUNK
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def reload(segments: Segments, producers: ProducerStates, start: int, end: int, 
     replay_from = producers.truncate_and_reload(start, end, now_ms)
     if producers.thinned:
         recall(segments, producers, start, replay_from)
-    return replay(segments, producers, max(replay_from, start), end)
+    return replay(segments, producers, max(replay_from, start), end, now_ms)
 
 
 def recall(segments: Segments, producers: ProducerStates, start: int, end: int) -> None:
@@ -76,9 +76,9 @@ def _recall_from(
     return begin, left
 
 
-def replay(segments: Segments, producers: ProducerStates, start: int, end: int) -> int:
-    """Takes the batches in [start, end) into account; the bytes that were walked over. Only headers
-    are read, and the few batches that end transactions."""
+def replay(segments: Segments, producers: ProducerStates, start: int, end: int, now_ms: int) -> int:
+    """Takes the batches in [start, end) into account, whose producers count as heard of now; the bytes
+    that were walked over. Only headers are read, and the few batches that end transactions."""
     walked = 0
     if start >= end:
         producers.map_end_offset = end
@@ -94,7 +94,7 @@ def replay(segments: Segments, producers: ProducerStates, start: int, end: int) 
             last_offset = fields[0] + fields[6]
             if fields[9] >= 0 and start <= last_offset < end:
                 batch = segment.file().read(size, at) if fields[5] & CONTROL_BIT else b""
-                replay_batch(producers, fields, batch)
+                replay_batch(producers, fields, batch, now_ms)
             if last_offset + 1 >= end:
                 break  # what lies behind it may be torn
     producers.map_end_offset = end
@@ -102,13 +102,13 @@ def replay(segments: Segments, producers: ProducerStates, start: int, end: int) 
 
 
 def replay_batch(
-    producers: ProducerStates, fields: HeaderFields, batch: bytes | memoryview
+    producers: ProducerStates, fields: HeaderFields, batch: bytes | memoryview, now_ms: int
 ) -> CompletedTransaction | None:
     """Takes one batch with a producer id into account; `batch` is looked at if it is a control
     batch. The transaction that it ended."""
     last_offset = fields[0] + fields[6]
     if not fields[5] & CONTROL_BIT:
-        producers.update(fields, fields[0], last_offset, fields[8], -1)
+        producers.update(fields, fields[0], last_offset, fields[8], now_ms)
         return None
     try:
         marker = read_marker(batch)
@@ -116,7 +116,7 @@ def replay_batch(
         marker = None  # it was refused or ignored when it was appended, too
     if marker is None:
         return None
-    return producers.end_transaction(fields[9], fields[10], marker, last_offset, fields[8], -1)
+    return producers.end_transaction(fields[9], fields[10], marker, last_offset, fields[8], now_ms)
 
 
 def mend_transaction_indexes(
@@ -150,7 +150,7 @@ def rebuild_transaction_index(
             if fields[9] < 0 or fields[0] + fields[6] < begin:
                 continue
             batch = each.file().read(size, at) if fields[5] & CONTROL_BIT else b""
-            ended = replay_batch(then, fields, batch)
+            ended = replay_batch(then, fields, batch, 0)
             if ended is not None and ended.aborted and each is segment:
                 aborted.append(
                     AbortedTransaction(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from storage_kit.logs import NOW, a_marker, stored_batches
+
 from ottla.record.batch import Record, build_batch, read_header, records
 from ottla.storage.compaction.plan import wants_cleaning
-from ottla.storage.compaction.rewrite import Outcome, run
+from ottla.storage.compaction.rewrite import Outcome, run_over
 from ottla.storage.compaction.swap import Compaction, dirt_of
 from ottla.storage.config import LogConfig
 from ottla.storage.log import COORDINATOR, Log
-from ottla.testing.logs import NOW, a_marker, stored_batches
 
 # Key and value.
 Pair = tuple[bytes | None, bytes | None]
@@ -89,7 +90,7 @@ def compact(log: Log, now_ms: int = NOW, map_bytes: int = MAP_BYTES) -> int:
     """Passes until nothing is dirty; their number."""
     passes = 0
     while (compaction := begin(log, now_ms, map_bytes)) is not None:
-        assert put_in_place(compaction, run(compaction.job, log.files))
+        assert put_in_place(compaction, run_over(compaction.job, log.files))
         passes += 1
         assert passes < 1000, "no end to it"
     return passes

@@ -40,6 +40,8 @@ _read_flexible_start = struct.Struct(">BhiB").unpack_from
 _FLEXIBLE_START = 8
 # acks, timeout, topics
 _read_flexible_rest = struct.Struct(">hiB").unpack_from
+# topic id, partitions
+_read_topic_id = struct.Struct(">16sB").unpack_from
 # index, the first two bytes of the size of the records
 _read_flexible_part = struct.Struct(">iBB").unpack_from
 
@@ -47,11 +49,72 @@ _read_flexible_part = struct.Struct(">iBB").unpack_from
 def read(view: memoryview, at: int, stop: int, version: int) -> Parts:
     """The parts of a request of any version; MalformedRequest if it is none."""
     try:
-        if version >= FIRST_TOPIC_IDS:
-            return _read_flexible(view, at, stop, True)
-        if version >= FIRST_FLEXIBLE:
-            return _read_flexible(view, at, stop, False)
-        return _read_old(view, at, stop, version >= FIRST_FORMAT_2)
+        if version < FIRST_FLEXIBLE:
+            return _read_old(view, at, stop, version >= FIRST_FORMAT_2)
+        by_id = version >= FIRST_TOPIC_IDS
+        transactional_id = None
+        length, acks, timeout_ms, topic_count = _read_flexible_start(view, at)
+        if length:
+            length, at = _string_length(view, at)
+            transactional_id = str(view[at : at + length], "utf-8")
+            at += length
+            acks, timeout_ms, topic_count = _read_flexible_rest(view, at)
+            at += _FLEXIBLE_START - 1
+        else:
+            at += _FLEXIBLE_START
+        if topic_count > 127:
+            topic_count, at = unsigned_varint_at(view, at - 1)
+        if not topic_count:
+            raise _malformed("no array of topics")
+        topics: list[TopicParts] = []
+        # Loops that count down: a range for one topic of one partition would cost as much as the rest.
+        while topic_count > 1:
+            topic_count -= 1
+            if by_id:
+                key, count = _read_topic_id(view, at)
+                at += 17
+            else:
+                length = view[at] - 1
+                at += 1
+                if not 0 <= length < 127:
+                    length, at = _string_length(view, at - 1)
+                key = bytes(view[at : at + length])
+                at += length
+                count = view[at]
+                at += 1
+            if count > 127:
+                count, at = unsigned_varint_at(view, at - 1)
+            if not count or at > stop:
+                raise _malformed("no array of partitions")
+            parts: list[Part] = []
+            while count > 1:
+                count -= 1
+                index, low, high = _read_flexible_part(view, at)
+                if low >= 0x80 > high:
+                    # A size of two bytes, as most are.
+                    size, start = low - 0x80 + (high << 7), at + 6
+                else:
+                    size, start = unsigned_varint_at(view, at + 4)
+                end = start + size - 1 if size else start
+                if end >= stop:
+                    raise _malformed("records are cut short")
+                parts.append((index, start, end))
+                tags = view[end]
+                at = end + 1
+                if tags:
+                    at = skip_tags(view, at, tags, stop)
+            tags = view[at]
+            at += 1
+            if tags:
+                at = skip_tags(view, at, tags, stop)
+            topics.append((key, parts))
+        tags = view[at]
+        at += 1
+        if tags:
+            at = skip_tags(view, at, tags, stop)
+        if at > stop:
+            raise _malformed("it is cut short")
+        return transactional_id, acks, timeout_ms, topics
     except (IndexError, struct.error):
         raise _malformed("it is cut short") from None
     except (MalformedMessage, UnicodeDecodeError) as error:
@@ -96,71 +159,6 @@ def _read_old(view: memoryview, at: int, stop: int, has_transactional_id: bool) 
                 raise _malformed("records are cut short")
             parts.append((index, start, at))
         topics.append((key, parts))
-    if at > stop:
-        raise _malformed("it is cut short")
-    return transactional_id, acks, timeout_ms, topics
-
-
-def _read_flexible(view: memoryview, at: int, stop: int, by_id: bool) -> Parts:
-    transactional_id = None
-    length, acks, timeout_ms, topic_count = _read_flexible_start(view, at)
-    if length:
-        length, at = _string_length(view, at)
-        transactional_id = str(view[at : at + length], "utf-8")
-        at += length
-        acks, timeout_ms, topic_count = _read_flexible_rest(view, at)
-        at += _FLEXIBLE_START - 1
-    else:
-        at += _FLEXIBLE_START
-    if topic_count > 127:
-        topic_count, at = unsigned_varint_at(view, at - 1)
-    if not topic_count:
-        raise _malformed("no array of topics")
-    topics: list[TopicParts] = []
-    # Loops that count down: a range for one topic of one partition would cost as much as the rest.
-    while topic_count > 1:
-        topic_count -= 1
-        if by_id:
-            length = 16
-        else:
-            length = view[at] - 1
-            at += 1
-            if not 0 <= length < 127:
-                length, at = _string_length(view, at - 1)
-        key = bytes(view[at : at + length])
-        at += length
-        count = view[at]
-        at += 1
-        if count > 127:
-            count, at = unsigned_varint_at(view, at - 1)
-        if not count or at > stop:
-            raise _malformed("no array of partitions")
-        parts: list[Part] = []
-        while count > 1:
-            count -= 1
-            index, low, high = _read_flexible_part(view, at)
-            if low >= 0x80 > high:
-                # A size of two bytes, as most are.
-                size, start = low - 0x80 + (high << 7), at + 6
-            else:
-                size, start = unsigned_varint_at(view, at + 4)
-            end = start + size - 1 if size else start
-            if end >= stop:
-                raise _malformed("records are cut short")
-            parts.append((index, start, end))
-            tags = view[end]
-            at = end + 1
-            if tags:
-                at = skip_tags(view, at, tags, stop)
-        tags = view[at]
-        at += 1
-        if tags:
-            at = skip_tags(view, at, tags, stop)
-        topics.append((key, parts))
-    tags = view[at]
-    at += 1
-    if tags:
-        at = skip_tags(view, at, tags, stop)
     if at > stop:
         raise _malformed("it is cut short")
     return transactional_id, acks, timeout_ms, topics

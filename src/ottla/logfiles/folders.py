@@ -7,23 +7,30 @@ while it is looked at then costs an error message, not the process.
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from ottla.cli.failures import Failure
+from ottla.logfiles.checkpoint import InvalidCheckpoint, parse_offsets
+from ottla.logfiles.names import (
+    LOG_START_CHECKPOINT,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    offset_in,
+    parse_folder_name,
+)
+from ottla.logfiles.walk import OVERHEAD, check, fields_at
 from ottla.record import legacy
 from ottla.record.batch import HEADER_SIZE, MAGIC, BatchHeader, Record, records
 from ottla.record.errors import InvalidBatch
-from ottla.storage.walk import OVERHEAD, check, fields_at
 
 READ_BUFFER = 1 << 20
 # What a batch may unfold to; the same limit as for one request from a client.
 LARGEST_UNCOMPRESSED = 1 << 30
 
-_PARTITION_FOLDER = re.compile(r"(.+)-([0-9]+)")
-_SEGMENT = re.compile(r"([0-9]{20})\.log")
+
+class NotALog(ValueError):
+    """A path that leads to no log; the text is a sentence for its user."""
 
 
 class Damage(Exception):
@@ -57,7 +64,7 @@ class LogFolder(NamedTuple):
 
 class StoredBatch(NamedTuple):
     position: int
-    header: BatchHeader  # of a v0 or v1 entry: what `storage.walk` makes of it
+    header: BatchHeader  # of a v0 or v1 entry: what `walk.fields_at` makes of it
     data: memoryview
     damage: str | None  # why it is not what was once written
 
@@ -67,44 +74,61 @@ class StoredBatch(NamedTuple):
 
 
 def find_logs(path: Path) -> list[LogFolder]:
-    """The logs that `path` means: a data folder, one `topic-N` folder, or a single `.log` file."""
+    """The logs that `path` means: a data folder, one `topic-N` folder, or a single `.log` file.
+    NotALog if there is none."""
     if not path.exists():
-        raise Failure(f"there is no '{path}'; give a data folder, a topic-N folder or a .log file")
+        raise NotALog(f"there is no '{path}'; give a data folder, a topic-N folder or a .log file")
     if path.is_file():
-        name = _SEGMENT.fullmatch(path.name)
-        if name is None:
-            raise Failure(f"'{path}' is no segment; those are called 00000000000000000000.log")
-        return [_log_folder(path.parent, (SegmentFiles(int(name[1]), path),))]
-    own = _segments(path)
+        base_offset = offset_in(path.name, LOG_SUFFIX)
+        if base_offset is None:
+            raise NotALog(f"'{path}' is no segment; those are called 00000000000000000000.log")
+        return [_log_folder(path.parent, (SegmentFiles(base_offset, path),))]
+    own = segments_in(path)
     if own:
         return [_log_folder(path, own)]
     folders = []
     for folder in sorted(path.iterdir()):
-        if folder.is_dir() and _PARTITION_FOLDER.fullmatch(folder.name):
-            segments = _segments(folder)
-            if segments or (folder / "partition.metadata").exists():
+        if folder.is_dir() and parse_folder_name(folder.name) is not None:
+            segments = segments_in(folder)
+            if segments or (folder / PARTITION_METADATA).exists():
                 folders.append(_log_folder(folder, segments))
-    if not folders and _PARTITION_FOLDER.fullmatch(path.resolve().name):
+    if not folders and parse_folder_name(path.resolve().name) is not None:
         folders.append(_log_folder(path, ()))
     if not folders:
-        raise Failure(f"'{path}' holds no logs: neither topic-N folders nor .log files")
+        raise NotALog(f"'{path}' holds no logs: neither topic-N folders nor .log files")
     return sorted(folders, key=lambda folder: (folder.topic, folder.partition))
 
 
-def _segments(folder: Path) -> tuple[SegmentFiles, ...]:
+def segments_in(folder: Path) -> tuple[SegmentFiles, ...]:
+    """The segments in a folder by their base offsets; files under way (`.cleaned`, `.swap`,
+    `.deleted`) are none."""
+    if not folder.is_dir():
+        return ()
     found = []
     for path in folder.iterdir():
-        name = _SEGMENT.fullmatch(path.name)
-        if name is not None:
-            found.append(SegmentFiles(int(name[1]), path))
+        base_offset = offset_in(path.name, LOG_SUFFIX)
+        if base_offset is not None:
+            found.append(SegmentFiles(base_offset, path))
     return tuple(sorted(found))
 
 
 def _log_folder(path: Path, segments: tuple[SegmentFiles, ...]) -> LogFolder:
-    name = _PARTITION_FOLDER.fullmatch(path.resolve().name)
-    if name is None:
-        return LogFolder(path, path.resolve().name, 0, segments)
-    return LogFolder(path, name[1], int(name[2]), segments)
+    name = path.resolve().name
+    topic, partition = parse_folder_name(name) or (name, 0)
+    return LogFolder(path, topic, partition, segments)
+
+
+def log_starts(data_folder: Path) -> dict[tuple[str, int], int]:
+    """Where the logs of a data folder start, by topic and partition: records before that have been
+    deleted, whether the files still have them or not. Logs that start with their first segment are
+    not in it. InvalidCheckpoint if the file is damaged."""
+    path = data_folder / LOG_START_CHECKPOINT
+    try:
+        return parse_offsets(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except InvalidCheckpoint as error:
+        raise InvalidCheckpoint(f"{path}: {error.reason}") from None
 
 
 def read_batches(path: Path) -> Iterator[StoredBatch]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ottla.logfiles.walk import OVERHEAD, fields_at
 from ottla.record.batch import Record, build_batch
 from ottla.record.control import build_end_of_transaction
 from ottla.storage.config import LogConfig
 from ottla.storage.files import OS_FILES, Files
 from ottla.storage.log import Log
-from ottla.storage.readable_log import LogOwner, ReadableLog
+from ottla.storage.log_state import LogOwner, LogState
+from ottla.storage.readable_log import ReadableLog
 from ottla.storage.recovery.load import create_log, load_log
 from ottla.storage.segment_file import OpenFiles
-from ottla.storage.walk import OVERHEAD, fields_at
 
 NOW = 1_700_000_000_000
 
@@ -47,16 +48,16 @@ class AttentiveOwner(LogOwner):
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def became_dirty(self, log: ReadableLog) -> None:  # noqa: ARG002
+    def became_dirty(self, log: LogState) -> None:
         self.told.append("dirty")
 
-    def wants_flush(self, log: ReadableLog) -> None:  # noqa: ARG002
+    def wants_flush(self, log: LogState) -> None:
         self.told.append("flush")
 
-    def went_offline(self, log: ReadableLog) -> None:  # noqa: ARG002
+    def went_offline(self, log: LogState) -> None:
         self.told.append("offline")
 
-    def lower_offsets(self, log: ReadableLog, offset: int) -> None:  # noqa: ARG002
+    def lower_offsets(self, log: LogState, offset: int) -> None:
         self.told.append(f"not above {offset}")
 
 

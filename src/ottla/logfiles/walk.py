@@ -27,7 +27,6 @@ from typing import Protocol
 from ottla.record.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE, MAGIC_AT, HeaderFields
 from ottla.record.checksum import crc32c
 from ottla.record.errors import CorruptBatch, Truncated, UnsupportedMagic
-from ottla.storage.segment_file import SegmentFile
 
 OVERHEAD = 12  # offset and length, which the length does not count
 HEADER_CHUNK = 4096  # an index entry per 4 KiB: one read finds what it points near to
@@ -96,7 +95,7 @@ def walk(
 
 
 def walk_checked(
-    file: SegmentFile, position: int, end: int, chunk: int = CHECK_CHUNK
+    file: Readable, position: int, end: int, chunk: int = CHECK_CHUNK
 ) -> Iterator[tuple[int, int, HeaderFields, memoryview]]:
     """As `walk`, but with the bytes of each batch, whose checksum has been verified."""
     buffer = memoryview(b"")
@@ -120,7 +119,7 @@ def walk_checked(
         position += size
 
 
-def only_zeros(file: SegmentFile, position: int, end: int, chunk: int = CHECK_CHUNK) -> bool:
+def only_zeros(file: Readable, position: int, end: int, chunk: int = CHECK_CHUNK) -> bool:
     """Whether nothing but zeros lies between `position` and `end`: no batch begins with them, so at
     the end of a file they are the unused part of a preallocated one."""
     while position < end:

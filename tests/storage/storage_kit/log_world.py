@@ -28,9 +28,9 @@ from ottla.storage.log import COORDINATOR, Log
 from ottla.storage.logs import Job, Logs
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery.replay import replay_batch
-from ottla.storage.verify import verify_log
-from ottla.testing.faulty_files import Disk, FaultyFiles, PowerLoss
-from ottla.testing.logs import NOW, a_batch, a_marker, stored_batches
+from storage_kit.faulty_files import Disk, FaultyFiles, PowerLoss
+from storage_kit.logs import NOW, a_batch, a_marker, stored_batches
+from storage_kit.memory import verify_log
 
 DATA = "/data"
 CONFIG = LogConfig(
@@ -309,7 +309,7 @@ class World:
     def retention(self) -> None:
         for key, model in self.models.items():
             log = self.logs.get(*key)
-            log.config = LogConfig(
+            config = LogConfig(
                 segment_bytes=1500,
                 index_interval_bytes=200,
                 segment_index_bytes=600,
@@ -317,6 +317,7 @@ class World:
                 flush_messages=8,
                 retention_bytes=self.chance.choice((0, 1500, 4000)),
             )
+            log.reconfigure(config)
             model.start = log.log_end_offset  # at most; exactly known below
         for job in self.logs.retention(self.now):
             if job is not None:
@@ -494,7 +495,7 @@ def _replayed(batches: list[Stored]) -> tuple[ProducerStates, set[tuple[int, int
         if fields.producer_id >= 0:
             if fields.attributes & CONTROL_BIT:
                 assert read_marker(batch.data) is not None
-            ended = replay_batch(producers, fields, batch.data)
+            ended = replay_batch(producers, fields, batch.data, NOW)
             if ended is not None and ended.aborted:
                 aborted.add((ended.producer_id, ended.last_offset))
     return producers, aborted

@@ -1,1 +1,0 @@
-"""Log folders without a broker: reading and verifying them."""

@@ -1,0 +1,1 @@
+"""A metadata store that loses answers, for tests of whoever uses one."""

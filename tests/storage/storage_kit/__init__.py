@@ -1,0 +1,1 @@
+"""What tests of logs share: makers of logs and batches, disks that fail, a model of what must hold."""
