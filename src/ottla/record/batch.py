@@ -244,8 +244,8 @@ def check_produced(buffer: Buffer, at: int = 0) -> HeaderFields:
 
     Beyond `check_batch`: base offset 0, at least one record, as many records as offsets, room for so
     many, a first byte that a record can begin with, no control batch, no delete horizon, timestamps
-    of the producer's own, and a sequence where there is a producer id. (Why no more than that:
-    docs/adr/0008-records-of-producers.md.)
+    of the producer's own, and a sequence where there is a producer id. What is inside is checked
+    after that (`ottla.record.validation`).
     """
     try:
         fields: HeaderFields = _unpack_header(buffer, at)

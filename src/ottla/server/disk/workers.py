@@ -22,7 +22,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from ottla.record.codecs import Codec
+from ottla.record.codecs import DEFAULT_LIMIT, Codec
 from ottla.record.errors import TooLarge
 from ottla.server.disk.priority import give_way
 from ottla.server.network.platform import HAS_MEMORY_FILES
@@ -41,8 +41,8 @@ Bytes = bytes | bytearray | memoryview
 # Jobs on so few bytes are done on the loop: sending them to another process would take longer.
 INLINE_BYTES = 4 << 10
 INLINE_DECOMPRESSED_LIMIT = 32 << 10
-# The most that one batch may unfold to.
-DECOMPRESSED_LIMIT = 256 << 20
+# The most that one batch may unfold to: what readers are ready to hold.
+DECOMPRESSED_LIMIT = DEFAULT_LIMIT
 # Copied at once: some kernels let nobody else have the processor during a call.
 _PIECE = 128 << 10
 

@@ -18,16 +18,24 @@ from typing import TYPE_CHECKING
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record.batch import (
     ATTRIBUTES,
+    ATTRIBUTES_AT,
     BATCH_LENGTH,
     CODEC_MASK,
     HEADER_SIZE,
     LENGTH_OVERHEAD,
+    MAGIC,
     MAGIC_AT,
     TRANSACTIONAL_BIT,
     check_produced,
 )
 from ottla.record.codecs import Codec
-from ottla.record.errors import InvalidRecord, UnsupportedMagic
+from ottla.record.errors import (
+    CorruptBatch,
+    InvalidBatch,
+    InvalidRecord,
+    Truncated,
+    UnsupportedMagic,
+)
 from ottla.server.handlers.produce.request import FIRST_FORMAT_2
 from ottla.storage.errors import RecordTooLarge
 
@@ -81,8 +89,8 @@ def check(
         raise RecordTooLarge(size, target.config.max_message_bytes)
     try:
         fields = check_produced(records)
-    except UnsupportedMagic:
-        raise InvalidRecord(f"format {records[MAGIC_AT]} in Produce v{version}") from None
+    except InvalidBatch as error:
+        raise _refusal(error, records, version, verdict) from None
     if fields[BATCH_LENGTH] + LENGTH_OVERHEAD != size:
         raise InvalidRecord("more than one batch for a partition")
     attributes = fields[ATTRIBUTES]
@@ -96,3 +104,20 @@ def check(
             if code:
                 raise ProtocolError(code)
     return fields
+
+
+def _refusal(
+    error: InvalidBatch, records: memoryview, version: int, verdict: Verdict | None
+) -> Exception:
+    """Why a batch is refused whose header or checksum is wrong, in Kafka's words."""
+    magic = records[MAGIC_AT]
+    if isinstance(error, UnsupportedMagic):
+        known = f"format {magic} in Produce v{version}"
+        return InvalidRecord(known) if magic < MAGIC else CorruptBatch(known)
+    if isinstance(error, Truncated):
+        # Kafka finds no batch at all then.
+        return InvalidRecord(error.reason)
+    is_transactional = records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT
+    if is_transactional and verdict is None and isinstance(error, InvalidRecord):
+        return ProtocolError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    return error

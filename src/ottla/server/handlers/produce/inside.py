@@ -17,6 +17,7 @@ from ottla.record.batch import ATTRIBUTES, CODEC_MASK, RECORD_COUNT
 from ottla.record.errors import TooLarge
 from ottla.record.validation.checking import INLINE_LIMIT, check_and_correct, is_quick
 from ottla.record.validation.readiness import readiness
+from ottla.server.disk import workers
 from ottla.server.record_rules import record_rules
 
 if TYPE_CHECKING:
@@ -76,8 +77,7 @@ class Inside:
             batch = await self._workers.check(rules, now_ms, batch)
         else:
             lanes = self._lanes
-            check = partial(
-                check_and_correct, memoryview(batch), fields, rules, now_ms, in_thread=True
-            )
+            what = (memoryview(batch), fields, rules, now_ms, workers.DECOMPRESSED_LIMIT)
+            check = partial(check_and_correct, *what, in_thread=True)
             await lanes.loop.run_in_executor(lanes.threads, check)
         return batch if repacking is None else await repacking(batch)
