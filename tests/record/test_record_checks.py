@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -269,6 +270,33 @@ def test_garbage_in_a_codec_is_not_worth_sending_again(check: Callable[..., int]
         view = memoryview(bytearray(garbage))
         with pytest.raises(InvalidRecord):
             check(view, check_produced(view), Rules(), NOW)
+
+
+def test_threads_do_not_disturb_each_other(compiled: CompiledWalk) -> None:
+    """Each has numbers of its own: brokers of one process check at the same time."""
+    now = NOW
+    views = [memoryview(bytearray(batch(good(1 + index), now + index))) for index in range(4)]
+    wrong: list[object] = []
+
+    def check(index: int) -> None:
+        view = views[index]
+        fields = check_produced(view)
+        for _ in range(5000):
+            found = check_records(view, fields, Rules(), now, in_thread=index % 2 == 0)
+            if found != now + index:
+                wrong.append(found)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=check, args=(index,)) for index in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
 
 
 # How the compiled walk comes to a process ------------------------------------------------------------

@@ -29,6 +29,7 @@ from server_kit.crafted import ask
 from server_kit.wire import Wire
 
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.record.batch import Record, build_batch, check_batch, read_header
 from ottla.record.validation import checking
@@ -305,3 +306,35 @@ def test_keys_and_times_of_old_messages_count(wire: Wire) -> None:
     assert produce(wire, compacted, keyless, version=2).error_code == ErrorCode.INVALID_RECORD
     assert produce(wire, narrow, old, version=2).error_code == ErrorCode.INVALID_TIMESTAMP
     assert produce(wire, narrow, keyless, version=2).error_code == 0
+
+
+# Transactions ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_garbage_in_a_transaction_is_refused(wire: Wire, topic: Topic, codec: Codec) -> None:
+    """It takes no sequence number, and the transaction goes on."""
+    name = f"garbage-{codec.name}-{os.urandom(4).hex()}"
+    request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+    while True:
+        producer = wire.call(request, InitProducerIdResponse, 5)
+        if not producer.error_code:
+            break
+        assert producer.error_code in (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorCode.NOT_COORDINATOR,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        )
+    identity = {
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "base_sequence": 0,
+        "attributes": 0x10,
+    }
+    lying = batch(good(), now_ms(), codec, count=4, **identity)
+    fine = batch(good(), now_ms(), codec, **identity)
+    for sent, code in ((lying, ErrorCode.INVALID_RECORD), (fine, 0), (fine, 0)):
+        answer = produce(wire, topic, sent, version=12, transactional_id=name)
+        assert answer.error_code == code
+    assert answer.base_offset == 0
+    assert end_offset(wire, topic) == 3

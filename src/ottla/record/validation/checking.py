@@ -11,6 +11,9 @@ At first records are walked over in plain Python, then by compiled code once the
 
 from __future__ import annotations
 
+import threading
+from typing import TYPE_CHECKING
+
 from ottla.record.batch import (
     ATTRIBUTES,
     BASE_TIMESTAMP,
@@ -35,6 +38,9 @@ from ottla.record.validation import plain_walk
 from ottla.record.validation.findings import FAULTS, Fault, Misfit, Rules, Walked
 from ottla.record.validation.readiness import readiness
 
+if TYPE_CHECKING:
+    from ottla.record.validation.machine_code import CompiledWalk
+
 __all__ = ["INLINE_LIMIT", "Rules", "check_and_correct", "check_records", "is_quick"]
 
 # What an event loop can do beside its other work, in some hundred microseconds: so many bytes by
@@ -48,6 +54,16 @@ _MESSAGES = {
     Misfit.NO_KEY: "a record of a compacted topic needs a key",
     Misfit.TIME_OUT_OF_RANGE: "the timestamp is out of the range that the topic allows",
 }
+
+
+class _Own(threading.local):
+    """What a thread has to itself: loops of several brokers may run in one process, and others check
+    in threads of a pool."""
+
+    walker: CompiledWalk | None = None
+
+
+_own = _Own()
 
 
 def is_quick(fields: HeaderFields) -> bool:
@@ -86,14 +102,15 @@ def check_records(
         if not walked.fault and not walked.misfit_count:
             return walked.max_timestamp
     else:
-        if in_thread:
-            compiled = compiled.for_another_thread()
-        largest = compiled.largest_time(
+        walker = _own.walker
+        if walker is None:
+            walker = _own.walker = compiled.for_another_thread()
+        largest = walker.largest_time(
             data, at, count, base_timestamp, rules, now_ms, releases_lock=in_thread
         )
         if largest is not None:
             return largest
-        walked = compiled.walk(
+        walked = walker.walk(
             data, at, count, base_timestamp, rules, now_ms, releases_lock=in_thread
         )
     raise _refusal(walked)
