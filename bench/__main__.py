@@ -30,6 +30,7 @@ from bench import (
     produce,
     spark_read,
     spark_stream,
+    sql,
     startup,
 )
 from bench.harness.bench import Bench, Row
@@ -57,6 +58,7 @@ ROWS: tuple[Row, ...] = (
     *memory.ROWS,
     *partitions.ROWS,
     *groups.ROWS,
+    *sql.ROWS,
 )
 
 

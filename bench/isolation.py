@@ -9,6 +9,8 @@ process of its own, one of these goes on:
 - large requests: requests of 90 MB, more than any topic takes, one after the other
 - garbage: connections that send something that is no request, as fast as they are closed
 - recompression: batches of 0.9 MB into a topic that wants them as gzip
+- long requests: one with 100,000 entries after the other (or one topic named a thousand times), a row
+  for each API
 
 The factor is the latency during the disturbance divided by the same round's latency without any.
 The disturbing client has the lowest priority: it stands for another machine, and only what the broker
@@ -25,6 +27,7 @@ import socket
 import statistics
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from types import TracebackType
@@ -36,6 +39,7 @@ from bench.harness.broker import ManagedBroker
 from bench.harness.client import Client, open_socket
 from bench.harness.errors import BenchError
 from bench.harness.fetch_load import Filled
+from bench.harness.long_requests import long_requests
 from bench.harness.paced_load import Latencies, paced_load
 from bench.harness.process import cached_fraction, evict, settle_disk
 from bench.harness.produce_load import DEFAULTS, PlainRequests, requests_for
@@ -256,6 +260,25 @@ class Recompression(Disturbance):
             begun.set()
 
 
+class LongRequests(Disturbance):
+    """Sends one long request after the other, on one connection."""
+
+    unit = "requests/s"
+
+    def __init__(self, broker: ManagedBroker, name: str, request: bytes) -> None:
+        super().__init__(broker)
+        self.name = name
+        self._request = request
+
+    def disturb(self, stop: Event, begun: Event, done: Synchronized[float]) -> None:
+        with Client(self.broker.address) as client:
+            while not stop.is_set():
+                client.send(self._request)
+                begun.set()
+                client.receive()
+                done.value += 1
+
+
 def _baseline(broker: ManagedBroker, topic: str, seconds: float) -> Latencies:
     (requests,) = requests_for(broker.address, topic, Shape(1, 100), DEFAULTS, 1)
     paced = paced_load(broker.address, requests, rate=RATE, seconds=seconds)
@@ -308,6 +331,35 @@ def _one_broker(
         Garbage(broker),
         Recompression(broker, gzipped),
     ]
+    found = _disturbed(bench, broker, victim, disturbances, seconds)
+    for topic in (cold.topic, hot.topic, gzipped, victim):
+        broker.forget(topic)
+    return found
+
+
+def _one_broker_with_long_requests(
+    bench: Bench, broker: ManagedBroker, seconds: float
+) -> dict[str, tuple[_Series, str]]:
+    victim = bench.new_topic(broker)
+    named = bench.new_topic(broker)
+    entries = 10_000 if bench.quick else 100_000
+    disturbances: list[Disturbance] = [
+        LongRequests(broker, name, request)
+        for name, request in long_requests(named, entries).items()
+    ]
+    found = _disturbed(bench, broker, victim, disturbances, seconds)
+    for topic in (victim, named):
+        broker.forget(topic)
+    return found
+
+
+def _disturbed(
+    bench: Bench,
+    broker: ManagedBroker,
+    victim: str,
+    disturbances: list[Disturbance],
+    seconds: float,
+) -> dict[str, tuple[_Series, str]]:
     series = {each.name: _Series() for each in disturbances}
     _baseline(broker, victim, seconds)
     for _ in range(bench.rounds):
@@ -317,28 +369,37 @@ def _one_broker(
             with disturbance:
                 series[disturbance.name].disturbed.append(_baseline(broker, victim, seconds))
             time.sleep(0.2)
-    for topic in (cold.topic, hot.topic, gzipped, victim):
-        broker.forget(topic)
     return {
         each.name: (series[each.name], series[each.name].note(broker.name, each))
         for each in disturbances
     }
 
 
+OneBroker = Callable[[Bench, ManagedBroker, float], dict[str, tuple[_Series, str]]]
+
+
 def _run(bench: Bench) -> list[Measurement]:
+    return _measured(bench, "isolation", _one_broker)
+
+
+def _run_long_requests(bench: Bench) -> list[Measurement]:
+    return _measured(bench, "long-requests", _one_broker_with_long_requests)
+
+
+def _measured(bench: Bench, row: str, one_broker: OneBroker) -> list[Measurement]:
     seconds = bench.seconds(full=2.5, quick=0.8)
     measured = {}
     for broker in bench.pair("disk"):
         if isinstance(broker, ManagedBroker):  # whose files can be evicted
             with broker.blamed():
-                measured[broker.name] = _one_broker(bench, broker, seconds)
+                measured[broker.name] = one_broker(bench, broker, seconds)
     found = []
     names = next(iter(measured.values())).keys()
     for name in names:
         for which, target in (("p50", None), ("p99", Target(2.0, 1.0, "figure"))):
             values = {broker: each[name][0].factors(which) for broker, each in measured.items()}
             figure = Measurement(
-                "isolation",
+                row,
                 name,
                 f"{which} of another producer, against without",
                 "×",
@@ -352,4 +413,11 @@ def _run(bench: Bench) -> list[Measurement]:
     return found
 
 
-ROWS = (Row("isolation", "the p99 of others while one client misbehaves, at most twice", _run),)
+ROWS = (
+    Row("isolation", "the p99 of others while one client misbehaves, at most twice", _run),
+    Row(
+        "long-requests",
+        "the p99 of others while one client names 100,000 things, at most twice",
+        _run_long_requests,
+    ),
+)

@@ -27,6 +27,7 @@ CORE = (
     "tests/cluster_model",
     "tests/server",
 )
+COMPILE = "from ottla.record.columns.readiness import compile_kernels; compile_kernels()"
 ASK = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 
 
@@ -83,6 +84,8 @@ def run_core_suite(python: str) -> bool:
     subprocess.run(
         [*install, "--constraint", "constraints.txt", "--editable", ".[test]"], cwd=ROOT, check=True
     )
+    # A new environment has no compiled kernels, and the time to compile them is no test's.
+    subprocess.run([own, "-c", COMPILE], cwd=ROOT, check=True)
     tests = [own, "-m", "pytest", "-q", "-rfERs", "-n", "4", "-m", "not soak and not long", *CORE]
     # Hundreds of processes start, which load what was compiled before.
     settings = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructField, StructType
 from pyspark_ottla.errors import OptionError
 from pyspark_ottla.options import Mode, SourceOptions, read_options
 from pyspark_ottla.schema import spark_schema
+from pyspark_ottla.workers import keep_modules_out_of_collections, plainly
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,14 +42,17 @@ class OttlaDataSource(DataSource):
     def name(cls) -> str:
         return "ottla"
 
+    @plainly
     def schema(self) -> StructType:
         options = read_options(self.options)
         values = None if options.values is None else _settled(options.values)
         return spark_schema(options.include_headers, values)
 
+    @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         return OttlaReader(self._read_options(schema, "batch"))
 
+    # Not plainly: Spark stumbles over the exception itself, and would tell of that alone.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from pyspark_ottla.streaming import OttlaStreamReader
 
@@ -63,12 +67,14 @@ class OttlaDataSource(DataSource):
             raise OptionError("the source ottla has a schema of its own: leave out schema(…)")
         return options
 
+    @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_ottla.writing.options import read_sink_options
         from pyspark_ottla.writing.sink import OttlaWriter
 
         return OttlaWriter(schema, read_sink_options(self.options, "batch"), overwrite)
 
+    @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
         from pyspark_ottla.writing.options import read_sink_options
         from pyspark_ottla.writing.sink import OttlaStreamWriter
@@ -82,6 +88,7 @@ class OttlaReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
+    @plainly
     def partitions(self) -> list[InputPartition]:
         if self._options.path is not None:
             from pyspark_ottla import folder
@@ -91,9 +98,9 @@ class OttlaReader(DataSourceReader):
 
         return [InputPartition(piece) for piece in broker.plan(self._options)]
 
+    @plainly
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyspark_ottla import broker_reads, folder
-        from pyspark_ottla.workers import keep_modules_out_of_collections
 
         piece = partition.value
         if piece is None:  # what Spark makes of a plan without partitions

@@ -18,6 +18,7 @@ from ottla.client.loop import background_loop
 from pyspark_ottla.options import SourceOptions
 from pyspark_ottla.stream_offsets import as_json, offsets_in
 from pyspark_ottla.stream_planner import StreamPlanner
+from pyspark_ottla.workers import keep_modules_out_of_collections, plainly
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +32,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._planner = StreamPlanner(options)
 
+    @plainly
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names from here on
         return as_json(background_loop().run(self._planner.initial()))
 
@@ -43,9 +45,11 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(least)
         return ReadAllAvailable()
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         background_loop().run(self._planner.fix_target())
 
+    @plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         return as_json(background_loop().run(self._planner.latest(offsets_in(start), limit)))
 
@@ -53,14 +57,15 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._planner.known_ends
         return None if known is None else as_json(known)
 
+    @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned = self._planner.plan(offsets_in(start), offsets_in(end))
         return [InputPartition(piece) for piece in background_loop().run(planned)]
 
+    @plainly
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # In the tasks alone: the planner's process starts sooner without.
         from pyspark_ottla import broker_reads
-        from pyspark_ottla.workers import keep_modules_out_of_collections
 
         yield from broker_reads.read(partition.value, self._options)
         keep_modules_out_of_collections()

@@ -348,6 +348,48 @@ def test_markers(offline: Run, tmp_path: Path) -> None:
     assert "control: abort" in offline("log", "dump", folder, "-r").stdout
 
 
+def test_scrub_reads_closed_segments(offline: Run, data_folder: Path) -> None:
+    sound = offline("log", "scrub", data_folder)
+    assert sound.exit_code == 0
+    assert "1 closed segment read" in sound.stdout
+    first = data_folder / "orders-0" / f"{FIRST}.log"
+    second = data_folder / "orders-0" / f"{SECOND}.log"
+    # A flipped byte in what takes appends is recovery's business.
+    _flip_byte(second, HEADER_SIZE + 3)
+    assert offline("log", "scrub", data_folder).exit_code == 0
+    _flip_byte(first, HEADER_SIZE + 3)
+    damaged = offline("log", "scrub", data_folder, "--rate", "1000", "--json")
+    assert damaged.exit_code == 1
+    document = json.loads(damaged.stdout)
+    assert document["sound"] is False
+    assert document["damage"] == [
+        {
+            "log": "orders-0",
+            "file": first.name,
+            "position": 0,
+            "offset": 0,
+            "reason": "the CRC32C does not match",
+        }
+    ]
+    told = offline("log", "scrub", data_folder)
+    assert told.exit_code == 1
+    assert f"orders-0/{first.name} at 0: offset 0, the CRC32C does not match" in told.stdout
+
+
+def test_scrub_names_a_missing_segment(offline: Run, data_folder: Path) -> None:
+    folder = data_folder / "orders-0"
+    _write_segment(folder, 40, [Codec.NONE])
+    result = offline("log", "scrub", data_folder)
+    assert result.exit_code == 1
+    assert "no segment holds the offsets 30 to 39" in result.stdout
+
+
+def _flip_byte(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x5A
+    path.write_bytes(data)
+
+
 def test_nothing_to_look_at(offline: Run, tmp_path: Path) -> None:
     for command in ("dump", "verify"):
         result = offline("log", command, tmp_path / "absent")

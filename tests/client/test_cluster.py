@@ -17,11 +17,11 @@ from wire_kit.scripted import Asked, serving
 from ottla.client.admin.client import AsyncAdmin
 from ottla.client.cluster import (
     CONTROLLER,
-    Broker,
     Cluster,
     Coordinator,
     CoordinatorKind,
     LeaderOf,
+    OneBroker,
 )
 from ottla.client.configuration.clients import ClientSettings, read_settings
 from ottla.client.errors import (
@@ -263,13 +263,13 @@ async def test_errors_that_do_not_pass_are_the_caller_s() -> None:
             ListGroupsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         )
         cluster = make_cluster(scene.servers)
-        answer = await cluster.ask(ListGroupsRequest(), ListGroupsResponse, at=Broker(2))
+        answer = await cluster.ask(ListGroupsRequest(), ListGroupsResponse, at=OneBroker(2))
         assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert scene.of(ApiKey.LIST_GROUPS) == [2]
         with pytest.raises(Unsupported):
             await cluster.ask(ConsumerGroupHeartbeatRequest(), ConsumerGroupHeartbeatResponse)
         with pytest.raises(BrokerError, match="there is no broker 7; there are 1, 2"):
-            await cluster.ask(ListGroupsRequest(), ListGroupsResponse, at=Broker(7))
+            await cluster.ask(ListGroupsRequest(), ListGroupsResponse, at=OneBroker(7))
         await cluster.close()
 
 

@@ -1,7 +1,7 @@
 """Lines written and rotated under load, while the collector and the broker are killed: each comes once.
 
-COLLECT_ROUNDS sets the number of kills (5 by default, 40 in `make soak`), COLLECT_SEED the moments of
-the kills and of the rotations; a failure names its seed.
+COLLECT_ROUNDS sets the number of kills (2 by default, 5 in `make test-long`, 40 in `make soak`),
+COLLECT_SEED the moments of the kills and of the rotations; a failure names its seed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from collect_kit import PATIENCE, Collecting, wait_until
 from ottla import Admin, Consumer
 from ottla.testing import BrokerProcess
 
-QUICK_ROUNDS = int(os.environ.get("COLLECT_ROUNDS", "5"))
+QUICK_ROUNDS = int(os.environ.get("COLLECT_ROUNDS", "2"))
+LONG_ROUNDS = int(os.environ.get("COLLECT_ROUNDS", "5"))
 SOAK_ROUNDS = int(os.environ.get("COLLECT_ROUNDS", "40"))
 PAUSE = (0.3, 1.5)  # seconds between kills
 
@@ -169,6 +170,12 @@ def check(collecting: Collecting, writers: list[LogWriter]) -> None:
 @pytest.mark.timeout(180)
 def test_kills_of_the_collector_and_of_the_broker(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, QUICK_ROUNDS, int(os.environ.get("COLLECT_SEED", "1")))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+def test_more_kills(tmp_path: Path) -> None:
+    kill_again_and_again(tmp_path, LONG_ROUNDS, int(os.environ.get("COLLECT_SEED", "1")))
 
 
 @pytest.mark.soak

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import os
 import shutil
 import socket
 import threading
 
+import cramjam
+import pyarrow as pa
 import pytest
 from collect_kit import Collecting, wait_until
 
@@ -68,6 +73,41 @@ def test_folders_and_globs_find_files_once(collecting: Collecting) -> None:
     assert sorted(collecting.values()) == [b"a.log", b"b.txt", b"deep/er/d.log"]
     collecting.once("c.log.gz")  # by its name, it is wanted
     assert collecting.values()[3:] == [b"c.log.gz"]
+
+
+PACKERS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+    ".lz4": lambda data: bytes(cramjam.lz4.compress(data)),
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_compressed_files_are_unpacked(collecting: Collecting, ending: str) -> None:
+    lines = [b"line %d" % number for number in range(1000)]
+    # In two pieces one after the other, as `cat a.gz b.gz` makes it.
+    packed = b"".join(
+        PACKERS[ending](b"".join(line + b"\n" for line in some))
+        for some in (lines[:400], lines[400:])
+    )
+    collecting.write(f"a.log{ending}", packed)
+    collecting.once(f"a.log{ending}")
+    assert collecting.values() == lines
+    collecting.once(f"a.log{ending}")  # it was sent, and stays so
+    assert collecting.values() == lines
+    assert collecting.notes == []
+
+
+def test_compressed_files_that_are_damaged_are_told(collecting: Collecting) -> None:
+    whole = gzip.compress(b"line\n" * 10_000)
+    collecting.write("a.gz", whole[:50])
+    collecting.write("b.zip", b"PK\x03\x04rest")
+    collecting.once("a.gz", "b.zip")
+    assert collecting.values() == []
+    assert any("a.gz is left out: it cannot be unpacked" in note for note in collecting.notes)
+    assert any("b.zip is left out: it is a zip archive" in note for note in collecting.notes)
 
 
 def test_a_file_renamed_while_nobody_looked(collecting: Collecting) -> None:

@@ -36,6 +36,7 @@ FOREVER = {"retention.ms": "-1"}
 SEGMENTED = SMALL_SEGMENTS | FOREVER
 ONE_SEGMENT = FOREVER | {"index.interval.bytes": "100000"}
 FLUSHED = ONE_SEGMENT | {"flush.messages": "1"}
+SEGMENTED_AND_FLUSHED = SEGMENTED | {"flush.messages": "1"}
 
 
 class Topic(NamedTuple):
@@ -102,6 +103,14 @@ def each(pattern: str, damage: Callable[[Path], object]) -> Callable[[Path], Non
 
 def last_segment(damage: Callable[[Path], object]) -> Callable[[Path], None]:
     return lambda folder: (damage(segments(folder)[-1]), None)[1]
+
+
+def middle_segment(folder: Path) -> None:
+    """Removes a segment with all its files."""
+    found = segments(folder)
+    base = found[len(found) // 2].stem
+    for path in folder.glob(f"{base}.*"):
+        path.unlink()
 
 
 def garbage(path: Path) -> None:
@@ -206,6 +215,7 @@ AFTER_A_STOP: dict[str, Case] = {
     },
     "flushed-records-cut": Case(SEGMENTED, last_segment(lambda path: cut(path, -10)), offline),
     "flushed-records-gone": Case(SEGMENTED, last_segment(lambda path: cut(path, 0)), offline),
+    "middle-segment-gone": Case(SEGMENTED, middle_segment, offline),
     "sealed-segment-broken": Case(ONE_SEGMENT, last_segment(break_fourth_header), offline),
     "folder-gone": Case(SEGMENTED, shutil.rmtree, begun_anew),
 }
@@ -225,6 +235,7 @@ AFTER_A_CRASH: dict[str, Case] = {
     "timeindex-garbage": Case(SEGMENTED, each("*.timeindex", garbage), all_there, mended=False),
     "flushed-records-cut": Case(FLUSHED, last_segment(lambda path: cut(path, -10)), offline),
     "flushed-records-broken": Case(FLUSHED, last_segment(break_fourth_header), offline),
+    "middle-segment-gone": Case(SEGMENTED_AND_FLUSHED, middle_segment, offline),
     "folder-gone": Case(SEGMENTED, shutil.rmtree, begun_anew),
 }
 
@@ -246,7 +257,7 @@ def survey(folder: Path, cases: Mapping[str, Case], *, crash: bool) -> dict[str,
             topics[name].write(wire, 0, COUNT)
         if crash:
             for name, case in cases.items():
-                if case.config is FLUSHED:
+                if case.config.get("flush.messages"):
                     await_that(
                         lambda name=name: stored_recovery_point(data, name) == COUNT,
                         "the stored recovery point",

@@ -1,5 +1,5 @@
-"""A full disk: its logs go offline with KAFKA_STORAGE_ERROR, those on another disk go on, and with more
-room every acknowledged record is there, none of them overwritten."""
+"""A full disk: appends to its logs are refused with KAFKA_STORAGE_ERROR, reads and other disks go on.
+With more room, with or without a restart, every acknowledged record is there, none overwritten."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from durability_kit.disk import assert_sound
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from durability_kit.disk import assert_sound, await_that, stored_recovery_point
 from durability_kit.wire import LATEST, Refused, Wire, a_batch
 
 from ottla.protocol.errors import ErrorCode
@@ -77,14 +78,13 @@ def test_a_full_disk_costs_its_own_logs_only(
     values[full] += taken
     assert sum(map(len, taken)) > MEGABYTE
 
-    # It stays offline, for readers too, also when there is room for a small batch.
-    again = wire.produce_batch("orders", full, a_batch([b"small"]))
+    # It is read from meanwhile, and a batch for which there is no room leaves no trace.
+    again = wire.produce_batch("orders", full, a_batch([chance.randbytes(200_000)]))
     assert ErrorCode(again.error_code) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert wire.fetch("orders", full, 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert wire.values("orders", full) == values[full]
     states = {state.partition_index: state for state in wire.metadata("orders").partitions}
-    assert states[full].offline_replicas
-    assert f"orders-{full} is offline" in broker.log_text()
-    assert "No space left" in broker.log_text()
+    assert not states[full].offline_replicas
+    assert "is offline" not in broker.log_text()
     # The others go on.
     for index in on_roomy:
         values[index].append(b"third %d" % index)
@@ -124,10 +124,61 @@ def test_a_full_disk_under_everything(
     values = fill(wire, "orders", 0, random.Random(2))
     # It still answers.
     assert wire.values("others") == [b"others"]
-    with pytest.raises(Refused, match="KAFKA_STORAGE_ERROR"):
-        wire.offset("orders", 0, LATEST)
+    assert wire.offset("orders", 0, LATEST) == len(values)
+    assert wire.values("orders") == values
     broker.kill()
     assert_right_with_more_room(small, broker, connect, small_disk, {"orders", "others"}, values)
+
+
+def test_everything_comes_back_by_itself_once_there_is_room(
+    make_broker: Callable[..., BrokerProcess], connect: Connect, small_disk: SmallDisk
+) -> None:
+    """Produce, group commits and flushes, without a restart."""
+    small = small_disk("small", 4 * MEGABYTE)
+    broker = make_broker(small / "data")
+    wire = connect(broker.start())
+    flushed = {"flush.messages": "5", "segment.bytes": str(MEGABYTE)}
+    wire.create_topic("orders", 1, flushed)
+    group = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
+
+    def commit(offset: int) -> None:
+        group.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
+
+    commit(1)
+    values = fill(wire, "orders", 0, random.Random(3))
+    # To the last byte: commits fail, too.
+    (small / "filler").write_bytes(b"")
+    with contextlib.suppress(OSError), (small / "filler").open("ab", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    refusals = 0
+    for offset in range(2, 10_000):
+        try:
+            commit(offset)
+        except KafkaException:
+            refusals += 1
+            break
+    assert refusals
+    assert wire.values("orders") == values
+    refused = wire.produce_batch("orders", 0, a_batch([bytes(100_000)]))
+    assert ErrorCode(refused.error_code) is ErrorCode.KAFKA_STORAGE_ERROR
+
+    small_disk("small", 30 * MEGABYTE)
+    assert wire.produce("orders", 0, [b"there is room"]) == len(values)
+    commit(12_345)
+    (committed,) = group.committed([TopicPartition("orders", 0)], timeout=20)
+    assert committed.offset == 12_345
+    wire.create_topic("later")
+    for number in range(5):
+        wire.produce("orders", 0, [b"%d" % number])
+    end = len(values)
+    await_that(lambda: stored_recovery_point(small / "data", "orders") > end, "a checkpoint")
+    group.close()
+    assert "is offline" not in broker.log_text()
+    assert broker.stop() == 0
+    assert_sound(small / "data")
+    wire = connect(broker.start())
+    assert wire.values("orders")[:-6] == values
 
 
 @pytest.mark.soak

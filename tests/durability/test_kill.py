@@ -1,8 +1,8 @@
 """kill -9 in the middle of heavy produce, again and again: every acknowledged record is there, once,
 in order, and the indexes are sound.
 
-KILL_ROUNDS sets the number of kills (8 by default, 50 in `make soak`), KILL_SEED the
-moments of the kills and what is written; a failure names its seed. (What reaches the broker in what
+KILL_ROUNDS sets the number of kills (3 by default, 8 in `make test-long`, 50 in `make soak`), KILL_SEED
+the moments of the kills and what is written; a failure names its seed. (What reaches the broker in what
 order still depends on the machine: a seed repeats the plan, not every race.)
 """
 
@@ -35,7 +35,8 @@ from durability_kit.writers import (
 
 from ottla.testing import BrokerDied, BrokerProcess
 
-QUICK_ROUNDS = int(os.environ.get("KILL_ROUNDS", "8"))
+QUICK_ROUNDS = int(os.environ.get("KILL_ROUNDS", "3"))
+LONG_ROUNDS = int(os.environ.get("KILL_ROUNDS", "8"))
 SOAK_ROUNDS = int(os.environ.get("KILL_ROUNDS", "50"))
 
 # A topic as it comes; one whose segments roll and are preallocated while the kills fall; one that is
@@ -71,6 +72,15 @@ def test_kill_in_the_middle_of_produce(
 ) -> None:
     seed = int(os.environ.get("KILL_SEED", "1"))
     kill_again_and_again(broker, QUICK_ROUNDS, seed, record_property)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_eight_kills_in_a_row(
+    broker: BrokerProcess, record_property: Callable[[str, object], None]
+) -> None:
+    seed = int(os.environ.get("KILL_SEED", "1"))
+    kill_again_and_again(broker, LONG_ROUNDS, seed, record_property)
 
 
 @pytest.mark.soak

@@ -1,4 +1,4 @@
-"""A thousand and more spoilt requests for each API and version.
+"""Hundreds of spoilt requests for each API and version, a thousand of each in `make test-long`.
 
 The broker answers each with the protocol's own words or closes the connection that it came by. It does
 not fail, hang, or store what is not a batch. A failure names the seed, the number of the input and
@@ -21,7 +21,8 @@ from ottla.protocol.message import UnencodableMessage
 from ottla.server import handlers
 from ottla.server.api import DECLARED
 
-INPUTS = int(os.environ.get("OTTLA_FUZZ_INPUTS", "1000"))
+FEW = int(os.environ.get("OTTLA_FUZZ_INPUTS", "300"))
+MANY = int(os.environ.get("OTTLA_FUZZ_INPUTS", "1000"))
 SEED = int(os.environ.get("OTTLA_FUZZ_SEED", "1"))
 # As many requests are made from the declarations; the inputs are these, spoilt.
 TEMPLATES = 60
@@ -50,10 +51,20 @@ def templates(harness: Harness, key: ApiKey, version: int, seed: int) -> list[by
 
 @pytest.mark.parametrize(("key", "version"), CASES)
 def test_spoilt_requests(harness: Harness, key: ApiKey, version: int) -> None:
+    send_spoilt_requests(harness, key, version, FEW)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("key", "version"), CASES)
+def test_a_thousand_spoilt_requests(harness: Harness, key: ApiKey, version: int) -> None:
+    send_spoilt_requests(harness, key, version, MANY)
+
+
+def send_spoilt_requests(harness: Harness, key: ApiKey, version: int, inputs: int) -> None:
     seed = zlib.crc32(f"{key} {version} {SEED}".encode())
     dice = Requests(harness.world, seed).dice
     frames = templates(harness, key, version, seed)
-    for number in range(INPUTS):
+    for number in range(inputs):
         frame = (
             frames[number] if number < len(frames) else mutate(dice, dice.choice(frames), frames)
         )

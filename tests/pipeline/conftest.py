@@ -7,6 +7,7 @@ enough to do with two of them at a time.
 
 from __future__ import annotations
 
+import os
 import sys
 import uuid
 from collections.abc import Iterator
@@ -24,7 +25,10 @@ from interop_kit import toolchain
 from wire_kit.kafka import running_kafka
 
 from ottla.client.admin.client import Admin
+from ottla.pipeline.examples import make_importable
 from ottla.testing import BrokerProcess
+
+make_importable()
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +50,10 @@ STARTING_SPARK = (
     "test_pipeline_command.py",
     "test_programs.py",
     "test_speculation.py",
+    "test_sql_server.py",
 )
+# Commands of tests leave no Spark behind; those that are about it say so.
+os.environ["OTTLA_SPARK_SERVER"] = "0"
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups

@@ -9,11 +9,17 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from pipeline_kit import environments
+
+from ottla.pipeline.examples import examples_folder
 from ottla.testing import free_port
 
 PATIENCE = 170.0  # seconds for a demo on a machine that does other things as well
@@ -27,9 +33,11 @@ def start() -> Iterator[Start]:
     """Starts a demo, which is gone when the test is."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(*words: str, **environment: str) -> subprocess.Popen[str]:
+    def run(
+        *words: str, python: Path | str = sys.executable, **environment: str
+    ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ottla.cli.main", "demo", *words],
+            [python, "-m", "ottla.cli.main", "demo", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -67,6 +75,34 @@ def await_none_with(text: str) -> None:
     while left := processes_with(text):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
+
+
+def test_the_wheel_has_the_examples(tmp_path: Path) -> None:
+    with zipfile.ZipFile(environments.build_wheel(tmp_path)) as wheel:
+        packed = {
+            name: wheel.read(name)
+            for name in wheel.namelist()
+            if name.startswith("ottla/examples/")
+        }
+    here = examples_folder()
+    assert packed == {
+        f"ottla/examples/{path.relative_to(here)}": path.read_bytes() for path in here.rglob("*.py")
+    }
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_from_an_installed_wheel(start: Start, tmp_path: Path) -> None:
+    environment = environments.make_environment(
+        tmp_path / "environment", environments.build_wheel(tmp_path)
+    )
+    words = ("--once", "--listen", f"127.0.0.1:{free_port()}", "--data", str(tmp_path / "data"))
+    process = start(
+        *words, "--rate", "10", "--seed", "5", python=environments.python_of(environment)
+    )
+    told = process.communicate(timeout=PATIENCE)[0]
+    assert process.returncode == 0, told
+    assert re.search(r"\d+ rows added", told), told
 
 
 @pytest.mark.timeout(200)
@@ -134,3 +170,12 @@ def test_without_spark_the_broker_serves(start: Start, tmp_path: Path) -> None:
         pass
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 130
+
+
+def test_its_broker_lets_a_first_consumer_begin_at_once(tmp_path: Path) -> None:
+    from ottla.cli.commands.demo import _broker
+
+    address = f"127.0.0.1:{free_port()}"
+    with _broker(address, tmp_path / "data", tmp_path / "log") as process:
+        command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+    assert b"group.initial.rebalance.delay.ms=0" in command

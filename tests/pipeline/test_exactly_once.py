@@ -135,6 +135,7 @@ def pass_time(admin: Admin, topic: str) -> None:
         until(is_over)
 
 
+@pytest.mark.long
 def test_the_whole_driver_is_killed(numbers: Numbers, admin: Admin, tmp_path: Path) -> None:
     """Tasks of batch 0 are killed and tried again by Spark; then the driver dies in batch 1."""
     tried_again = Faults(tmp_path / "tasks", "prepared")

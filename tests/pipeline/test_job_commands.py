@@ -8,18 +8,33 @@ from pathlib import Path
 
 import pytest
 
+from ottla.cli.folders import local_folder
 from ottla.testing import BrokerProcess
 
 
-def ottla(*words: str) -> subprocess.CompletedProcess[str]:
+def ottla(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ottla.cli.main", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd)
+
+
+def test_folders() -> None:
+    assert local_folder(Path("file:///data/a%20b"), "--to") == Path("/data/a b")
+    assert local_folder(Path("x:y/z"), "--to") == Path.cwd() / "x:y/z"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["archive", "nope", "--to", "x"], "there is no topic 'nope'"),
+        (["archive", "t", "--to", "s3a://bucket/x"], "'s3a:' is another file system"),
+        (["archive", "t", "--to", "hdfs://host:8020/x"], "'hdfs:' is another file system"),
+        (["archive", "t", "--to", "/dev/null/x"], "/dev/null is a file, not a folder"),
+        (["restore", "s3a://bucket/x", "--to", "t"], "'s3a:' is another file system"),
+        (["restore", "x", "--to", "t", "--state", "gs://b/x"], "'gs:' is another file system"),
+        (
+            ["mirror", "t", "--from", "SERVER", "--to", "SERVER", "--state", "abfs://c@a/x"],
+            "'abfs:' is another file system",
+        ),
         (["archive", "t", "--to", "x", "--file-size", "big"], "--file-size takes a size"),
         (["archive", "t", "--to", "x", "--master", "sc://host"], "not on a Spark Connect server"),
         (["archive", "t", "--to", "x", "--format", "orc"], "'orc' is not one of"),
@@ -38,7 +53,8 @@ def test_mistakes(broker: BrokerProcess, tmp_path: Path, words: list[str], said:
     given = [broker.bootstrap if word == "SERVER" else word for word in words]
     if words[0] != "mirror":
         given += ["--server", broker.bootstrap]
-    done = ottla(*given)
+    done = ottla(*given, cwd=tmp_path)
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr  # one sentence
+    assert list(tmp_path.iterdir()) == []

@@ -16,9 +16,9 @@ import pytest
 
 from ottla import Admin, Consumer, Producer
 from ottla.client.errors import OttlaError
-from ottla.pipeline.weblogs import job as weblogs
-from ottla.pipeline.weblogs.traffic import Traffic
+from ottla.pipeline.examples import examples_folder
 from ottla.testing import BrokerProcess
+from weblogs.traffic import Traffic
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -189,7 +189,7 @@ def test_the_sample_pipeline(
     with Producer(broker.bootstrap) as producer:
         for line in lines:
             producer.send(topic, line)
-    script = Path(weblogs.__file__)
+    script = examples_folder() / "weblogs" / "job.py"
     arguments = (
         "--server",
         broker.bootstrap,

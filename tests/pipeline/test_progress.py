@@ -49,6 +49,22 @@ QUERY = "Query [id = 30-e1, runId = 59-a0] terminated with exception: "
         ),
         (
             (
+                "[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source `ottla`: "
+                "ottla.client.errors.ClusterUnreachable: cannot connect to a:1: refused\n"
+                " SQLSTATE: 38000"
+            ),
+            "cannot connect to a:1: refused",
+        ),
+        (
+            (
+                "Job aborted due to stage failure: (here executor driver): "
+                "org.apache.spark.api.python.PythonException: pyspark_ottla.errors.DataLost: orders-0 "
+                "begins at 17\n\n\tat org.apache.spark.A.b(C:1)"
+            ),
+            "orders-0 begins at 17",
+        ),
+        (
+            (
                 f"An exception was thrown from the Python worker:\n{FRAMES}"
                 "shop.Broken: no such thing:\nsecond line\n"
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import spark_partition_id
+from pyspark.sql.datasource import DataSourceRegistration
+from pyspark.sql.functions import spark_partition_id, udf
 
 from ottla import Producer
 from ottla.client.admin.client import Admin
 from ottla.client.positions import TopicPartition
+from ottla.pipeline.spark.session import _cores, register_source
 from ottla.testing import BrokerProcess
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -167,3 +170,54 @@ def _result(spark: SparkSession, format_: str, options: dict[str, Any]) -> objec
         return frame.schema, sorted(map(repr, frame.collect()))
     except (PySparkException, Py4JJavaError):
         return "refused"
+
+
+def test_a_wrong_address_is_told_soon(spark: SparkSession) -> None:
+    """By the exception of the client, not after the minute that a cluster is waited for."""
+    servers = {"kafka__bootstrap__servers": "127.0.0.1:1", "kafka__bootstrap__timeout__ms": "300"}
+    told = "ClusterUnreachable: cannot connect to 127.0.0.1:1: Connection refused"
+    with pytest.raises((Py4JJavaError, PySparkException), match=told) as raised:
+        load(spark, subscribe="orders", **servers).collect()
+    assert "Traceback" not in str(raised.value)
+    rows = spark.sql("SELECT 'a' AS value")
+    writer = rows.write.format("ottla").mode("append").option("topic", "orders")
+    for name, value in servers.items():
+        writer = writer.option(name.replace("__", "."), value)
+    with pytest.raises((Py4JJavaError, PySparkException), match=told):
+        writer.save()
+
+
+def test_mistakes_are_their_sentence_alone(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException) as raised:
+        load(spark, subscribe="orders", kafka__bootstrap__servers="a:1", startingOffset="x")
+    told = str(raised.value)
+    assert "OptionError: startingoffset is no option of the source ottla; did you mean" in told
+    assert "Traceback" not in told
+    assert len(told.strip().splitlines()) <= 3
+
+
+def test_mistakes_of_others_keep_their_stack(spark: SparkSession) -> None:
+    def broken(value: str) -> str:
+        raise KeyError(value)
+
+    rows = spark.sql("SELECT 'a' AS value").select(udf(broken, "string")("value"))
+    with pytest.raises(PySparkException, match=r"(?s)Traceback.*in broken"):
+        rows.collect()
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"), [("local", 1), ("local[3]", 3), ("local[2,4]", 2), ("local[*]", None)]
+)
+def test_shuffles_have_as_many_partitions_as_tasks_run(master: str, cores: int | None) -> None:
+    assert _cores(master) == (cores or os.cpu_count())
+
+
+def test_a_source_that_spark_has_found_is_not_replaced(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered: list[object] = []
+    monkeypatch.setattr(DataSourceRegistration, "register", lambda _, kind: registered.append(kind))
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    assert manager.dataSourceExists("ottla")
+    register_source(spark)
+    assert registered == []

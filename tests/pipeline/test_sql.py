@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 import pytest
+from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla import Consumer, Producer
 from ottla.cli.sql.prompt import _statement_end
 from ottla.client.admin.client import Admin
 from ottla.pipeline.spark.progress import wait
+from ottla.pipeline.sql.checking import NoSuchTopic, check_syntax, check_topics, named_tables
 from ottla.pipeline.sql.json_fields import json_fields
+from ottla.pipeline.sql.sampling import RECORDS, STRETCHES, stretches
 from ottla.pipeline.sql.tables import TopicTables, UnknownTable
 from ottla.pipeline.sql.targets import follow_to_functions, follow_to_topic
 from ottla.testing import BrokerProcess
@@ -71,17 +78,40 @@ def lines(text: str) -> list[dict[str, object]]:
             "struct<a:array<struct<b:double,c:string>>>",
         ),
         ([b'{"a": {"b": 1}}', b'{"a": "text"}'], "struct<a:string>"),
-        ([b'{"a": 1}', b"text"], None),
-        ([b"17"], None),
-        ([b"[1, 2]"], None),
-        ([b"{}"], None),
-        ([b"[" * 100_000], None),
-        ([], None),
+        ([b"{}"], "struct<>"),
+        ([], "struct<>"),
     ],
 )
-def test_fields_of_json(values: list[bytes], found: str | None) -> None:
+def test_fields_of_json(values: list[bytes], found: str) -> None:
     fields = json_fields(values)
-    assert (None if fields is None else fields.simpleString()) == found
+    assert (fields.struct.simpleString(), fields.refused) == (found, 0)
+
+
+def test_fields_come_from_what_is_json() -> None:
+    values = [b"text", b'{"a": 1}', b"17", b"[1, 2]", b"[" * 100_000, b"", b'{"b": "x"}', b"\xff"]
+    fields = json_fields(values)
+    assert (fields.struct.simpleString(), fields.refused) == ("struct<a:bigint,b:string>", 6)
+    assert json_fields([b"17"]).struct.fields == []
+
+
+def test_a_sample_spans_the_topic() -> None:
+    bounds = {0: (100, 1_000_100), 1: (0, 10), 2: (7, 7), 3: (0, 500_000)}
+    found = list(stretches(bounds))
+    assert len(found) == STRETCHES
+    for partition, (first, end) in bounds.items():
+        parts = [each[partition] for each in found if partition in each]
+        if first == end:
+            assert parts == []
+            continue
+        assert parts[0][0] == first
+        assert parts[-1][1] == end
+        assert all(first <= begin < stop <= end for begin, stop in parts)
+        assert parts == sorted(parts)
+    read = sum(end - begin for each in found for begin, end in each.values())
+    assert RECORDS * 0.9 < read <= RECORDS + STRETCHES
+    small = {0: (3, 5), 1: (0, RECORDS - 2)}
+    assert list(stretches(small)) == [small]
+    assert list(stretches({0: (5, 5)})) == []
 
 
 def test_columns_of_json(tables: TopicTables, logs: str) -> None:
@@ -98,7 +128,96 @@ def test_columns_of_json(tables: TopicTables, logs: str) -> None:
         "ms": "double",
         "value_timestamp": "string",
         "user": "struct<id:bigint,tags:array<string>>",
+        "_corrupt": "string",
     }
+
+
+def test_numbers_hold_all_rows_that_were_looked_at(
+    tables: TopicTables, broker: BrokerProcess, admin: Admin, topic: str
+) -> None:
+    """Fractions come first, and more whole numbers after them than the newest thousand."""
+    admin.create_topic(topic, 2)
+    with Producer(broker.bootstrap) as producer:
+        for number in range(1200):
+            amount = 10.5 if number < 1200 - 1000 else 1
+            producer.send(topic, json.dumps({"amount": amount}), partition=number % 2)
+    rows = tables.query(f"SELECT sum(amount), count(_corrupt) FROM `{topic}`")
+    assert [tuple(row) for row in rows.collect()] == [(200 * 10.5 + 1000, 0)]
+    assert tables.misfits(rows) == []
+
+
+def test_records_that_do_not_fit_are_told_and_at_hand(
+    tables: TopicTables, broker: BrokerProcess, admin: Admin, topic: str, monkeypatch: Any
+) -> None:
+    """Of many records only some are looked at, and those say that all numbers are whole."""
+    monkeypatch.setattr("ottla.pipeline.sql.sampling.RECORDS", 80)
+    admin.create_topic(topic, 1)
+    fractions = range(25, 45)  # between the first stretch and the second
+    with Producer(broker.bootstrap) as producer:
+        for number in range(400):
+            amount = 10.5 if number in fractions else 1
+            producer.send(topic, json.dumps({"amount": amount, "n": number}))
+    columns = {field.name: field.dataType.simpleString() for field in tables.columns(topic)}
+    assert columns["amount"] == "bigint"
+    rows = tables.query(f"SELECT sum(amount), count(n) FROM `{topic}`")
+    assert [tuple(row) for row in rows.collect()] == [(380, 400)]
+    assert tables.misfits(rows) == [
+        (
+            f"20 records of '{topic}' do not fit the columns: what does not fit is null, and `_corrupt` "
+            "has the value"
+        )
+    ]
+    rows = tables.query(f"SELECT n, _corrupt FROM `{topic}` WHERE _corrupt IS NOT NULL ORDER BY n")
+    found = rows.collect()
+    assert [row["n"] for row in found] == list(fractions)
+    assert json.loads(found[0]["_corrupt"]) == {"amount": 10.5, "n": 25}
+
+
+def test_one_record_that_is_no_json_takes_no_column_away(
+    tables: TopicTables, broker: BrokerProcess, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, 1)
+    values = [
+        '{"a": 1, "_corrupt": "of the value", "value": 2}',
+        "no JSON",
+        "",
+        None,
+        "[1]",
+        '{"a": 2}',
+    ]
+    with Producer(broker.bootstrap) as producer:
+        for value in values:
+            producer.send(topic, value, partition=0)
+    rows = tables.query(
+        f"SELECT a, _corrupt, value__corrupt, value_value FROM `{topic}` ORDER BY offset"
+    )
+    assert [tuple(row) for row in rows.collect()] == [
+        (1, None, "of the value", 2),
+        (None, "no JSON", None, None),
+        (None, "", None, None),
+        (None, None, None, None),
+        (None, "[1]", None, None),
+        (2, None, None, None),
+    ]
+    assert "3 records" in tables.misfits(rows)[0]
+    # What is never read is not waited for.
+    nothing = tables.query(f"SELECT * FROM `{topic}` WHERE false")
+    assert (nothing.collect(), tables.misfits(nothing)) == ([], [])
+
+
+def test_fields_that_differ_in_case_alone(
+    tables: TopicTables, broker: BrokerProcess, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, 1)
+    with Producer(broker.bootstrap) as producer:
+        producer.send(topic, '{"Owner": "ann", "owner": "bob"}')
+    assert tables.query(f"SELECT owner FROM `{topic}`").collect()[0]["owner"] == "ann"
+    assert tables.remarks() == [
+        (
+            f"the field 'owner' of '{topic}' is no column: its name differs from that of 'Owner' "
+            "in case alone"
+        )
+    ]
 
 
 def test_columns_of_bytes(
@@ -163,6 +282,83 @@ def test_unknown_tables(tables: TopicTables) -> None:
         tables.query("SELECT * FROM nowhere")
     with pytest.raises(UnknownTable, match=r"written `a\.b`, in backticks"):
         tables.query("SELECT * FROM a.b")
+
+
+# What is checked before Spark starts
+
+
+@pytest.mark.parametrize(
+    ("query", "tables"),
+    [
+        ("SELECT * FROM orders", {"orders"}),
+        ("SELECT * FROM `web.logs` a JOIN b USING (x)", {"web.logs", "b"}),
+        ("WITH s AS (SELECT * FROM t) SELECT * FROM S WHERE EXISTS (SELECT 1 FROM u)", {"t", "u"}),
+        ("FROM orders |> WHERE x > 1", {"orders"}),
+        ("SELECT * FROM t LATERAL VIEW explode(tags) e AS tag", {"t"}),
+        ("SELECT * FROM range(10), VALUES (1) AS v(a)", set()),
+        ("SELECT * FROM parquet.`/tmp/x`", set()),
+        ("SELECT 1", set()),
+        ("SHOW TABLES", set()),
+        ("CREATE TEMP VIEW v AS SELECT * FROM q", set()),
+        ("SELEC 1", set()),
+        ("SELECT " + "(" * 2000, set()),
+    ],
+)
+def test_tables_that_a_query_names(query: str, tables: set[str]) -> None:
+    assert named_tables(query) == tables
+
+
+def test_topics_that_are_not_there() -> None:
+    check_topics({"a"}, ["a", "b"])
+    with pytest.raises(NoSuchTopic, match="no topic 'order'; did you mean 'orders'"):
+        check_topics({"order", "b"}, ["orders", "b"])
+    with pytest.raises(NoSuchTopic, match="no topic 'x'; `ottla topic list`"):
+        check_topics({"x"}, ["orders"])
+
+
+@pytest.mark.usefixtures("spark")
+def test_syntax_is_checked_by_the_parser_of_spark() -> None:
+    check_syntax("SELECT 1.50BD, x'ff' FROM `a b` |> WHERE true")
+    check_syntax("SHOW TABLES")
+    for query in ("SELEC 1", "SELECT a,, b FROM t", "SELECT * FROM web-logs"):
+        with pytest.raises(ParseException):
+            check_syntax(query)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["SELECT count(*) FROM {near}"], "there is no topic '{near}'; did you mean '{topic}'?"),
+        (["SELECT * FROM {topic} JOIN nowhere"], "there is no topic 'nowhere'; `ottla topic list`"),
+        (["SELECT 1", "--option", "startingOfsets=x"], "did you mean startingOffsets?"),
+        (["SELECT 1", "--to", "nowhere"], "there is no topic 'nowhere'"),
+        (["SELECT 1 FROM {topic}"], "/nowhere/./bin/spark-submit"),  # all is well, Spark is wanted
+    ],
+)
+def test_mistakes_are_told_before_spark_starts(
+    broker: BrokerProcess, admin: Admin, words: list[str], said: str
+) -> None:
+    topic = f"checked{uuid.uuid4().hex[:8]}"
+    admin.create_topic(topic, 1)
+    names = {"topic": topic, "near": topic[:-1]}
+    command = [
+        sys.executable,
+        "-m",
+        "ottla.cli.main",
+        "sql",
+        *(word.format(**names) for word in words),
+    ]
+    done = subprocess.run(
+        [*command, "--server", broker.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "SPARK_HOME": "/nowhere"},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert said.format(**names) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 # The command
@@ -242,6 +438,26 @@ class TestCommand:
             words = ("--from", start, "--until", end, "--json")
             result = run_command("sql", query, *words, server=broker.bootstrap)
             assert "".join(str(each["value"]) for each in lines(result.stdout)) == found
+
+    @pytest.mark.parametrize("words", [(), ("--json",), ("--csv",), ("-n", 3), ("--to", "DIR/")])
+    def test_misfits_are_told(
+        self,
+        broker: BrokerProcess,
+        admin: Admin,
+        topic: str,
+        tmp_path: Path,
+        words: tuple[object, ...],
+    ) -> None:
+        admin.create_topic(topic, 1)
+        with Producer(broker.bootstrap) as producer:
+            for value in ('{"a": 1}', "text", '{"a": 3}'):
+                producer.send(topic, value, partition=0)
+        words = tuple(f"{tmp_path}/rows" if word == "DIR/" else word for word in words)
+        result = run_command("sql", f"SELECT a FROM `{topic}`", *words, server=broker.bootstrap)
+        assert result.stderr == (
+            f"1 record of '{topic}' does not fit the columns: what does not fit is null, and "
+            "`_corrupt` has the value\n"
+        )
 
     def test_to_topic(self, broker: BrokerProcess, admin: Admin, topic: str, logs: str) -> None:
         admin.create_topic(topic, 1)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ottla import Consumer, Producer
-from ottla.pipeline.weblogs.job import Weblogs, alerts, minutes, requests
-from ottla.pipeline.weblogs.traffic import Traffic
 from ottla.testing import BrokerProcess
+from weblogs.job import Weblogs, alerts, minutes, requests
+from weblogs.traffic import Traffic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

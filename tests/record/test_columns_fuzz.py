@@ -26,7 +26,7 @@ from ottla.record.errors import InvalidBatch
 from ottla.record.varint import encode_varint
 
 # The kernels are compiled once.
-pytestmark = pytest.mark.xdist_group("checked-kernels")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("checked-kernels")]
 
 ROUNDS = 3000
 GUARD = 64

@@ -98,6 +98,7 @@ def test_a_damaged_cache_is_compiled_again_or_done_without(filled: Path, tmp_pat
     assert run(script, tmp_path) == "True 1000"
 
 
+@pytest.mark.long
 def test_without_a_folder_to_write_to(tmp_path: Path) -> None:
     file = tmp_path / "a file, no folder"
     file.touch()

@@ -247,6 +247,20 @@ def test_errors_name_records_and_reasons(check: Callable[..., int]) -> None:
         check(view, fields, Rules(), NOW)
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_record_that_is_too_old_is_refused_wherever_it_stands(
+    check: Callable[..., int], codec: Codec
+) -> None:
+    times = [1000, 400, 2000, -1]
+    old = [Record(offset, at, None, b"value") for offset, at in enumerate(times)]
+    view = memoryview(bytearray(build_batch(old, codec=codec)))
+    fields = check_produced(view)
+    assert check(view, fields, Rules(False, True, 600), 1000) == 2000
+    with pytest.raises(InvalidTimestamps) as refused:
+        check(view, fields, Rules(False, True, 600), 1001)
+    assert [index for index, _ in refused.value.records] == [1]
+
+
 def test_largest_time_is_that_of_the_records(check: Callable[..., int]) -> None:
     view = memoryview(bytearray(batch([record(0, 5), record(1, -3)], 1000, max_timestamp=70_000)))
     assert check(view, check_produced(view), Rules(), NOW) == 1005

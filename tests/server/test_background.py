@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,10 +26,40 @@ from server_kit.wire import Wire
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.broker import Broker
 from ottla.server.upkeep import periodic as periodic
+from ottla.storage.flush import FlushJob
 from ottla.storage.logs import Logs
 
 StartBroker = Callable[..., BrokerThread]
 HOUR_MS = 3_600_000
+
+
+def test_a_flush_without_room_is_not_tried_again_at_once(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk it would fail again and again, as fast as it can."""
+    attempts: list[FlushJob] = []
+    failed = threading.Event()
+
+    def run(self: FlushJob, names_last: bool = False) -> None:
+        attempts.append(self)
+        self.error = OSError(errno.ENOSPC, "no room")
+        self.done = True
+        failed.set()
+
+    monkeypatch.setattr(periodic, "TICK_SECONDS", 1000.0)
+    broker = start_broker()
+    with broker.wire() as wire:
+        topic = create_topic(wire, **{"flush.messages": "1"})
+        with monkeypatch.context() as patch:
+            patch.setattr(FlushJob, "run", run)
+            wire.send(produce_request(topic, (0, batch_of(b"value"))), 9)
+            assert failed.wait(30)
+            broker.until(lambda inside: not inside.periodic_work._jobs)
+            assert len(attempts) == 1
+        # There is room again, and the clock's next turn.
+        broker.run_async(broker.broker.periodic_work._tick())
+        broker.until(lambda inside: inside.logs.get(topic.name, 0).recovery_point == 1)
+        assert len(attempts) == 1
 
 
 @pytest.mark.complains

@@ -27,7 +27,7 @@ from ottla.server.configuration.broker_settings import (
     SECTIONS,
 )
 from ottla.server.configuration.ignored_settings import WITHOUT_MEANING
-from ottla.server.configuration.listeners import Listener
+from ottla.server.configuration.listeners import ListenerAddress
 from ottla.server.configuration.sources import (
     Assignment,
     merge,
@@ -211,7 +211,7 @@ def test_nothing_given_gives_the_defaults() -> None:
     assert config.log_dirs == ("./data",)
     assert config.auto_create_topics_enable is True
     assert config.log_defaults == LogConfig()
-    assert config.listeners == (Listener("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT"),)
+    assert config.listeners == (ListenerAddress("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT"),)
 
 
 def test_properties_are_read_as_java_reads_them() -> None:
@@ -454,8 +454,8 @@ def test_kafkas_own_file_starts_ottla(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(KRAFT)
     config = broker(config_file=file)
-    assert config.listeners == (Listener("PLAINTEXT", "", 9092, "PLAINTEXT"),)
-    assert config.advertised() == (Listener("PLAINTEXT", "localhost", 9092, "PLAINTEXT"),)
+    assert config.listeners == (ListenerAddress("PLAINTEXT", "", 9092, "PLAINTEXT"),)
+    assert config.advertised() == (ListenerAddress("PLAINTEXT", "localhost", 9092, "PLAINTEXT"),)
     assert config.log_dirs == ("/var/lib/logs",)
     assert config.warnings == (
         (
@@ -512,7 +512,9 @@ TWO = "PLAINTEXT:PLAINTEXT,A:PLAINTEXT"
     ],
 )
 def test_listeners_are_taken_apart(text: str, host: str, port: int) -> None:
-    assert static(listeners=text).listeners == (Listener("PLAINTEXT", host, port, "PLAINTEXT"),)
+    assert static(listeners=text).listeners == (
+        ListenerAddress("PLAINTEXT", host, port, "PLAINTEXT"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -621,7 +623,7 @@ def test_names_are_upper_case_and_map_to_protocols() -> None:
     config = static(
         listeners="my-l_1.x://:9092", listener_security_protocol_map="MY-L_1.x:plaintext"
     )
-    assert config.listeners == (Listener("MY-L_1.X", "", 9092, "PLAINTEXT"),)
+    assert config.listeners == (ListenerAddress("MY-L_1.X", "", 9092, "PLAINTEXT"),)
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])
@@ -630,7 +632,7 @@ def test_every_interface_is_advertised_by_the_machines_name(
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "machine")
     config = static(listeners=f"PLAINTEXT://{host}:9092")
-    assert config.advertised() == (Listener("PLAINTEXT", "machine", 9092, "PLAINTEXT"),)
+    assert config.advertised() == (ListenerAddress("PLAINTEXT", "machine", 9092, "PLAINTEXT"),)
 
 
 def test_bound_ports_are_advertised() -> None:

@@ -31,6 +31,7 @@ from ottla.protocol.messages.delete_topics import (
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse, ReplicaState
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.record.batch import Codec, Record, build_batch
+from ottla.storage.producer_state import Origin
 
 FORMAT_2 = versions_of(FetchRequest, first=4)
 
@@ -271,18 +272,19 @@ def test_last_fetched_epoch_that_is_not_known(wire: Wire, topic: Topic, version:
 # Isolation --------------------------------------------------------------------------------------
 
 
+def marker(kind: int, producer: int) -> bytearray:
+    """The end of a transaction: 0 aborts, 1 commits."""
+    return bytearray(
+        build_batch(
+            [Record(0, now_ms(), b"\0\0" + kind.to_bytes(2, "big"), b"\0\0\0\0\0\1")],
+            control=True, transactional=True, producer_id=producer, producer_epoch=0,
+        )
+    )  # fmt: skip
+
+
 def run_transactions(inside: BrokerThread, topic: Topic) -> None:
     """Straight into the log, as the coordinators of a later day: a committed one (0–1), an aborted
     one (2–3), an open one (4), with markers at 1 and 3."""
-    from ottla.storage.producer_state import Origin
-
-    def marker(kind: int, producer: int) -> bytearray:
-        return bytearray(
-            build_batch(
-                [Record(0, now_ms(), b"\0\0" + kind.to_bytes(2, "big"), b"\0\0\0\0\0\1")],
-                control=True, transactional=True, producer_id=producer, producer_epoch=0,
-            )
-        )  # fmt: skip
 
     def data(value: bytes, producer: int) -> bytearray:
         return bytearray(
@@ -323,6 +325,32 @@ def test_isolation_levels(inside: BrokerThread, wire: Wire, topic: Topic, versio
     ]
     at_the_end = fetch(wire, topic, 4, version=version, isolation_level=1)
     assert not at_the_end.records
+
+
+def test_only_aborts_that_overlap_the_range_are_listed(
+    inside: BrokerThread, wire: Wire, topic: Topic
+) -> None:
+    aborts = 3000
+
+    def work(broker: object) -> None:
+        log = inside.broker.partitions.by_name[topic.name][0].log
+        for producer in range(aborts):
+            data = batch_of(
+                b"x" * 50, transactional=True, producer_id=producer, producer_epoch=0,
+                base_sequence=0,
+            )  # fmt: skip
+            log.append(bytearray(data), 0, now_ms(), Origin.CLIENT)
+            log.append(marker(0, producer), 0, now_ms(), Origin.COORDINATOR)
+        log.advance_high_watermark(log.log_end_offset)
+
+    inside.run(work)
+    answer = fetch(wire, topic, 0, isolation_level=1, max_bytes=1024, partition_max_bytes=1024)
+    sent = offsets_of(answer.records)
+    assert 0 < len(sent) < 20
+    listed = [each.first_offset for each in answer.aborted_transactions or ()]
+    assert {each for each in sent if each % 2 == 0} <= set(listed)
+    # The index knows an offset after every 4 KiB, so a few more may be among them.
+    assert len(listed) < 60
 
 
 # Waiting ----------------------------------------------------------------------------------------

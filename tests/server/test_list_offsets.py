@@ -24,6 +24,8 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from ottla.record.batch import Codec, Record, assemble, build_batch, read_header
+from ottla.server.broker import Broker
+from ottla.storage.producer_state import Origin
 
 VERSIONS = versions_of(ListOffsetsRequest, first=1)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
@@ -215,3 +217,22 @@ def test_a_batch_whose_records_are_none(wire: Wire, topic: Topic, start: int) ->
         assert answered.error_code == 0
     assert list_offset(wire, topic, start + 500).offset == 1
     assert list_offset(wire, topic, LATEST).offset == 2
+
+
+def test_the_end_for_committed_readers_is_never_below_the_start(
+    inside: BrokerThread, wire: Wire, topic: Topic
+) -> None:
+    """Records were deleted beyond where an open transaction begins."""
+    open_batch = batch_of(
+        b"a", b"b", b"c", transactional=True, producer_id=7, producer_epoch=0, base_sequence=0
+    )
+
+    def work(broker: Broker) -> None:
+        log = broker.partitions.by_name[topic.name][0].log
+        log.append(bytearray(open_batch), 0, now_ms(), Origin.CLIENT)
+        log.advance_high_watermark(log.log_end_offset)
+        log.advance_start(2)
+
+    inside.run(work)
+    answer = list_offset(wire, topic, LATEST, isolation_level=1)
+    assert (answer.error_code, answer.offset) == (0, 2)

@@ -14,7 +14,7 @@ from storage_kit.faulty_files import Disk, FaultyFiles, PowerLoss
 from storage_kit.log_world import World, run_fault, run_seed
 from storage_kit.logs import NOW, LogMaker, a_batch, stored_batches
 
-from ottla.storage.errors import LogOffline
+from ottla.storage.errors import OutOfResources
 
 SEEDS_IN_A_TEST = 50
 
@@ -66,8 +66,8 @@ def test_every_call_fails_once_for_long(seed: int) -> None:
                 run_fault(seed, call, error, power_loss)
 
 
-def test_a_full_disk_takes_one_log_offline_and_the_others_go_on() -> None:
-    """Only the log whose write failed; what it had acknowledged is there after a restart."""
+def test_a_full_disk_refuses_one_batch_and_the_log_goes_on() -> None:
+    """What was written of it is cut off again; what was acknowledged is there after a restart."""
     world = World(1)
     world.files = FaultyFiles(world.disk)
     world.logs = world._logs()
@@ -76,20 +76,22 @@ def test_a_full_disk_takes_one_log_offline_and_the_others_go_on() -> None:
     first, second = (world.logs.get("topic", partition) for partition in (0, 1))
     first.append(a_batch(b"kept"), 0, NOW)
     world.files.faults = {world.files.calls + 1: errno.ENOSPC}
-    with pytest.raises(LogOffline, match="No space left"):
+    with pytest.raises(OutOfResources, match="No space left"):
         first.append(a_batch(b"refused"), 0, NOW)
     assert second.append(a_batch(b"other"), 0, NOW).base_offset == 0
+    ((_, _, kept),) = stored_batches(first)
+    assert b"kept" in kept
+    assert first.append(a_batch(b"with room"), 0, NOW).base_offset == 1
     world.logs.close(threads=1)
-    # Not marked as clean, so the log is recovered.
     again = World(1)
     again.disk = world.disk
     again.files = FaultyFiles(world.disk)
     again.logs = again._logs()
     again.logs.open()
-    assert not again.logs.was_clean
-    ((_, _, kept),) = stored_batches(again.logs.get("topic", 0))
-    assert b"kept" in kept
-    assert again.logs.get("topic", 0).append(a_batch(), 0, NOW).base_offset == 1
+    assert again.logs.was_clean
+    values = [batch for _, _, batch in stored_batches(again.logs.get("topic", 0))]
+    assert [b"kept" in values[0], b"with room" in values[1]] == [True, True]
+    assert again.logs.get("topic", 0).append(a_batch(), 0, NOW).base_offset == 2
 
 
 def test_the_disk_itself() -> None:

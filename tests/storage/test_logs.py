@@ -411,6 +411,33 @@ def test_the_interval_of_checkpoints(maker: Maker) -> None:
     assert checkpoints(60_002) == 1
 
 
+def test_a_clock_that_is_set_back(maker: Maker) -> None:
+    """Flushes, checkpoints and removals come when they would have come, not an hour later."""
+    maker.config = replace(maker.config, flush_ms=100)
+    logs = maker.open()
+    logs.create("t", 0, ID)
+    logs.create("gone", 0, OTHER_ID)
+    append(logs, "t", 0, b"a")
+    work(logs, NOW + 100)
+    work(logs, NOW + 101)
+    logs.delete("gone", 0)
+    work(logs, NOW + 102)
+    append(logs, "t", 0, b"b")
+    back = NOW - 3_600_000
+    assert work(logs, back) == [], "not at once, either"
+    found = [*work(logs, back + 100), *work(logs, back + 1000), *work(logs, back + 5100)]
+    assert [type(job) for job in found] == [FlushJob, RemovalJob, CheckpointJob]
+    assert not any(name.startswith("gone") for name in os.listdir(maker.folders[0]))
+
+
+def test_retention_does_nothing_foolish_when_the_clock_is_set_back(maker: Maker) -> None:
+    logs = maker.open()
+    logs.create("t", 0, ID)
+    append(logs, "t", 0, b"a", b"b")
+    assert [job for job in logs.retention(NOW - 3_600_000) if job is not None] == []
+    assert values(logs, "t", 0) == [b"a", b"b"]
+
+
 def test_a_flush_that_is_wanted_at_once(maker: Maker) -> None:
     logs = maker.open()
     maker.config = replace(maker.config, flush_messages=1)
@@ -446,11 +473,12 @@ def test_a_flush_that_a_truncation_took_back_comes_again(maker: Maker) -> None:
 
 def test_many_logs_share_few_descriptors(maker: Maker) -> None:
     """Unsynced files are kept open; crowding makes them be flushed, and then they are closed."""
-    logs = maker.open(max_open_files=10)
+    logs = maker.open(max_open_files=40)
     for partition in range(50):
         logs.create("topic", partition, ID)
         append(logs, "topic", partition, b"a")
     assert len(logs.open_files) == 50
+    logs.open_files.limit = 10
     for _ in range(3):
         work(logs, NOW)
     assert len(logs.open_files) <= 11

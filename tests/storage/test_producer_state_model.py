@@ -64,6 +64,7 @@ class NaiveProducer:
     epoch: int
     coordinator_epoch: int = -1
     timestamp: int = -1
+    heard_of: int = -1
     transaction: int | None = None
     # (first sequence, last sequence, first offset, last offset, timestamp)
     batches: list[tuple[int, int, int, int, int]] = field(default_factory=list)
@@ -78,6 +79,16 @@ class NaiveModel:
     producers: dict[int, NaiveProducer] = field(default_factory=dict)
     # (first offset, marker's offset)
     unreplicated: list[tuple[int, int]] = field(default_factory=list)
+    # Nobody was heard of for so long before it was loaded.
+    silence: int = 0
+
+    def expired(self, now: int) -> set[int]:
+        return {
+            producer_id
+            for producer_id, producer in self.producers.items()
+            if now - self.silence - max(producer.heard_of, producer.timestamp) >= 50
+            and producer.transaction is None
+        }
 
     def judge(self, header: BatchHeader, origin: Origin) -> Duplicate | type[AppendRefused] | None:
         producer = self.producers.get(header.producer_id)
@@ -101,7 +112,7 @@ class NaiveModel:
             return InvalidTransactionState
         return None
 
-    def apply(self, header: BatchHeader, base: int, last: int, timestamp: int) -> None:
+    def apply(self, header: BatchHeader, base: int, last: int, timestamp: int, now: int) -> None:
         producer = self.producers.setdefault(
             header.producer_id, NaiveProducer(header.producer_epoch)
         )
@@ -112,6 +123,7 @@ class NaiveModel:
         last_sequence = -1 if first_sequence < 0 else after(first_sequence, last - base)
         producer.batches.append((first_sequence, last_sequence, base, last, timestamp))
         producer.timestamp = timestamp
+        producer.heard_of = now
         if header.is_transactional and producer.transaction is None:
             producer.transaction = base
 
@@ -131,7 +143,7 @@ class NaiveModel:
         return CoordinatorFenced if coordinator_epoch < producer.coordinator_epoch else None
 
     def end(
-        self, producer_id: int, epoch: int, marker: EndMarker, offset: int, timestamp: int
+        self, producer_id: int, epoch: int, marker: EndMarker, offset: int, timestamp: int, now: int
     ) -> CompletedTransaction | None:
         producer = self.producers.setdefault(producer_id, NaiveProducer(epoch))
         if producer.epoch != epoch:
@@ -139,6 +151,7 @@ class NaiveModel:
         producer.epoch = epoch
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.timestamp = timestamp
+        producer.heard_of = now
         first, producer.transaction = producer.transaction, None
         if first is None:
             return None
@@ -154,10 +167,11 @@ class NaiveModel:
 
     def as_snapshot(self) -> NaiveModel:
         """What is left of it after it went through a snapshot: the last batch of each producer, with
-        the producer's timestamp, which may be that of a later marker (the format has only one)."""
+        the time when the producer was heard of (the format has only one)."""
         left = copy.deepcopy(self)
         left.unreplicated = []
         for producer in left.producers.values():
+            producer.timestamp = producer.heard_of
             producer.batches = [(*batch[:4], producer.timestamp) for batch in producer.batches[-1:]]
         return left
 
@@ -243,7 +257,7 @@ class ProducersAgainstTheModel(RuleBasedStateMachine):
         if expected is None:
             base, self.end = self.end, self.end + header.last_offset_delta + 1
             self.states.update(header, base, self.end - 1, self.now, self.now)
-            self.model.apply(header, base, self.end - 1, self.now)
+            self.model.apply(header, base, self.end - 1, self.now, self.now)
             self.written("batch", header, base, self.end - 1, self.now)
 
     @rule(
@@ -275,7 +289,7 @@ class ProducersAgainstTheModel(RuleBasedStateMachine):
         completed = self.states.end_transaction(
             producer_id, epoch, marker, offset, self.now, self.now
         )
-        assert completed == self.model.end(producer_id, epoch, marker, offset, self.now)
+        assert completed == self.model.end(producer_id, epoch, marker, offset, self.now, self.now)
         self.written("marker", producer_id, epoch, marker, offset, self.now)
 
     @rule(number=st.integers(1, 5))
@@ -298,11 +312,7 @@ class ProducersAgainstTheModel(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
-        expired = [
-            producer_id
-            for producer_id, producer in self.model.producers.items()
-            if self.now - producer.timestamp >= 50 and producer.transaction is None
-        ]
+        expired = self.model.expired(self.now)
         assert self.states.expire(self.now) == len(expired)
         for producer_id in expired:
             del self.model.producers[producer_id]
@@ -338,18 +348,17 @@ class ProducersAgainstTheModel(RuleBasedStateMachine):
         assert list(self.states.snapshots) == sorted(self.snapshots)
         self.log = [entry for entry in self.log if entry[0] <= end]
         self.model = copy.deepcopy(self.snapshots.get(start, NaiveModel()))
-        self.model.producers = {
-            producer_id: producer
-            for producer_id, producer in self.model.producers.items()
-            if self.now - producer.timestamp < 50 or producer.transaction is not None
-        }
+        heard_of = max((each.heard_of for each in self.model.producers.values()), default=self.now)
+        self.model.silence = self.now - heard_of
+        for producer_id in self.model.expired(self.now):
+            del self.model.producers[producer_id]
         for _, kind, what in (entry for entry in self.log if entry[0] > start):
             if kind == "batch":
-                self.states.update(*what, -1)  # type: ignore[arg-type, call-arg]
-                self.model.apply(*what)  # type: ignore[arg-type]
+                self.states.update(*what, self.now)  # type: ignore[arg-type, call-arg]
+                self.model.apply(*what, self.now)  # type: ignore[arg-type]
             elif kind == "marker":
-                completed = self.states.end_transaction(*what, -1)  # type: ignore[arg-type, call-arg]
-                assert completed == self.model.end(*what)  # type: ignore[arg-type]
+                completed = self.states.end_transaction(*what, self.now)  # type: ignore[arg-type, call-arg]
+                assert completed == self.model.end(*what, self.now)  # type: ignore[arg-type]
         self.end = self.states.map_end_offset = end
         self.high_watermark = min(self.high_watermark, end)
         self.replicate_again()

@@ -228,6 +228,7 @@ def test_a_gap_behind_a_synced_segment_is_compactions(maker: LogMaker) -> None:
     last = second.locate(third - 1)
     assert last is not None
     os.truncate(second.path, last[0])
+    maker.config = replace(maker.config, cleanup_policy=("compact",))
     again = maker.load()
     assert again.log_end_offset == 40
     part = again.read(third - 1, 1000, 40)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from ottla.storage.errors import CorruptIndex
 from ottla.storage.files import Files
+from ottla.storage.index import transaction_index
 from ottla.storage.index.maps import Maps
 from ottla.storage.index.transaction_index import AbortedTransaction, TransactionIndex
 
@@ -202,12 +204,22 @@ def kafkas_search(
     ),
     from_offset=st.integers(0, 300),
     length=st.integers(1, 100),
+    block=st.sampled_from([2, 5, 256]),
 )
 def test_agrees_with_a_scan(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[int, int, int, int]],
     from_offset: int,
     length: int,
+    block: int,
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(transaction_index, "BLOCK", block)
+        _agrees_with_a_scan(tmp_path_factory.mktemp("index") / "i", steps, from_offset, length)
+
+
+def _agrees_with_a_scan(
+    path: Path, steps: list[tuple[int, int, int, int]], from_offset: int, length: int
 ) -> None:
     entries: list[AbortedTransaction] = []
     last = 20
@@ -215,7 +227,7 @@ def test_agrees_with_a_scan(
         last += step
         stable = max(0, last + 1 - open_since)
         entries.append(AbortedTransaction(producer_id, max(0, last - back), last, stable))
-    index = index_at(tmp_path_factory.mktemp("index") / "i", fresh=True)
+    index = index_at(path, fresh=True)
     for entry in entries:
         index.append(*entry)
     expected = kafkas_search(entries, from_offset, from_offset + length)
@@ -223,3 +235,52 @@ def test_agrees_with_a_scan(
         assert index.aborted_between(from_offset, from_offset + length) == expected
         assert list(index.entries()) == entries
         index.seal()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_search_skips_what_ended_while_one_transaction_was_open(
+    path: Path, sealed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each abort behind the range could be of a transaction that began in it; none is."""
+    entries = [AbortedTransaction(each, 10 + 2 * each, 11 + 2 * each, 5) for each in range(30_000)]
+    index = index_at(path, fresh=True)
+    for entry in entries:
+        index.append(*entry)
+    if sealed:
+        index.seal()
+    looked_at: list[int] = []
+    look = TransactionIndex._entry
+
+    def count(self: TransactionIndex, data: bytes, slot: int) -> AbortedTransaction:
+        looked_at.append(slot)
+        return look(self, data, slot)
+
+    monkeypatch.setattr(TransactionIndex, "_entry", count)
+    assert index.aborted_between(12, 20) == (entries[1:5], False)
+    assert len(looked_at) < 1000
+
+
+def test_a_long_index_is_walked_by_a_thread_first(path: Path) -> None:
+    entries = [AbortedTransaction(each, 2 * each, 2 * each + 1, 0) for each in range(5000)]
+    index = index_at(path, fresh=True)
+    for entry in entries:
+        index.append(*entry)
+    assert index.long_walk() is None, "what is appended is looked at as it comes"
+    index.close()
+    again = index_at(path, sealed=True)
+    walk = again.long_walk()
+    assert walk is not None
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(walk, 0).result()
+    assert again.long_walk() is None
+    assert again.aborted_between(12, 20) == kafkas_search(entries, 12, 20)
+    # What a thread has found out of entries that are gone does not count.
+    third = index_at(path, sealed=True)
+    walk = third.long_walk()
+    assert walk is not None
+    third.truncate_to(9)
+    walk(0)
+    third.seal()
+    assert third.long_walk() is None
+    assert third.entry_count == 4
+    assert third.aborted_between(0, 20) == kafkas_search(entries[:4], 0, 20)

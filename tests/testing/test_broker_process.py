@@ -72,3 +72,11 @@ def test_settings_reach_the_broker(tmp_path: Path) -> None:
 
 def test_nobody_answers_on_a_free_port() -> None:
     assert not answers("127.0.0.1", free_port())
+
+
+def test_the_first_rebalance_of_a_group_does_not_wait(tmp_path: Path) -> None:
+    name = "group.initial.rebalance.delay.ms"
+    assert f"{name}=0" in BrokerProcess(tmp_path / "data").command()
+    given = BrokerProcess(tmp_path / "data", settings={name: "250"}).command()
+    assert f"{name}=250" in given
+    assert f"{name}=0" not in given

@@ -27,6 +27,7 @@ from ottla.cli.commands import (
     pipelines,
     produce,
     serve,
+    spark,
     sql,
     topics,
     transactions,
@@ -111,6 +112,7 @@ app.add_typer(topics.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("sql")(sql.sql)
+app.add_typer(spark.app, name="spark")
 app.add_typer(pipelines.app, name="pipeline")
 app.command("collect")(collect.collect)
 app.command("archive")(archive.archive)

@@ -13,6 +13,6 @@ def close_at_end(close: Callable[[], None]) -> None:
 
 
 def close_all() -> None:
-    """The last first."""
+    """Closes everything, beginning with what was added last."""
     while _open:
         _open.pop()()

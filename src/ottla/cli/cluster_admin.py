@@ -54,7 +54,7 @@ class FoundOffset(NamedTuple):
 
 
 class Cluster:
-    """The cluster behind --server, for the time of one command."""
+    """An admin client of the cluster that --server names, for the time of one command."""
 
     def __init__(self, servers: str, timeout: float = REQUEST_TIMEOUT) -> None:
         self.servers = check_servers(servers)
@@ -118,7 +118,7 @@ class Cluster:
     # Settings
 
     def settings_of(self, kind: str, name: str) -> list[SettingValue]:
-        """`kind` is "topic" or "broker"."""
+        """The settings of a resource; `kind` is "topic" or "broker"."""
         resource = Resource(_KINDS[kind], name)
         with self.failures_told(topic=name if kind == "topic" else None):
             settings = self.admin.describe_configs(resource)[resource]

@@ -13,7 +13,7 @@ from ottla.cli.output import human_size, on_terminal, plural, write_line
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ottla.pipeline.weblogs.results import Results
+    from weblogs.results import Results
 
 LINE_EVERY: Final = 5.0  # seconds between two lines
 BARS: Final = " ▁▂▃▄▅▆▇█"
@@ -70,7 +70,7 @@ class TerminalScreen:
         self._live.stop()
 
     def update(self) -> None:
-        """It is drawn by itself."""
+        """Takes what to show; the display redraws itself."""
 
     def _draw(self) -> RenderableType:
         from rich.columns import Columns

@@ -62,7 +62,7 @@ Topics = Annotated[
 
 
 def check_new_name(topic: str) -> None:
-    """Said here because brokers and clients say it in many ways, and not always."""
+    """Checks a new topic's name here, so that the message is the same with every broker."""
     if _TOPIC_NAME.fullmatch(topic) is None or topic in (".", ".."):
         raise Misuse(
             f"'{topic}' cannot be a topic's name; take up to 249 letters, digits, '.', '_' and '-'"

@@ -71,8 +71,11 @@ def spark_session(
     master: str | None,
     settings: list[str] | None = None,
     preset: Mapping[str, str] | None = None,
+    before: Callable[[], object] | None = None,
 ) -> Iterator[SparkSession]:
     """The session of a command; `settings` are what its user said, `preset` what it prefers itself.
+
+    `before` is called when Spark's JVM is there, before the session is (see `session`).
 
     Spark's log goes to a file. Whatever fails inside leaves as a Failure of one sentence, which names
     that file where it may say more.
@@ -90,15 +93,17 @@ def spark_session(
     log = log_file(command)
     with telling_spark(log):
         with waiting("Spark starts"):
-            chosen = {**_elsewhere(), **chosen}
-            spark = session(master, name=f"ottla {command}", settings=chosen, log=log)
+            chosen = {**warehouse(), **chosen}
+            spark = session(
+                master, name=f"ottla {command}", settings=chosen, log=log, before=before
+            )
         try:
             yield spark
         finally:
             spark.stop()
 
 
-def _elsewhere() -> dict[str, str]:
+def warehouse() -> dict[str, str]:
     """Spark makes a folder for tables wherever a program is started; commands have no use for it."""
     from ottla.pipeline.spark.session import state_folder
 
@@ -116,12 +121,38 @@ def starting_session(command: str, preset: Mapping[str, str]) -> Iterator[Future
     silence_pyspark()
     log = log_file(command)
     with telling_spark(log), ThreadPoolExecutor(1, "ottla-spark") as thread:
-        chosen = {**_elsewhere(), **preset}
+        chosen = {**warehouse(), **preset}
         starting = thread.submit(session, name=f"ottla {command}", settings=chosen, log=log)
         try:
             yield starting
         finally:
             starting.result().stop()
+
+
+def in_program() -> bool:
+    """Whether this process has a session already: commands may be run by a program."""
+    if "pyspark" not in sys.modules:
+        return False
+    from ottla.pipeline.spark.session import running_session
+
+    with telling_spark():
+        return running_session() is not None
+
+
+def check_source(options: Mapping[str, str], topic: str) -> None:
+    """Failure for options that the source will refuse: before Spark starts."""
+    with telling_spark():
+        from ottla.client.errors import OttlaError
+        from ottla.pipeline.spark.session import SparkMissing
+
+        try:
+            from pyspark_ottla import OttlaDataSource
+        except ImportError:
+            raise SparkMissing("PySpark is not installed: `pip install 'ottla[spark]'`") from None
+        try:
+            OttlaDataSource({**options, "subscribe": topic}).schema()
+        except OttlaError as error:
+            raise Failure(f"--option: {error}") from None
 
 
 @contextmanager

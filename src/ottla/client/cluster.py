@@ -1,7 +1,7 @@
 """A cluster as a client uses it: metadata, connections, and requests to whom they concern.
 
     cluster = Cluster(settings)
-    answer = await cluster.ask(ListGroupsRequest(), ListGroupsResponse, at=Broker(1))
+    answer = await cluster.ask(ListGroupsRequest(), ListGroupsResponse, at=OneBroker(1))
     answer = await cluster.ask(request, answer_class, at=Coordinator.of_group("billing"))
     await cluster.close()
 
@@ -10,7 +10,9 @@ connection, a broker that is not the leader, controller or coordinator any more,
 the table calls retriable. It waits in between (back-off) and ends at its deadline.
 
 Metadata are refreshed when something proves to be out of date, and by age (metadata.max.age.ms).
-When no broker known from them can be reached, the bootstrap servers are asked again.
+When no broker known from them can be reached, the bootstrap servers are asked again. While none of them
+has ever answered, the addresses are probably wrong: that is told after bootstrap.timeout.ms, as
+ClusterUnreachable; whoever was there once is waited for.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Protocol, TypeVar
@@ -49,7 +52,7 @@ from ottla.protocol.messages.metadata import (
     MetadataResponse,
 )
 from ottla.wire.connection import Connection
-from ottla.wire.errors import WireError
+from ottla.wire.errors import ConnectFailed, WireError
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +94,7 @@ class AnyBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class OneBroker:
     """One broker in particular."""
 
     node_id: int
@@ -186,6 +189,8 @@ class Cluster:
         self._upkeep: asyncio.Task[None] | None = None
         self._refreshed = asyncio.Condition()
         self._listeners: list[Callable[[], None]] = []
+        self._reached = False  # a broker has answered
+        self._tried_since: float | None = None
 
     # Requests
 
@@ -207,8 +212,8 @@ class Cluster:
         is not retriable is returned. `timeout` (default.api.timeout.ms) is for all tries together,
         `request_timeout` (request.timeout.ms) for each; `at_most` is the newest version to use, or
         what gives it for a connection.
-        Raises TimedOut, AuthenticationError, Unsupported, and what finding the broker runs into
-        (TopicNotFound, NotAuthorized, …).
+        Raises TimedOut, AuthenticationError, Unsupported, ClusterUnreachable where no broker has ever
+        answered, and what finding the broker runs into (TopicNotFound, NotAuthorized, …).
         """
         deadline = Deadline.after(self.settings.api_timeout if timeout is None else timeout)
         patience = self.settings.request_timeout if request_timeout is None else request_timeout
@@ -284,6 +289,8 @@ class Cluster:
             bootstrap = [each for each in self.settings.servers if each not in addresses]
             random.shuffle(bootstrap)
             addresses += bootstrap
+        if not self._reached:
+            return await self._first_connection(addresses, lane)
         problem: WireError | None = None
         for host, port in addresses:
             try:
@@ -294,6 +301,40 @@ class Cluster:
                 problem = problem or error
         assert problem is not None
         raise problem
+
+    async def _first_connection(
+        self, addresses: Sequence[tuple[str, int]], lane: str
+    ) -> Connection:
+        """A connection to a cluster that has never answered. Raises WireError; ClusterUnreachable once
+        bootstrap.timeout.ms is over."""
+        now = asyncio.get_running_loop().time
+        limit = self.settings.bootstrap_timeout
+        if self._tried_since is None:
+            self._tried_since = now()
+        end = self._tried_since + limit
+        if now() >= end:  # of calls that come later each may try once
+            end = now() + limit
+        problems: list[WireError] = []
+        for at, (host, port) in enumerate(addresses):
+            # Hosts that say nothing at all must leave time for the others.
+            share = max(end - now(), 0.05) / (len(addresses) - at)
+            try:
+                async with asyncio.timeout(share):
+                    connection = await self._connections.to_address(host, port, lane)
+            except TimeoutError as error:
+                if isinstance(error, OttlaError):
+                    raise
+                problems.append(ConnectFailed(f"{host}:{port}", f"no answer within {share:.2g} s"))
+            except WireError as error:
+                if not isinstance(client_error(error), ClusterUnreachable):
+                    raise
+                problems.append(error)
+            else:
+                self._reached = True
+                return connection
+        if now() >= self._tried_since + limit:
+            raise ClusterUnreachable("; ".join(dict.fromkeys(map(str, problems))))
+        raise problems[0]
 
     # Metadata
 
@@ -336,16 +377,21 @@ class Cluster:
         timeout: float | None = None,
         wait: bool = False,
         allow_auto_create: bool = False,
+        topic_wait: float = math.inf,
     ) -> TopicInfo:
         """A topic, from the cache if it is there and young enough.
 
-        A topic that does not exist raises TopicNotFound; with `wait` it is waited for.
+        A topic that does not exist raises TopicNotFound; with `wait` it is waited for, `topic_wait`
+        seconds at most.
         """
-        return (
-            await self.topics(
-                [name], timeout=timeout, wait=wait, allow_auto_create=allow_auto_create
-            )
-        )[name]
+        found = await self.topics(
+            [name],
+            timeout=timeout,
+            wait=wait,
+            allow_auto_create=allow_auto_create,
+            topic_wait=topic_wait,
+        )
+        return found[name]
 
     async def topics(
         self,
@@ -354,9 +400,11 @@ class Cluster:
         timeout: float | None = None,
         wait: bool = False,
         allow_auto_create: bool = False,
+        topic_wait: float = math.inf,
     ) -> dict[str, TopicInfo]:
         """Several topics; see `topic`."""
         names = list(dict.fromkeys(names))
+        missing_since: float | None = None
         deadline = Deadline.after(self.settings.api_timeout if timeout is None else timeout)
         failures = 0
         problem: OttlaError | None = None
@@ -379,6 +427,11 @@ class Cluster:
                 problem = self._missing(missing, wait or allow_auto_create)
                 if problem is None:
                     continue
+                if isinstance(problem, TopicNotFound):
+                    now = asyncio.get_running_loop().time()
+                    missing_since = now if missing_since is None else missing_since
+                    if now - missing_since >= topic_wait:
+                        raise problem
             failures += 1
             await deadline.pause(self.settings.retries_backoff.after(failures), "Metadata", problem)
 

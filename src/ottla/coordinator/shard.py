@@ -1,6 +1,6 @@
 """What a coordinator's state machine looks like from outside.
 
-A shard is the state machine behind one partition of an internal topic: the groups whose offsets live in
+A shard is the state machine of one partition of an internal topic: the groups whose offsets live in
 `__consumer_offsets-N`, or the transactional ids of `__transaction_state-N`. It touches no socket, no
 file and no clock. It is given requests and the time, and answers with effects: records to append to its
 partition, and responses to send once they are committed.
@@ -35,6 +35,11 @@ class Instant(NamedTuple):
 
     monotonic: int  # for deadlines: never jumps
     wall: int  # for timestamps in records and responses
+
+    def is_within(self, duration: int, since: int) -> bool:
+        """Whether it is less than a duration since a time that was stored. One in the future was
+        stored by a clock that has been set back since: it counts as long ago."""
+        return since <= self.wall < since + duration
 
 
 class Replayed(NamedTuple):

@@ -10,11 +10,14 @@ fields, 0 for null and 1 otherwise.
 What the generated decoders promise: every length is checked against the bytes that are left before
 anything of that length is made; a count of parts must fit the bytes left if each part took its
 smallest size.
+
+Decoders and encoders come in a second form, in steps: generators that pause after each element of an
+array, so that a message of a million elements need not be worked on in one go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from struct import Struct
 from typing import Any, Final
 
@@ -41,6 +44,7 @@ from ottla.protocol.wiretypes import (
     Shapes,
     long_string_length,
     long_string_prefix,
+    pack_elements,
     skip_tags,
     tagged_section,
     unsigned_varint,
@@ -48,6 +52,9 @@ from ottla.protocol.wiretypes import (
 )
 
 _structs: dict[str, Struct] = {}
+
+# Elements of fixed size, which cost next to nothing, that are taken in one step.
+ELEMENTS_IN_A_STEP: Final = 4096
 
 
 def _struct(codes: list[str]) -> Struct:
@@ -61,9 +68,10 @@ def _struct(codes: list[str]) -> Struct:
 class _Source:
     """Lines of a function under construction and the names it refers to."""
 
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, version: int, flexible: bool, in_steps: bool = False) -> None:
         self.version = version
         self.flexible = flexible
+        self.in_steps = in_steps
         self.lines: list[str] = []
         self.names: dict[str, Any] = {}
         self._indent = 1
@@ -94,6 +102,11 @@ class _Source:
     def indent(self, by: int) -> None:
         self._indent += by
 
+    def pause(self) -> None:
+        """The end of a step, in the form that has steps."""
+        if self.in_steps:
+            self.line("yield")
+
     def compile(self, name: str, parameters: str) -> Any:
         source = f"def {name}({parameters}):\n" + "\n".join(self.lines) + "\n"
         exec(compile(source, f"<{name}>", "exec"), self.names)
@@ -114,8 +127,8 @@ class _Block:
 class _DecoderSource(_Source):
     """Source of `decode(buffer, at) -> (message, at)`."""
 
-    def __init__(self, version: int, flexible: bool) -> None:
-        super().__init__(version, flexible)
+    def __init__(self, version: int, flexible: bool, in_steps: bool = False) -> None:
+        super().__init__(version, flexible, in_steps)
         self.names.update(
             new=object.__new__,
             Malformed=MalformedMessage,
@@ -241,9 +254,7 @@ class _DecoderSource(_Source):
             with self.block(f"if {length} * {smallest} > limit - at:"):
                 self.line(f"raise Malformed({slot.label + ' counts more than there is'!r})")
             if element.name == "fixed":
-                unpackers = self.bind("unpackers", _array_unpackers(element.code))
-                self.line(f"{target} = list({unpackers}[{length}](buffer, at))")
-                self.line(f"at += {length} * {SIZES[element.code]}")
+                self._fixed_array(element, target, length)
             else:
                 items = self.fresh("items")
                 self.line(f"{target} = {items} = []")
@@ -255,7 +266,23 @@ class _DecoderSource(_Source):
                         self.value(slot, element, item, False)
                     self.flush()
                     self.line(f"{items}.append({item})")
+                    self.pause()
         self._null(slot, length, target, nullable)
+
+    def _fixed_array(self, element: Kind, target: str, length: str) -> None:
+        unpackers = self.bind("unpackers", _array_unpackers(element.code))
+        size = SIZES[element.code]
+        if not self.in_steps:
+            self.line(f"{target} = list({unpackers}[{length}](buffer, at))")
+            self.line(f"at += {length} * {size}")
+            return
+        items, count = self.fresh("items"), self.fresh("n")
+        self.line(f"{target} = {items} = []")
+        with self.block(f"while len({items}) < {length}:"):
+            self.line(f"{count} = min({length} - len({items}), {ELEMENTS_IN_A_STEP})")
+            self.line(f"{items}.extend({unpackers}[{count}](buffer, at))")
+            self.line(f"at += {count} * {size}")
+            self.pause()
 
     def _tags(self, variable: str, tagged: list[Slot]) -> None:
         count = self.fresh("n")
@@ -294,13 +321,14 @@ class _EncoderSource(_Source):
     expression names the variable that holds it.
     """
 
-    def __init__(self, version: int, flexible: bool) -> None:
-        super().__init__(version, flexible)
+    def __init__(self, version: int, flexible: bool, in_steps: bool = False) -> None:
+        super().__init__(version, flexible, in_steps)
         self.out = "out"
         self.names.update(
             Unencodable=UnencodableMessage,
             BYTE=BYTE,
             long_string_prefix=long_string_prefix,
+            pack_elements=pack_elements,
             unsigned_varint=unsigned_varint,
             tagged_section=tagged_section,
         )
@@ -440,12 +468,19 @@ class _EncoderSource(_Source):
             self._elements(element, items)
 
     def _elements(self, element: Kind, items: str) -> None:
-        if element.name == "fixed":
+        if element.name == "fixed" and not self.in_steps:
             self.run.append(("*" + element.code, items))
             return
         length = self.fresh("n")
         self.line(f"{length} = len({items}){' + 1' if self.flexible else ''}")
         self._flush_with_length("i", length, "unsigned_varint")
+        if element.name == "fixed":
+            first = self.fresh("first")
+            with self.block(f"for {first} in range(0, len({items}), {ELEMENTS_IN_A_STEP}):"):
+                some = f"{items}[{first}:{first} + {ELEMENTS_IN_A_STEP}]"
+                self.line(f"{self.out}(pack_elements({element.code!r}, {some}))")
+                self.pause()
+            return
         item = self.fresh("m")
         with self.block(f"for {item} in {items}:"):
             before = len(self.lines)
@@ -454,6 +489,7 @@ class _EncoderSource(_Source):
             else:
                 self.value(element, item, False)
             self.flush()
+            self.pause()
             if len(self.lines) == before:
                 self.line("pass")
 
@@ -502,28 +538,62 @@ def _check_version(cls: type[Message], version: int) -> None:
 
 def install_decoder(cls: type[Message], version: int) -> Decoder:
     """Generates the decoder of one version and leaves it in the class."""
+    decoder: Decoder = _decoder(cls, version, in_steps=False)
+    cls.decoders[version] = decoder
+    return decoder
+
+
+def _decoder(cls: type[Message], version: int, in_steps: bool) -> Any:
     _check_version(cls, version)
-    source = _DecoderSource(version, version >= cls.flexible_since)
+    source = _DecoderSource(version, version >= cls.flexible_since, in_steps)
+    source.pause()
     source.line("limit = len(buffer)")
     if _has_records(cls):
         source.line("view = memoryview(buffer)")
     variable = source.part(cls)
     source.flush()
     source.line(f"return {variable}, at")
-    decoder: Decoder = source.compile(f"decode_{cls.__name__}_v{version}", "buffer, at")
-    cls.decoders[version] = decoder
-    return decoder
+    name = f"decode_{cls.__name__}_v{version}"
+    return source.compile(name + "_in_steps" if in_steps else name, "buffer, at")
 
 
 def install_encoder(cls: type[Message], version: int) -> Encoder:
     """Generates the encoder of one version and leaves it in the class."""
+    encoder: Encoder = _encoder(cls, version, in_steps=False)
+    cls.encoders[version] = encoder
+    return encoder
+
+
+def _encoder(cls: type[Message], version: int, in_steps: bool) -> Any:
     _check_version(cls, version)
-    source = _EncoderSource(version, version >= cls.flexible_since)
+    source = _EncoderSource(version, version >= cls.flexible_since, in_steps)
+    source.pause()
     source.part(cls, "message")
     source.flush()
     source.line("return None")
-    encoder: Encoder = source.compile(f"encode_{cls.__name__}_v{version}", "message, out")
-    cls.encoders[version] = encoder
+    name = f"encode_{cls.__name__}_v{version}"
+    return source.compile(name + "_in_steps" if in_steps else name, "message, out")
+
+
+StepDecoder = Callable[[Any, int], Generator[None, None, tuple[Any, int]]]
+StepEncoder = Callable[[Any, Callable[[Any], None]], Generator[None, None, None]]
+_step_decoders: Final[dict[tuple[type[Message], int], StepDecoder]] = {}
+_step_encoders: Final[dict[tuple[type[Message], int], StepEncoder]] = {}
+
+
+def step_decoder(cls: type[Message], version: int) -> StepDecoder:
+    """As `Message.decoder`, with a pause after each element of an array."""
+    decoder = _step_decoders.get((cls, version))
+    if decoder is None:
+        decoder = _step_decoders[cls, version] = _decoder(cls, version, in_steps=True)
+    return decoder
+
+
+def step_encoder(cls: type[Message], version: int) -> StepEncoder:
+    """As `Message.encoder`, with a pause after each element of an array."""
+    encoder = _step_encoders.get((cls, version))
+    if encoder is None:
+        encoder = _step_encoders[cls, version] = _encoder(cls, version, in_steps=True)
     return encoder
 
 

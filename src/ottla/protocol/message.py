@@ -21,7 +21,7 @@ and the constructor, the decoders and the encoders are generated on first use (s
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from struct import error as struct_error
 from typing import Any, ClassVar, Final, Self, TypeAlias, dataclass_transform
 
@@ -213,10 +213,25 @@ class Message(Part):
         decoder = cls.decoders.get(version) or cls.decoder(version)
         try:
             return decoder(buffer, at)
-        except (struct_error, IndexError) as error:
-            raise MalformedMessage(f"{cls.__name__} v{version} is truncated") from error
-        except UnicodeDecodeError as error:
-            raise MalformedMessage(f"{cls.__name__} v{version} holds bad UTF-8") from error
+        except (struct_error, IndexError, UnicodeDecodeError) as error:
+            raise cls._malformed(version, error) from error
+
+    @classmethod
+    def decode_in_steps(
+        cls, buffer: Buffer, at: int, version: int
+    ) -> Generator[None, None, tuple[Self, int]]:
+        """As `decode`, with a pause after each element of an array: for large messages."""
+        from ottla.protocol.compiler import step_decoder
+
+        try:
+            return (yield from step_decoder(cls, version)(buffer, at))
+        except (struct_error, IndexError, UnicodeDecodeError) as error:
+            raise cls._malformed(version, error) from error
+
+    @classmethod
+    def _malformed(cls, version: int, error: Exception) -> MalformedMessage:
+        how = "holds bad UTF-8" if isinstance(error, UnicodeDecodeError) else "is truncated"
+        return MalformedMessage(f"{cls.__name__} v{version} {how}")
 
     def encode(self, version: int) -> bytes:
         """The message as bytes; records that are not bytes-like are for `encode_parts`."""
@@ -229,9 +244,23 @@ class Message(Part):
         try:
             encoder(self, parts.append)
         except (struct_error, AttributeError, TypeError, UnicodeEncodeError) as error:
-            name = type(self).__name__
-            raise UnencodableMessage(f"{name} v{version} cannot be encoded: {error}") from error
+            raise self._unencodable(version, error) from error
         return parts
+
+    def encode_in_steps(
+        self, version: int, append: Callable[[Any], None]
+    ) -> Generator[None, None, None]:
+        """The pieces in order, given to `append`, with a pause after each element of an array."""
+        from ottla.protocol.compiler import step_encoder
+
+        try:
+            yield from step_encoder(type(self), version)(self, append)
+        except (struct_error, AttributeError, TypeError, UnicodeEncodeError) as error:
+            raise self._unencodable(version, error) from error
+
+    def _unencodable(self, version: int, error: Exception) -> UnencodableMessage:
+        name = type(self).__name__
+        return UnencodableMessage(f"{name} v{version} cannot be encoded: {error}")
 
     @classmethod
     def decoder(cls, version: int) -> Decoder:

@@ -100,6 +100,11 @@ class ArrayUnpackers(dict[int, Callable[[Buffer, int], tuple[Any, ...]]]):
         return unpack
 
 
+def pack_elements(code: str, values: list[Any]) -> bytes:
+    """Elements of fixed size, without their number."""
+    return Struct(">" + _repeated(code, len(values))).pack(*values)
+
+
 class Shapes(dict[Any, Callable[..., bytes]]):
     """Numbers of elements of the arrays in a run -> what packs the run when it has so many.
 

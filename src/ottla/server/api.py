@@ -4,6 +4,10 @@ A handler module in `ottla.server.handlers` marks its function with `@handles(ke
 is the only place where key and version range stand. Most handlers take a decoded request message and
 return a response message (or a coroutine of one). The two of the hot path, Produce and Fetch, take
 the raw frame (`@handles_raw`) and write to the connection themselves.
+
+A handler whose request names any number of things is a generator that pauses after each of them and
+returns the response (see `turns`). Such a response is encoded in steps as well, and every large
+request is decoded in steps, so that one request does not stop the others.
 """
 
 from __future__ import annotations
@@ -11,28 +15,51 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from itertools import groupby
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ottla.protocol.apis import ApiKey
-from ottla.protocol.frame import frame_response
+from ottla.protocol.frame import (
+    encode_response_parts,
+    frame_response,
+    has_flexible_response_header,
+)
 from ottla.protocol.message import MalformedMessage, Message
-from ottla.server.network.connection import Connection, MalformedRequest, is_out_of_memory
+from ottla.server.network.connection import (
+    Connection,
+    HeldBytes,
+    MalformedRequest,
+    Slot,
+    is_out_of_memory,
+)
+from ottla.server.network.connection import Part as FramePart
+from ottla.server.network.file_range import FileRange
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.observability.timings import Timings
+from ottla.server.turns import Steps, advance, run_in_turns, taken_apart
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker
 
 log = LimitedLog(logging.getLogger("ottla.api"))
 
+# Requests of more bytes are decoded in steps.
+LARGE_REQUEST = 16 << 10
+# Entries in all arrays of one request: more than a cluster has partitions.
+MOST_ENTRIES = 2_000_000
+# A response that grows beyond this is given up, and its connection with it.
+LARGEST_RESPONSE = 256 << 20
+# Pieces of a response that are put together at once.
+_PIECES_IN_A_STEP = 512
+
 R = TypeVar("R", bound=Message)
 
 
 class Later:
     """A response that comes within this turn of the loop or the next. Lighter than a future: whoever
-    waits is called at once, and the requests behind this one need not wait for it."""
+    waits is called at once, and the requests after this one need not wait for it."""
 
     __slots__ = ("done",)
 
@@ -43,6 +70,13 @@ class Later:
 
 # What a handler returns: the response, or something that will give it.
 Outcome = Message | Coroutine[Any, Any, Message] | asyncio.Future[Message]
+# What it may return besides: steps towards one of these.
+Answer = Outcome | Later | Steps[Outcome]
+
+
+class ResponseTooLarge(Exception):
+    """What was asked for does not fit into one response."""
+
 
 # (connection, frame, where the body begins, where it ends, api version, correlation id)
 Serve = Callable[[Connection, memoryview, int, int, int, int], None]
@@ -145,14 +179,14 @@ def _declare(declaration: Declaration) -> None:
 def handles(
     request: type[R], *, versions: tuple[int, int]
 ) -> Callable[
-    [Callable[[Request[R]], Outcome | Later]],
-    Callable[[Request[R]], Outcome | Later],
+    [Callable[[Request[R]], Answer]],
+    Callable[[Request[R]], Answer],
 ]:
     """Declare a handler of decoded requests."""
 
     def decorate(
-        function: Callable[[Request[R]], Outcome | Later],
-    ) -> Callable[[Request[R]], Outcome | Later]:
+        function: Callable[[Request[R]], Answer],
+    ) -> Callable[[Request[R]], Answer]:
         key = ApiKey(request.api_key)
 
         def bind(broker: Broker, api: Api) -> Serve:
@@ -177,7 +211,7 @@ def handles_raw(
 
 
 def decode_request(request: type[R], view: memoryview, at: int, stop: int, version: int) -> R:
-    """Decode one request body. Bytes behind it are ignored, as in Kafka: some clients send some."""
+    """Decode one request body. Bytes after it are ignored, as in Kafka: some clients send some."""
     try:
         message, _ = request.decode(view[:stop], at, version)
     except MalformedMessage as error:
@@ -185,11 +219,63 @@ def decode_request(request: type[R], view: memoryview, at: int, stop: int, versi
     return message
 
 
+def decode_large(
+    request: type[R], held: HeldBytes, version: int, most_entries: int | None = None
+) -> Steps[R]:
+    """Decode a request body that was kept, in steps."""
+    left = MOST_ENTRIES if most_entries is None else most_entries
+    steps = request.decode_in_steps(held.data, 0, version)
+    try:
+        while True:
+            next(steps)
+            left -= 1
+            if left < 0:
+                raise MalformedRequest(f"{request.__name__} v{version} has too many entries")
+            yield
+    except StopIteration as stop:
+        message: R = stop.value[0]
+        return message
+    except MalformedMessage as error:
+        raise MalformedRequest(f"{request.__name__} v{version}: {error}") from None
+    finally:
+        # Nothing in the message refers to the bytes.
+        held.release()
+
+
+def encode_large(response: Message, version: int, correlation_id: int) -> Steps[list[FramePart]]:
+    """Encode a response in steps."""
+    pieces: list[Any] = []
+    done: list[Any] = []
+    size = 0
+    for _ in response.encode_in_steps(version, pieces.append):
+        if len(pieces) >= _PIECES_IN_A_STEP:
+            joined = _joined(pieces)
+            pieces.clear()
+            done += joined
+            size += sum([len(each) for each in joined if type(each) is bytes])
+            if size > LARGEST_RESPONSE:
+                raise ResponseTooLarge(f"the response has more than {LARGEST_RESPONSE} bytes")
+        yield
+    flexible = has_flexible_response_header(response.api_key, version)
+    return encode_response_parts(correlation_id, flexible, done + _joined(pieces))
+
+
+def _joined(pieces: list[Any]) -> list[Any]:
+    """The pieces as few; ranges of files stay what they are."""
+    joined: list[Any] = []
+    for is_bytes, some in groupby(pieces, lambda piece: type(piece) is not FileRange):
+        if is_bytes:
+            joined.append(b"".join(some))
+        else:
+            joined += some
+    return joined
+
+
 def _serve_decoded(
     broker: Broker,
     api: Api,
     request_class: type[R],
-    function: Callable[[Request[R]], Outcome | Later],
+    function: Callable[[Request[R]], Answer],
 ) -> Serve:
     def serve(
         connection: Connection,
@@ -199,6 +285,10 @@ def _serve_decoded(
         version: int,
         correlation_id: int,
     ) -> None:
+        if stop - at > LARGE_REQUEST:
+            exchange = _Exchange(broker, connection, api, version, correlation_id)
+            exchange.take_large(request_class, connection.keep(view[at:stop]), function)
+            return
         message = decode_request(request_class, view, at, stop, version)
         request = Request(broker, connection, message, version, correlation_id)
         try:
@@ -206,45 +296,159 @@ def _serve_decoded(
             if isinstance(result, Message):
                 connection.answer(frame_response(result, version, correlation_id))
                 return
+            exchange = _Exchange(broker, connection, api, version, correlation_id)
+            exchange.take(result)
         except Exception:  # noqa: BLE001 - see failed
             failed(connection, api.name, version)
-            return
-        if isinstance(result, Later):
-            _answer_later(result, connection, api, version, correlation_id)
-            return
-        slot = connection.reserve(exclusive=True)
-        if isinstance(result, asyncio.Future):
-            later = result
-        else:
-            later = broker.spawn(result, f"{api.name} of {connection.address}")
-
-        def done(finished: asyncio.Future[Message]) -> None:
-            if finished.cancelled():
-                connection.close("the broker stops")
-                return
-            try:
-                slot.fill([frame_response(finished.result(), version, correlation_id)])
-            except Exception:  # noqa: BLE001 - see failed
-                failed(connection, api.name, version)
-
-        later.add_done_callback(done)
 
     return serve
 
 
-def _answer_later(
-    later: Later, connection: Connection, api: Api, version: int, correlation_id: int
-) -> None:
-    """Keep the response's place in the order of responses."""
-    slot = connection.reserve()
+class _Exchange:
+    """A request whose response takes a while: it keeps its place in the order of responses."""
 
-    def done(response: Message) -> None:
+    __slots__ = (
+        "_api",
+        "_broker",
+        "_connection",
+        "_correlation_id",
+        "_slot",
+        "_version",
+        "_waste",
+    )
+
+    def __init__(
+        self, broker: Broker, connection: Connection, api: Api, version: int, correlation_id: int
+    ) -> None:
+        self._broker = broker
+        self._connection = connection
+        self._api = api
+        self._version = version
+        self._correlation_id = correlation_id
+        self._slot: Slot | None = None
+        # Messages of long work, which are taken apart after it.
+        self._waste: list[Message] = []
+
+    def take_large(
+        self,
+        request_class: type[R],
+        held: HeldBytes,
+        function: Callable[[Request[R]], Answer],
+    ) -> None:
+        def steps() -> Steps[list[FramePart] | Outcome | Later]:
+            message = yield from decode_large(request_class, held, self._version)
+            request = Request(
+                self._broker, self._connection, message, self._version, self._correlation_id
+            )
+            result = function(request)
+            if not isinstance(result, Generator):
+                if isinstance(result, Message):
+                    return (yield from self._encoded(result))
+                return result
+            self._waste.append(message)
+            return (yield from self._worked_out(result))
+
+        self._slot = self._connection.reserve(exclusive=True)
+        self._go_on(steps())
+
+    def take(self, result: Answer) -> None:
+        """What a handler returned, unless it was the response itself."""
+        if not isinstance(result, Generator):
+            self._finish(result)
+            return
+        steps = self._worked_out(result)
+        done = advance(steps)
+        if done is not None:
+            self._finish(done.result)
+            return
+        self._slot = self._connection.reserve(exclusive=True)
+        self._go_on(steps)
+
+    def _worked_out(self, steps: Steps[Outcome]) -> Steps[list[FramePart] | Outcome | Later]:
+        result = yield from steps
+        if not isinstance(result, Message):
+            return result
+        self._waste.append(result)
+        return (yield from self._encoded(result))
+
+    def _encoded(self, response: Message) -> Steps[list[FramePart]]:
+        return encode_large(response, self._version, self._correlation_id)
+
+    def _go_on(self, steps: Steps[list[FramePart] | Outcome | Later]) -> None:
+        run_in_turns(
+            self._broker.loop,
+            steps,
+            self._finish,
+            self._failed,
+            lambda: not self._connection.closed,
+        )
+
+    def _finish(self, result: list[FramePart] | Outcome | Later) -> None:
+        connection = self._connection
+        if isinstance(result, list):
+            if self._slot is None:
+                connection.answer_parts(result)
+            else:
+                self._slot.fill(result)
+                self._clear_away()
+        elif isinstance(result, Later):
+            if self._slot is None:
+                self._slot = connection.reserve()
+            result.done = self._respond
+        elif isinstance(result, Message):
+            self._respond(result)
+        else:
+            if self._slot is None:
+                self._slot = connection.reserve(exclusive=True)
+            if isinstance(result, asyncio.Future):
+                later = result
+            else:
+                later = self._broker.spawn(result, f"{self._api.name} of {connection.address}")
+            later.add_done_callback(self._awaited)
+
+    def _awaited(self, finished: asyncio.Future[Message]) -> None:
+        if finished.cancelled():
+            self._connection.close("the broker stops")
+            return
+        error = finished.exception()
+        if error is None:
+            self._respond(finished.result())
+        elif isinstance(error, Exception):
+            self._failed(error)
+
+    def _respond(self, response: Message) -> None:
+        """The response has come. It is encoded at once if that does not take long."""
+        steps = self._encoded(response)
         try:
-            slot.fill([frame_response(response, version, correlation_id)])
-        except Exception:  # noqa: BLE001 - see failed
-            failed(connection, api.name, version)
+            done = advance(steps)
+        except Exception as error:  # noqa: BLE001 - see failed
+            self._failed(error)
+            return
+        if done is not None:
+            assert self._slot is not None
+            self._slot.fill(done.result)
+        else:
+            self._go_on(steps)
 
-    later.done = done
+    def _failed(self, error: Exception) -> None:
+        connection = self._connection
+        if isinstance(error, MalformedRequest):
+            connection._give_up(error)
+        elif isinstance(error, ResponseTooLarge):
+            log.warning(
+                "response given up: api=%s version=%d peer=%s client=%r %s",
+                self._api.name, self._version, connection.address, connection.client_id, error,
+            )  # fmt: skip
+            connection.close("the response is too large")
+        else:
+            failed(connection, self._api.name, self._version, error)
+
+    def _clear_away(self) -> None:
+        waste, self._waste = self._waste, []
+        for message in waste:
+            run_in_turns(
+                self._broker.loop, taken_apart(message), lambda _: None, self._failed, lambda: True
+            )
 
 
 def failed(

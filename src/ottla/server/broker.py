@@ -51,9 +51,11 @@ from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.partitions import Partitions
 from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
 from ottla.server.sessions import Sessions
+from ottla.server.unserved import unsupported_version
 from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
 from ottla.server.upkeep.periodic import PeriodicWork
+from ottla.server.upkeep.scrub import Scrubber
 from ottla.storage import config as topic_config
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.transactions.shard import TransactionShard
     from ottla.replication.partition import Partition
     from ottla.server.configuration.broker_config import BrokerConfig
-    from ottla.server.configuration.listeners import Listener
+    from ottla.server.configuration.listeners import ListenerAddress
     from ottla.server.handlers.fetch import Fetch
     from ottla.server.observability.endpoint import MetricsEndpoint
     from ottla.storage.log import Log
@@ -138,6 +140,7 @@ class Broker:
         self.logs.is_known = lambda key, topic_id: strays.belongs(self.image, key, topic_id)
         self.periodic_work = PeriodicWork(self.loop, self.logs, self.threads)
         self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
+        self.scrubber = Scrubber(self.loop, self.logs, lambda: self.config)
         self.partitions = Partitions(
             self.id,
             self.logs,
@@ -171,7 +174,7 @@ class Broker:
         # Stopped while a thread or a worker process was still busy with an append.
         self.is_stuck = False
         # Addresses that were bound, once it has started.
-        self.bound: tuple[Listener, ...] = ()
+        self.bound: tuple[ListenerAddress, ...] = ()
         self.metrics_endpoint: MetricsEndpoint | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -290,6 +293,11 @@ class Broker:
             )
             connection.answer(frame_response(refusal, 0, correlation_id))
             return
+        if key not in self.apis:
+            unserved = unsupported_version(key, version)
+            if unserved is not None:
+                connection.answer(frame_response(unserved, version, correlation_id))
+                return
         limited_log.warning(
             "unsupported request: key=%d version=%d peer=%s client=%r",
             key, version, connection.address, connection.client_id,
@@ -325,6 +333,7 @@ class Broker:
         self.spawn(self._watch_clients(), "watch over clients that wait")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
+        self.scrubber.start()
         if self.config.metrics_listener is not None:
             await self._serve_metrics(*self.config.metrics_listener)
         self.reactor.start()
@@ -512,6 +521,7 @@ class Broker:
         for task in list(self._tasks):
             task.cancel()
         await self.compactor.stop()
+        await self.scrubber.stop()
         await self.periodic_work.stop()
         await self.controller.close()
         await self.store.close()

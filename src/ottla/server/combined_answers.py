@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 from ottla.protocol.message import Message
+from ottla.server.api import Outcome
+from ottla.server.turns import Steps, Turns
 
 R = TypeVar("R", bound=Message)
+K = TypeVar("K", bound=Hashable)
 
 Part = Message | asyncio.Future[Message]
 
 
 def gathered(
-    kind: type[R], parts: Sequence[Part], combine: Callable[[list[R]], R]
-) -> R | Coroutine[Any, Any, R]:
-    """Combine the answers, all of one kind, at once if they are there."""
-    ready = [part for part in parts if isinstance(part, kind)]
-    return combine(ready) if len(ready) == len(parts) else _gathered(kind, parts, combine)
-
-
-async def _gathered(kind: type[R], parts: Sequence[Part], combine: Callable[[list[R]], R]) -> R:
-    answers = []
+    kind: type[R],
+    wanted: Sequence[K],
+    ask: Callable[[K], Part],
+    add: Callable[[R, R], None],
+) -> Steps[Outcome]:
+    """Ask for each thing that is wanted, and add the answers to one response of the same kind: at once
+    if they are there. What is wanted several times is asked for once, its answer added as often."""
+    known: dict[K, Part] = {}
+    parts: list[Part] = []
+    is_ready = True
+    for each in wanted:
+        part = known.get(each)
+        if part is None:
+            part = known[each] = ask(each)
+            is_ready = is_ready and isinstance(part, kind)
+        parts.append(part)
+        yield
+    if not is_ready:
+        return _gathered(kind, parts, add)
+    response = kind()
     for part in parts:
+        assert isinstance(part, kind)
+        add(response, part)
+        yield
+    return response
+
+
+async def _gathered(kind: type[R], parts: Sequence[Part], add: Callable[[R, R], None]) -> R:
+    turns = Turns()
+    response = kind()
+    for part in parts:
+        await turns.pause()
         answer = part if isinstance(part, Message) else await part
         assert isinstance(answer, kind)
-        answers.append(answer)
-    return combine(answers)
+        add(response, answer)
+    return response

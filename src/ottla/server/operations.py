@@ -55,3 +55,6 @@ CLUSTER_OPERATIONS = _bits(
     Operation.ALTER_CONFIGS,
     Operation.IDEMPOTENT_WRITE,
 )
+
+# What those are told who ask about access control lists.
+NO_AUTHORIZER = "No authorizer is configured on this broker."

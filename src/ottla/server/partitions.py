@@ -90,7 +90,7 @@ class Partitions:
             partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def settle(self, name: str) -> None:
-        """Bring what depends on a topic's configuration up to date."""
+        """Updates what depends on a topic's configuration."""
         config = self._config_of(name)
         trusted = not self._validates_records and not needs_checks(config)
         rules = None if trusted else record_rules(config)

@@ -61,7 +61,7 @@ class Session:
         self.epoch = 1
         self.used_at = now
         # In the order in which they are served. One that returned data moves to the end, so that a
-        # busy partition cannot starve the ones behind it.
+        # busy partition cannot starve the ones after it.
         self.partitions: OrderedDict[Key, WatchedPartition] = OrderedDict()
 
     def advance(self) -> None:

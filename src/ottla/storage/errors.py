@@ -16,6 +16,19 @@ from collections.abc import Callable
 
 # Errors that say something of the process, not of the disk.
 TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+_FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_full_disk(error: OSError) -> bool:
+    """There is no room; what is stored is as good as before."""
+    return error.errno in _FULL_DISK
+
+
+def passes(error: OSError) -> bool:
+    """Whether the same call may succeed later, with nothing lost until then: the process is out of
+    descriptors or memory, or the disk is full. (Not where a sync of written data said so: what it
+    should have stored may be gone.)"""
+    return error.errno in TRANSIENT or error.errno in _FULL_DISK
 
 
 class StorageError(Exception):
@@ -23,7 +36,8 @@ class StorageError(Exception):
 
 
 class LogOffline(StorageError):
-    """The disk under a log failed; the log stays offline until the broker is started anew."""
+    """The disk under a log failed; the log stays offline until the broker is started anew. (A full
+    disk is no failure: OutOfResources.)"""
 
     def __init__(self, log: str, reason: str) -> None:
         super().__init__(f"{log} is offline: {reason}")
@@ -32,8 +46,8 @@ class LogOffline(StorageError):
 
 
 class OutOfResources(StorageError):
-    """The process has no descriptor or memory left for a call; the log is as it was, and may be asked
-    again."""
+    """There is no descriptor, no memory or no room on the disk left for a call; the log is as it was,
+    and may be asked again."""
 
     def __init__(self, log: str, reason: str) -> None:
         super().__init__(f"{log}: {reason}")

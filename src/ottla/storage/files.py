@@ -20,10 +20,15 @@ import mmap
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+T = TypeVar("T")
 
 READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 READ_WRITE = os.O_RDWR | os.O_CLOEXEC
@@ -46,6 +51,59 @@ def _syncs_file_systems() -> bool:
 
 
 _SYNCS_FILE_SYSTEMS = _syncs_file_systems()
+
+
+class Reserve:
+    """Descriptors that are kept back for what must not fail when the process has no other left: to
+    flush, to store checkpoints, to begin a segment."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._held: list[int] = []
+        # How many use them just now.
+        self._users = 0
+        self._lock = threading.Lock()
+        self._hold()
+
+    def use(self, work: Callable[[], T]) -> T:
+        """Does the work; once more, with the descriptors that were kept back, if there is no other. So
+        it must be something that can be begun again."""
+        try:
+            return work()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        with self.lent():
+            return work()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """The descriptors are free meanwhile: for what cannot be begun again if one is missing in the
+        middle of it."""
+        with self._lock:
+            self._users += 1
+            self.give_back()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._hold()
+
+    def _hold(self) -> None:
+        try:
+            while len(self._held) < self._count:
+                self._held.append(os.open(os.devnull, READ_ONLY))
+        except OSError:
+            pass  # as many as there are; more the next time
+
+    def give_back(self) -> None:
+        while self._held:
+            os.close(self._held.pop())
+
+    def __del__(self) -> None:
+        self.give_back()
 
 
 class Files:
@@ -155,6 +213,10 @@ class Files:
 
     def open(self, path: str, flags: int = READ_ONLY) -> int:
         return os.open(path, flags, 0o644)
+
+    def reserve(self, count: int) -> Reserve:
+        """So many descriptors, kept back."""
+        return Reserve(count)
 
     def write_all(self, fd: int, data: ReadableBuffer, position: int) -> None:
         """Writes everything or raises; what lies behind `position` after an error is unknown."""

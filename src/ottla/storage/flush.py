@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ottla.logfiles.names import PARTITION_METADATA
+from ottla.storage.errors import TRANSIENT, passes
 from ottla.storage.files import READ_ONLY, Files
 from ottla.storage.index.entries import Index
 from ottla.storage.producer_state import Snapshot
@@ -61,6 +63,7 @@ class FlushJob:
         "since",
         "snapshots",
         "started_ms",
+        "sync_failed",
         "sync_paths",
     )
 
@@ -85,6 +88,7 @@ class FlushJob:
         self.folders: list[str] = []
         # What went wrong; a sync that failed proves that data was lost, so it is never repeated.
         self.error: OSError | None = None
+        self.sync_failed = False
         # Ran to its end, with or without an error. A job that was cancelled never runs.
         self.done = False
         self._cancelled = False
@@ -100,9 +104,9 @@ class FlushJob:
             try:
                 if names_last:
                     for file, _ in self.data:
-                        self.files.fsync(file.fd)
+                        self._sync_written(file)
                 else:
-                    self._sync()
+                    self.log.open_files.reserve.use(self._sync)
             except OSError as error:
                 self.error = error
             finally:
@@ -119,15 +123,39 @@ class FlushJob:
         with self._lock:
             self._cancelled = True
 
+    @property
+    def may_be_repeated(self) -> bool:
+        """It failed for want of descriptors, memory or room, and no sync of data said so: everything
+        that it covers can be flushed again."""
+        error = self.error
+        return error is not None and not self.sync_failed and passes(error)
+
+    def _sync_written(self, file: SegmentFile) -> None:
+        with self._watched():
+            self.files.fsync(file.fd)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Around the sync of what was written before. (What is written here as a whole can be written
+        again.)"""
+        try:
+            yield
+        except OSError as error:
+            # A disk that was found full only now may have dropped what it had taken before.
+            self.sync_failed = error.errno not in TRANSIENT
+            raise
+
     def _sync(self) -> None:
+        """May be run again from its beginning, unless a sync failed."""
         files = self.files
         for file, cut_to in self.data:
             if cut_to is not None:
                 files.truncate(file.fd, cut_to)
-            files.fsync(file.fd)
+            self._sync_written(file)
         for index in self.indexes:
             try:
-                index.sync()
+                with self._watched():
+                    index.sync()
             except FileNotFoundError:
                 pass  # it was never loaded, so nothing of it was pending
         for snapshot in self.snapshots:
@@ -155,6 +183,8 @@ def due(log: Log, now_ms: int) -> bool:
         return True  # a segment was sealed
     if not log.unflushed_since:
         return False
+    if log.unflushed_since > now_ms:
+        log.unflushed_since = now_ms  # the clock was set back
     age = now_ms - log.unflushed_since
     if age >= log.config.flush_ms or log.log_end_offset >= log.flush_at_offset:
         return True
@@ -187,8 +217,9 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
             if segment.on_disk:
                 _cover(job, segment, closing)
     except OSError as error:
-        log.go_offline(f"flush failed: {error}")
-        return None
+        if not passes(error):
+            log.go_offline(f"flush failed: {error}")
+        return None  # index entries that could not be written are pending as before
     unsaved = log.appended_bytes - log.snapshot_bytes
     if unsaved >= (CLOSING_SNAPSHOT_BYTES if closing else SNAPSHOT_BYTES):
         log.take_snapshot()
@@ -259,21 +290,29 @@ def end(log: Log, job: FlushJob) -> None:
     """See Log.flush_end."""
     if log.flushing is not job:
         return  # it was taken back by stop
-    if not job.done:
+    if not job.done or job.may_be_repeated:
         log.flush_taken_back(job)
         return
+    error = job.error
+    if error is None:
+        error = next((each.sync_error for each, _, _ in job.segments if each.sync_error), None)
+    if error is None:
+        try:
+            # Oldest first: the next flush looks no further back than to one that is settled.
+            for segment, size, sealed in reversed(job.segments):
+                segment.synced_size = max(segment.synced_size, size)
+                if sealed:
+                    segment.settle()
+            if job.mid_segment_snapshot:
+                bases = (segment.base_offset for segment in log.segments)
+                log.producers.remove_stray_snapshots(bases)
+        except OSError as settling:
+            if passes(settling):
+                log.flush_taken_back(job)
+                return
+            error = settling
     log.flush_ended()
-    if job.error is not None:
-        log.go_offline(f"flush failed: {job.error}")
-        return
-    try:
-        for segment, size, sealed in job.segments:
-            segment.synced_size = size
-            if sealed:
-                segment.settle()
-        if job.mid_segment_snapshot:
-            log.producers.remove_stray_snapshots(segment.base_offset for segment in log.segments)
-    except OSError as error:
+    if error is not None:
         log.go_offline(f"flush failed: {error}")
         return
     log.flushed_to(job.offset)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
@@ -30,7 +29,7 @@ from ottla.storage.checkpoints import (
     write_offsets,
 )
 from ottla.storage.errors import CorruptCheckpoint
-from ottla.storage.files import Files
+from ottla.storage.files import Files, Reserve
 
 logger = logging.getLogger(__name__)
 
@@ -91,9 +90,10 @@ class DataFolder:
     before a truncation.
     """
 
-    def __init__(self, path: str, files: Files) -> None:
+    def __init__(self, path: str, files: Files, reserve: Reserve | None = None) -> None:
         self.path = path
         self.files = files
+        self._reserve = reserve or Reserve(0)
         # Why the folder cannot be used; None while it can.
         self.offline: str | None = None
         # The last shutdown was clean, and by which broker epoch (-1: unknown).
@@ -210,7 +210,7 @@ class DataFolder:
         must not be ahead of the logs."""
         with self._writing:
             self._generation += 1
-            self._store(offsets)
+            self._reserve.use(lambda: self._store(offsets))
 
     def void_jobs(self) -> None:
         """Makes jobs that are under way come to nothing: they speak of a log that is gone."""
@@ -221,7 +221,7 @@ class DataFolder:
     def store(self, offsets: Offsets, generation: int) -> None:
         with self._writing:
             if generation == self._generation:
-                self._store(offsets)
+                self._reserve.use(lambda: self._store(offsets))
 
     def _store(self, offsets: Offsets) -> None:
         # Log starts first: a log without segments ends at its start, and a recovery point behind
@@ -256,8 +256,3 @@ class CheckpointJob:
             self.folder.store(self.offsets, self._generation)
         except OSError as error:
             self.error = error
-
-
-def is_full_disk(error: OSError) -> bool:
-    """The one error after which a folder's other files are as good as before."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)

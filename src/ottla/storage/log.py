@@ -35,12 +35,13 @@ from ottla.record.errors import InvalidRecord
 from ottla.storage import flush, retention, truncation
 from ottla.storage.append import Append, PlacedBatch, read_marker
 from ottla.storage.errors import (
-    TRANSIENT,
+    CorruptFile,
     InvalidTimestamp,
     OffsetOutOfRange,
     OutOfResources,
     RecordTooLarge,
     UnexpectedOffset,
+    passes,
 )
 from ottla.storage.producer_state import Duplicate, EndMarker, Origin
 from ottla.storage.readable_log import ReadableLog
@@ -303,17 +304,30 @@ class Log(ReadableLog):
         self.go_offline(f"write to {segment.path} was broken off: {error!r}")
 
     def _write_failed(self, segment: Segment, position: int, error: OSError) -> Exception:
-        """Nothing was committed, so nothing is visible; the log goes offline unless nothing can
-        have been written."""
+        """Nothing was committed, so nothing is visible, and what was written is cut off again. If that
+        succeeds and the error is one that passes (a full disk, no descriptors), the log goes on with
+        the next append; else it goes offline, and recovery cuts what is there."""
         self._writing = None
-        if segment.opened is None and error.errno in TRANSIENT:
-            return OutOfResources(self.name, str(error))
-        if segment.opened is not None:
-            try:
-                self.files.truncate(segment.opened.fd, position)
-            except OSError:
-                pass  # recovery cuts it
+        if self._take_back(segment, position) and passes(error):
+            return OutOfResources(self.name, f"write to {segment.path} failed: {error}")
         return self.go_offline(f"write to {segment.path} failed: {error}")
+
+    def _take_back(self, segment: Segment, position: int) -> bool:
+        """Cuts off what lies at and after a position; of a segment that is not part of the log yet,
+        the file goes: left there, it would be found in the middle of what the active one gets next.
+        False if that failed."""
+        file = segment.opened
+        try:
+            if file is not None:
+                self.files.truncate(file.fd, position)
+            if not segment.on_disk:
+                segment.close()
+                self.files.unlink(segment.path)
+        except FileNotFoundError:
+            pass  # it was never made
+        except OSError:
+            return False
+        return True
 
     def commit(self, append: Append) -> None:
         """Makes a written append part of the log."""
@@ -458,7 +472,10 @@ class Log(ReadableLog):
         if max_timestamp <= segment.roll_after:
             return False  # reckoned before
         roll_ms = self._config.longest_segment_ms - segment.roll_jitter_ms
-        first = segment.read_first_timestamp()
+        try:
+            first = segment.read_first_timestamp()
+        except (OSError, CorruptFile) as error:
+            raise self._read_failed(error) from error
         if first == NO_TIMESTAMP:
             return now_ms - segment.created_ms > roll_ms
         segment.roll_after = first + roll_ms
@@ -500,11 +517,18 @@ class Log(ReadableLog):
         if not self.active.size:
             return
         segment = self.next_segment(now_ms)
-        try:
+
+        def create() -> None:
             segment.create()
             self.files.fsync_folder(self.folder)
+
+        try:
+            self.open_files.reserve.use(create)
         except OSError as error:
-            raise self.go_offline(f"new segment {segment.path} failed: {error}") from error
+            reason = f"new segment {segment.path} failed: {error}"
+            if self._take_back(segment, 0) and passes(error):
+                raise OutOfResources(self.name, reason) from error
+            raise self.go_offline(reason) from error
         self.attach(segment)
 
     def take_snapshot(self) -> None:
@@ -538,6 +562,9 @@ class Log(ReadableLog):
             job.run()
             flush.end(self, job)
         self.check_online()
+        if self.recovery_point < self.log_end_offset:
+            reason = "" if job is None else str(job.error)
+            raise OutOfResources(self.name, f"flush failed: {reason}")
 
     def close(self) -> None:
         """Gives back descriptors and maps; nothing in the folder is touched any more. What was not

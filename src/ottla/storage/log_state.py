@@ -189,11 +189,12 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """Readers of committed records stop here: ≤ high_watermark."""
+        """Readers of committed records stop here: ≤ high_watermark. Where records were deleted beyond
+        the begin of an open transaction, it is the log's start."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable > self.high_watermark:
             return self.high_watermark
-        return unstable
+        return max(unstable, self.log_start_offset)
 
     def advance_high_watermark(self, offset: int) -> None:
         """Records below `offset` are on all in-sync replicas. It never moves back but by truncation,

@@ -30,7 +30,6 @@ from ottla.storage import flush
 from ottla.storage.checkpoints import write_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import (
-    TRANSIENT,
     CorruptFile,
     DuplicateLog,
     FolderOffline,
@@ -39,6 +38,8 @@ from ottla.storage.errors import (
     StorageError,
     TopicIdMismatch,
     UnknownLog,
+    is_full_disk,
+    passes,
 )
 from ottla.storage.files import OS_FILES, Files
 from ottla.storage.flush import CLOSING_SNAPSHOT_BYTES, FlushJob
@@ -49,7 +50,6 @@ from ottla.storage.folders import (
     Key,
     Offsets,
     deleted_folder_name,
-    is_full_disk,
     key_of_folder,
     stray_folder_name,
 )
@@ -59,7 +59,7 @@ from ottla.storage.producer_state import DEFAULT_EXPIRATION_MS
 from ottla.storage.recovery.load import create_log, load_log
 from ottla.storage.removal import RemovalJob, RetireJob
 from ottla.storage.retention import Retired
-from ottla.storage.segment_file import DEFAULT_OPEN_FILES, OpenFiles
+from ottla.storage.segment_file import OpenFiles
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,10 @@ Job: TypeAlias = FlushJob | CheckpointJob | RetireJob | RemovalJob
 DEFAULT_CHECKPOINT_INTERVAL_MS = 5_000
 # A flush of logs at rest may wait; so many of them begin at once.
 FLUSHES_AT_ONCE = 64
+# What failed for want of descriptors, memory or room is tried again after this time, and spoken of no
+# more often than that.
+RETRY_MS = 10_000
+COMPLAINT_MS = 60_000
 
 
 def now_in_ms() -> int:
@@ -84,14 +88,15 @@ class Logs(LogOwner):
         *,
         files: Files = OS_FILES,
         clock: Callable[[], int] = now_in_ms,
-        max_open_files: int = DEFAULT_OPEN_FILES,
+        max_open_files: int | None = None,
         recovery_threads: int = 2,
         producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
     ) -> None:
-        """`config_of` gives a topic's configuration; it is asked when a log is made or loaded."""
+        """`config_of` gives a topic's configuration; it is asked when a log is made or loaded.
+        `max_open_files`: how many segment files are kept open, see `open_files_budget`."""
         self.files = files
         self.open_files = OpenFiles(files, max_open_files)
-        self.folders = [DataFolder(path, files) for path in folders]
+        self.folders = [DataFolder(path, files, self.open_files.reserve) for path in folders]
         self.producer_expiration_ms = producer_expiration_ms
         # May be changed while running.
         self.checkpoint_interval_ms = DEFAULT_CHECKPOINT_INTERVAL_MS
@@ -118,6 +123,10 @@ class Logs(LogOwner):
         self._removal_count = 0
         self._checkpointing: set[DataFolder] = set()
         self._checkpointed_ms: dict[DataFolder, int] = {}
+        # What the clock said when it was last asked what is due.
+        self._last_looked_ms = 0
+        # When it was last said that a folder has no room, or that there were no descriptors for it.
+        self._complained_ms: dict[DataFolder, int] = {}
 
     # Start and stop
 
@@ -211,7 +220,7 @@ class Logs(LogOwner):
         unclean = {self._places[key] for key in (*self._broken, *self._unrecovered)}
         for key, log in self._loaded.items():
             log.close()
-            if log.offline is not None:
+            if log.offline is not None or log.recovery_point < log.log_end_offset:
                 unclean.add(self._places[key])
         for folder in self.folders:
             if folder.offline is not None:
@@ -285,7 +294,7 @@ class Logs(LogOwner):
                 producer_expiration_ms=self.producer_expiration_ms,
             )
         except (OSError, CorruptFile) as error:
-            if isinstance(error, OSError) and error.errno in TRANSIENT:
+            if isinstance(error, OSError) and passes(error):
                 # It says nothing of the log: who asks for it next may have more luck.
                 if not folder.clean:
                     self._unrecovered.add(key)
@@ -342,9 +351,9 @@ class Logs(LogOwner):
                 reason = f"{folder.log_path(key)} is in the way, which this broker did not make"
                 raise LogOffline(f"{topic}-{partition}", reason) from error
             except OSError as error:
-                if error.errno in TRANSIENT:
+                if passes(error):
                     raise OutOfResources(f"{topic}-{partition}", str(error)) from error
-                if is_full_disk(error) or error.errno == errno.ENAMETOOLONG:
+                if error.errno == errno.ENAMETOOLONG:
                     raise LogOffline(f"{topic}-{partition}", str(error)) from error
                 self.take_folder_offline(folder, str(error))
                 continue
@@ -375,7 +384,7 @@ class Logs(LogOwner):
             try:
                 write_partition_metadata(path, topic_id, self.files)
             except OSError as error:
-                if error.errno in TRANSIENT:
+                if passes(error):
                     raise OutOfResources(log.name, str(error)) from error
                 raise log.go_offline(f"write to {path} failed: {error}") from error
             log.identify(topic_id)
@@ -503,6 +512,7 @@ class Logs(LogOwner):
     def due(self, now_ms: int) -> list[Job]:
         """What should be done now: flushes, checkpoints, removals. See the module's docstring."""
         jobs: list[Job] = []
+        self._forgive_the_clock(now_ms)
         jobs += self._due_flushes(now_ms)
         for folder in self.folders:
             if (
@@ -515,6 +525,17 @@ class Logs(LogOwner):
         while self._removals and self._removals[0][0] <= now_ms:
             jobs.append(heapq.heappop(self._removals)[2])
         return jobs
+
+    def _forgive_the_clock(self, now_ms: int) -> None:
+        """If the clock was set back, what was to happen in a while happens in the same while."""
+        back = self._last_looked_ms - now_ms
+        self._last_looked_ms = now_ms
+        if back <= 0:
+            return
+        for folder in self._checkpointed_ms:
+            self._checkpointed_ms[folder] -= back
+        # All by the same, so it stays a heap.
+        self._removals = [(at - back, count, job) for at, count, job in self._removals]
 
     def flush_jobs(self, now_ms: int) -> list[FlushJob]:
         """The flushes alone."""
@@ -538,7 +559,9 @@ class Logs(LogOwner):
         """A job that flushes one log, whether it is due or not; None if there is nothing to do."""
         self._dirty.pop(log, None)
         job = log.flush_begin(now_ms)
-        if job is None and log.flushing is not None:
+        # One is under way, or it could not be begun for want of descriptors or room.
+        has_more = log.flushing is not None or log.unflushed_since or log.pending_snapshots
+        if job is None and log.offline is None and has_more:
             self._dirty[log] = None
         return job
 
@@ -591,9 +614,11 @@ class Logs(LogOwner):
         if isinstance(job, FlushJob):
             log = job.log
             log.flush_end(job)
+            folder = self._places.get((log.topic, log.partition))
+            if folder is not None and job.error is not None and job.may_be_repeated:
+                self._folder_failed(folder, job.error)
             if self.open_files.crowded:
                 self.open_files.trim()
-            folder = self._places.get((log.topic, log.partition))
             if folder is not None:
                 folder.changed = True
             if log.unflushed_since or log.pending_snapshots:
@@ -605,19 +630,28 @@ class Logs(LogOwner):
                 self._folder_failed(job.folder, job.error)
         elif isinstance(job, RetireJob):
             if job.error is not None:
+                job.folder.changed = True
                 self._folder_failed(job.folder, job.error)
             for retired in job.retired:
                 removal = RemovalJob(self.files, retired=[retired])
                 self._schedule(self._clock() + retired.delay_ms, removal)
         elif job.error is not None:
-            # Files that could not be removed are removed at the next start.
-            logger.warning("removal failed: %s", job.error)
+            if passes(job.error):
+                self._schedule(self._clock() + RETRY_MS, job)
+                job.error = None
+            else:
+                # Files that could not be removed are removed at the next start.
+                logger.warning("removal failed: %s", job.error)
 
     def _folder_failed(self, folder: DataFolder, error: OSError) -> None:
-        if is_full_disk(error):
-            logger.warning("data folder %s is full: %s", folder.path, error)
-        else:
+        if not passes(error):
             self.take_folder_offline(folder, str(error))
+            return
+        now_ms = self._clock()
+        if now_ms - self._complained_ms.get(folder, 0) >= COMPLAINT_MS:
+            self._complained_ms[folder] = now_ms
+            what = "is full" if is_full_disk(error) else "is tried again"
+            logger.warning("data folder %s %s: %s", folder.path, what, error)
 
     def _schedule(self, at_ms: int, job: RemovalJob) -> None:
         self._removal_count += 1
@@ -640,6 +674,32 @@ class Logs(LogOwner):
         for each in retired:
             self._schedule(self._clock() + each.delay_ms, RemovalJob(self.files, retired=[each]))
 
+    def may_have_gaps(self, key: Key) -> bool:
+        """Whether compaction may have left gaps between the segments of a log."""
+        log = self._loaded.get(key)
+        folder = self._places.get(key)
+        first_dirty = 0 if folder is None else folder.stored.first_dirty_offsets.get(key, 0)
+        if log is not None:
+            first_dirty = log.first_dirty_offset
+        return first_dirty > 0 or self._config_of(key[0]).compacts
+
+    # Looking over logs that nobody has used yet
+
+    def survey(self) -> Iterator[None]:
+        """After the start: loads the logs that have several segments, one a step, so that it is said
+        which of them lack one. (After a crash all have been loaded.)"""
+        for key, folder in list(self._places.items()):
+            if (
+                self._places.get(key) is folder
+                and folder.offline is None
+                and key not in self._loaded
+                and key not in self._broken
+                and self.is_known(key, None)
+                and self._segment_count(folder.log_path(key)) > 1
+            ):
+                self._load_quietly(key)
+            yield
+
     # Retention
 
     def retention(self, now_ms: int) -> Iterator[RetireJob | None]:
@@ -656,7 +716,7 @@ class Logs(LogOwner):
         log = self._loaded.get(key)
         try:
             if log is None:
-                if key in self._broken or not self._has_segments(folder.log_path(key)):
+                if key in self._broken or not self._segment_count(folder.log_path(key)):
                     return None
                 log = self._load(key)
             if log.is_busy:
@@ -674,8 +734,12 @@ class Logs(LogOwner):
         folder.changed = True
         return RetireJob(folder, folder.checkpoint(self._offsets(folder)), [retired])
 
-    def _has_segments(self, path: str) -> bool:
-        return any(name.endswith(LOG_SUFFIX) for name in self.files.names(path))
+    def _segment_count(self, path: str) -> int:
+        """0 if the folder cannot be read: who needs the log will be told."""
+        try:
+            return sum(name.endswith(LOG_SUFFIX) for name in self.files.names(path))
+        except OSError:
+            return 0
 
     def expire_producers_after(self, milliseconds: int) -> None:
         """`producer.id.expiration.ms` was changed."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ottla.storage.errors import (
-    TRANSIENT,
     CorruptFile,
     CorruptIndex,
     CorruptLog,
     OffsetOutOfRange,
     OutOfResources,
+    passes,
 )
 from ottla.storage.log_state import LogState
 from ottla.storage.recovery.replay import mend_transaction_indexes
@@ -58,12 +58,15 @@ class ReadableLog(LogState):
         except (OSError, CorruptFile) as error:
             raise self._read_failed(error) from error
 
-    def aborted_transactions(self, from_offset: int, upper: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions with records in the range."""
+    def aborted_transactions(
+        self, from_offset: int, upper: int, wait: bool = True
+    ) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions with records in the range. Without
+        `wait`, NotInMemory if it takes a look at very many others."""
         self.check_online()
         try:
             try:
-                found = self.segments.aborted_transactions(from_offset, upper)
+                found = self.segments.aborted_transactions(from_offset, upper, wait)
             except CorruptIndex:
                 start = self.log_start_offset
                 mend_transaction_indexes(self.segments, self.producers, start, from_offset)
@@ -119,6 +122,6 @@ class ReadableLog(LogState):
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def _read_failed(self, error: OSError | CorruptFile) -> Exception:
-        if isinstance(error, OSError) and error.errno in TRANSIENT:
+        if isinstance(error, OSError) and passes(error):
             return OutOfResources(self.name, str(error))
         return self.go_offline(f"read failed: {error}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.logfiles.names import DELETED_SUFFIX, SEGMENT_SUFFIXES
 from ottla.storage.config import LogConfig
+from ottla.storage.errors import OutOfResources, passes
 from ottla.storage.files import Files
 from ottla.storage.segment import Segment
 
@@ -61,7 +62,17 @@ class Retired:
     on. The names are the log's again at once, so whoever is about to use them anew settles first
     what becomes of the old files: `rename` them now, or `cancel`."""
 
-    __slots__ = ("_lock", "_paths", "_renamed", "delay_ms", "done", "files", "folder", "name")
+    __slots__ = (
+        "_lock",
+        "_paths",
+        "_renamed",
+        "_synced",
+        "delay_ms",
+        "done",
+        "files",
+        "folder",
+        "name",
+    )
 
     def __init__(
         self,
@@ -81,32 +92,44 @@ class Retired:
         # Oldest segment first, the log file before its indexes.
         self._paths = [segment.stem + suffix for segment in segments for suffix in SEGMENT_SUFFIXES]
         self._renamed = renamed
+        # The renames have been made to last; there may be none.
+        self._synced = not self._paths
         self._lock = threading.Lock()
 
     def rename(self, one_by_one: bool = False) -> None:
         """Not before the log's new start was made to last, or a crash could bring back some and not
         others; or one by one, oldest first, each made to last."""
         with self._lock:
-            paths, self._paths = self._paths, []
-            if not paths:
-                return
-            for path in paths:
-                try:
-                    self.files.rename(path, path + DELETED_SUFFIX)
-                except FileNotFoundError:
-                    continue
+            self._rename(one_by_one)
+
+    def _rename(self, one_by_one: bool) -> None:
+        """What failed is left for the next attempt."""
+        if self._synced:
+            return
+        while self._paths:
+            path = self._paths[0]
+            try:
+                self.files.rename(path, path + DELETED_SUFFIX)
                 self._renamed.append(path + DELETED_SUFFIX)
-                if one_by_one:
-                    self.files.fsync_folder(self.folder)
-            self.files.fsync_folder(self.folder)
+                del self._paths[0]
+            except FileNotFoundError:
+                del self._paths[0]
+                continue
+            if one_by_one:
+                self.files.fsync_folder(self.folder)
+        self.files.fsync_folder(self.folder)
+        self._synced = True
 
     def remove(self) -> None:
         with self._lock:
-            for path in self._renamed:
+            # Some are left if it failed for want of descriptors or memory.
+            self._rename(one_by_one=True)
+            while self._renamed:
                 try:
-                    self.files.unlink(path)
+                    self.files.unlink(self._renamed[0])
                 except FileNotFoundError:
                     pass
+                del self._renamed[0]
             self.done = True
 
     def cancel(self) -> None:
@@ -114,6 +137,7 @@ class Retired:
         with self._lock:
             self._paths = []
             self._renamed = []
+            self._synced = True
             self.done = True
 
 
@@ -139,6 +163,8 @@ def retire(log: Log, now_ms: int) -> Retired | None:
     try:
         facts = facts_of(log)
     except OSError as error:
+        if passes(error):
+            raise OutOfResources(log.name, str(error)) from error
         raise log.go_offline(f"read failed: {error}") from error
     count = count_to_delete(facts, log.config, log.log_start_offset, log.high_watermark, now_ms)
     if count and log.flushing is not None:

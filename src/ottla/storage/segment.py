@@ -103,6 +103,7 @@ class Segment:
         "size",
         "stem",
         "suffix",
+        "sync_error",
         "synced_size",
         "tail_last_offsets",
         "tail_positions",
@@ -140,6 +141,8 @@ class Segment:
         self.padded = False
         # What an fsync has covered; ≤ size.
         self.synced_size = self.size
+        # An fsync outside of a flush failed (see OpenFiles): the next flush takes the log offline.
+        self.sync_error: OSError | None = None
         # No more appends; it may still have to be synced.
         self.sealed = sealed
         # Sealed, and data and indexes synced.

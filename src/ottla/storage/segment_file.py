@@ -10,22 +10,40 @@ removed.
 from __future__ import annotations
 
 import errno
+import os
+import resource
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.storage.errors import TRANSIENT
 from ottla.storage.files import Files
 
 if TYPE_CHECKING:
     from ottla.storage.segment import Segment
 
-DEFAULT_OPEN_FILES = 1024
+# What a process that may open any number keeps open at most: each costs some kernel memory.
+MOST_OPEN_FILES = 16_384
+FEWEST_OPEN_FILES = 16
+# For flushes, checkpoints and new segments; several may be under way at once.
+RESERVED_FILES = 16
 LOOKS = 32
 
 
 # The descriptors of all segment files that are open in this process: those of `OpenFiles`, and those
 # that only a reader still holds.
 OPEN_DESCRIPTORS: set[int] = set()
+
+
+def open_files_budget(descriptors: int | None = None) -> int:
+    """How many segment files may be open in a process that may have so many descriptors (by default:
+    RLIMIT_NOFILE as it is now): half of them. The rest is for connections, and for what is opened for a
+    moment: indexes, checkpoints, folders."""
+    if descriptors is None:
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if descriptors == resource.RLIM_INFINITY:
+        return MOST_OPEN_FILES
+    return max(FEWEST_OPEN_FILES, min(descriptors // 2, MOST_OPEN_FILES))
 
 
 class SegmentFile:
@@ -104,13 +122,17 @@ class OpenFiles:
     """The segments whose files are open, at most `limit` of them if that can be had.
 
     Second chance: a segment that was used since it was last looked at goes to the end of the queue.
-    A segment with unsynced data is never closed: the kernel tells of a failed write-back only to
-    descriptors that were open when it failed. `crowded` asks the logs' owner to flush some then.
+    A segment with unsynced data is not closed: the kernel tells of a failed write-back only to
+    descriptors that were open when it failed. `crowded` asks the logs' owner to flush some then. Where
+    that comes too late, because more logs are written to at once than may have open files, the file
+    that was used least is synced here and closed.
     """
 
-    def __init__(self, files: Files, limit: int = DEFAULT_OPEN_FILES) -> None:
+    def __init__(self, files: Files, limit: int | None = None) -> None:
         self.files = files
-        self.limit = limit
+        # May be changed while running: see `open_files_budget`.
+        self.limit = open_files_budget() if limit is None else limit
+        self.reserve = files.reserve(RESERVED_FILES)
         # Exactly those with an open file; next to be looked at first.
         self._queue: OrderedDict[Segment, None] = OrderedDict()
         # A write that was handed to a thread opens files there.
@@ -130,16 +152,45 @@ class OpenFiles:
                 raise FileNotFoundError(errno.ENOENT, "its log is gone", segment.path)
             if len(self._queue) >= self.limit:
                 self._evict(2)  # one would never bring a crowd back to the limit
+                if len(self._queue) >= self.limit + self.limit // 4:
+                    self._sync_and_close_one()
             try:
                 fd = self.files.open(segment.path, flags)
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._evict(64):
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
-                fd = self.files.open(segment.path, flags)
+                fd = self._open_with_none_left(segment.path, flags)
             file = SegmentFile(self.files, fd)
             segment.opened = file
             self._queue[segment] = None
             return file
+
+    def _open_with_none_left(self, path: str, flags: int) -> int:
+        """The process has no descriptor left: closes some that are ours. New segments are among what
+        descriptors are kept back for."""
+        if not self._evict(64):
+            self._sync_and_close_one()
+        if flags & os.O_CREAT:
+            return self.reserve.use(lambda: self.files.open(path, flags))
+        return self.files.open(path, flags)
+
+    def _sync_and_close_one(self) -> None:
+        """Of the segments with unsynced data, the one that was used least. It blocks: the last way
+        out."""
+        for segment in list(self._queue)[:LOOKS]:
+            file, size = segment.opened, segment.size
+            if file is None or segment.sync_error is not None:
+                continue
+            try:
+                self.files.fsync(file.fd)
+            except OSError as error:
+                if error.errno not in TRANSIENT:
+                    segment.sync_error = error
+                continue
+            segment.synced_size = max(segment.synced_size, size)
+            if not segment.unsynced:  # a thread may be writing to it
+                self.close(segment)
+                return
 
     def forbid(self, segment: Segment) -> None:
         """Closes the segment's file, and opens or makes none for it any more: the folder is about to

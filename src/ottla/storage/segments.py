@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ottla.record.batch import HeaderFields
 from ottla.record.errors import InvalidBatch
 from ottla.record.times import first_not_older
-from ottla.storage.errors import CorruptIndex
+from ottla.storage.errors import CorruptIndex, NotInMemory
 from ottla.storage.index.transaction_index import AbortedTransaction
 from ottla.storage.segment import Segment
 from ottla.storage.segment_file import Slice
@@ -163,12 +163,18 @@ class Segments:
             return self.end_of(slot, log_end_offset)
         return log_end_offset
 
-    def aborted_transactions(self, from_offset: int, upper: int) -> list[AbortedTransaction]:
-        """Those with records in [from_offset, upper)."""
+    def aborted_transactions(
+        self, from_offset: int, upper: int, wait: bool = True
+    ) -> list[AbortedTransaction]:
+        """Those with records in [from_offset, upper). Without `wait`, NotInMemory if it takes a look
+        at very many others."""
         found: list[AbortedTransaction] = []
         for segment in self.from_offset(from_offset):
+            index = segment.transaction_index
+            if not wait and (walk := index.long_walk()) is not None:
+                raise NotInMemory(index.path, walk)
             # Not only up to `upper`: a marker behind it may end a transaction that began before it.
-            some, complete = segment.transaction_index.aborted_between(from_offset, upper)
+            some, complete = index.aborted_between(from_offset, upper)
             found += some
             if complete:
                 break

@@ -33,7 +33,8 @@ def truncate_to(log: Log, offset: int, now_ms: int) -> bool:
         log.compaction.stop()
     log.check_online()
     try:
-        _truncate(log, offset, now_ms)
+        with log.open_files.reserve.lent():
+            _truncate(log, offset, now_ms)
     except (OSError, CorruptFile) as error:
         raise log.go_offline(f"truncation to {offset} failed: {error}") from error
     return True
@@ -88,23 +89,28 @@ def start_anew_at(log: Log, offset: int, now_ms: int) -> None:
         log.compaction.stop()
     log.check_online()
     try:
-        for retired in log.retiring:
-            retired.rename()  # before a new segment may get the name of an old one
-        log.owner.lower_offsets(log, 0)
-        log.producers.truncate_fully_and_start_at(offset)
-        log.files.fsync_folder(log.folder)
-        for segment in reversed(log.detach_from(0)):
-            remove_files(segment)
-        log.epochs.clear()
-        log.epochs.write()
-        log.files.fsync_folder(log.folder)
-        segment = log.next_segment(now_ms, offset)
-        segment.create()
-        segment.on_disk = True
-        log.restart_at(offset, segment)
-        log.files.fsync_folder(log.folder)
+        with log.open_files.reserve.lent():
+            _start_anew(log, offset, now_ms)
     except OSError as error:
         raise log.go_offline(f"start at {offset} failed: {error}") from error
+
+
+def _start_anew(log: Log, offset: int, now_ms: int) -> None:
+    for retired in log.retiring:
+        retired.rename()  # before a new segment may get the name of an old one
+    log.owner.lower_offsets(log, 0)
+    log.producers.truncate_fully_and_start_at(offset)
+    log.files.fsync_folder(log.folder)
+    for segment in reversed(log.detach_from(0)):
+        remove_files(segment)
+    log.epochs.clear()
+    log.epochs.write()
+    log.files.fsync_folder(log.folder)
+    segment = log.next_segment(now_ms, offset)
+    segment.create()
+    segment.on_disk = True
+    log.restart_at(offset, segment)
+    log.files.fsync_folder(log.folder)
 
 
 def remove_files(segment: Segment) -> None:

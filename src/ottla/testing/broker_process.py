@@ -3,8 +3,10 @@
     with BrokerProcess(tmp_path / "data") as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-The process is the one that `ottla serve` starts, so what a test sees is what a user gets. The port
-stays the same over `stop`, `kill` and `start`: clients that were connected find the broker again.
+The process is the one that `ottla serve` starts, so what a test sees is what a user gets, with one
+exception: a group's first rebalance does not wait for more members, as in Kafka's quick-start files.
+The port stays the same over `stop`, `kill` and `start`: clients that were connected find the broker
+again.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from types import TracebackType
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 20.0
 POLL_INTERVAL = 0.01
+
+# What a test would only wait for.
+QUICK_SETTINGS: Mapping[str, str] = {"group.initial.rebalance.delay.ms": "0"}
 
 _API_VERSIONS_KEY = 18
 _CORRELATION_ID = 7
@@ -83,7 +88,7 @@ class BrokerProcess:
         self.host = host
         self._fixed_port = port is not None
         self.port = port if port is not None else free_port(host)
-        self.settings = dict(settings or {})
+        self.settings = {**QUICK_SETTINGS, **(settings or {})}
         self.arguments = list(arguments)
         self.environment = dict(environment or {})
         self.log_path = log_path or data.parent / f"{data.name}.log"

@@ -4,7 +4,7 @@
     answer = await connection.request(MetadataRequest(topics=None), MetadataResponse)
 
 Requests are pipelined: nothing waits for the answer before it. An answer that does not come in time
-ends the connection, because all those behind it would wait as well; a caller that merely loses its
+ends the connection, because all those after it would wait as well; a caller that merely loses its
 patience (cancels) leaves the connection to the others, and the late answer is dropped.
 
 - `open` connects, does the TLS handshake, asks for ApiVersions (v4 downwards, KIP-511) and, where
@@ -551,7 +551,7 @@ class Connection:
             self._renewal = self._loop.call_later(wait, self._begin_renewal)
 
     async def _converse(self, message: Message, answer: type[_Answer], version: int) -> _Answer:
-        """One step of an authentication; it goes ahead of whatever is held."""
+        """One step of an authentication; it is sent before requests that are held."""
         held, self._held = self._held, None
         try:
             sent = self.send(message.api_key, version, message.encode_parts(version))

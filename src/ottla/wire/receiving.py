@@ -32,7 +32,7 @@ _unpack_length = Struct(">i").unpack_from
 
 
 # Given a socket's descriptor, how many bytes of a frame are there, and how many more may come now: puts
-# the next ones behind them and says how many these are. 0 says no more than to go the ordinary way now,
+# the next ones after them and says how many these are. 0 says no more than to go the ordinary way now,
 # less than 0 that this is no way any more: `on_part` is called again, and may know another one.
 Pull = Callable[[int, int, int], int]
 # Told of a large frame's view and how many bytes of it are there.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from groups_kit.machine import SETTINGS, Machine, MachineTarget
 from groups_kit.scenarios import play
 
@@ -27,6 +29,33 @@ def test_partitions_that_are_added_are_assigned_with_the_next_heartbeat() -> Non
     machine.topics.grow("t", 5)
     machine.metadata_changed()
     play(MachineTarget(machine), "a: beat id='a' epoch=2 -> NONE 'a' epoch=3 [t:0,1,2,3,4]")
+
+
+def set_back(machine: Machine, milliseconds: int = 3_600_000) -> None:
+    """The wall's clock steps back; the other one goes on."""
+    machine.now = machine.now._replace(wall=machine.now.wall - milliseconds)
+
+
+def test_assignments_go_on_after_the_clock_was_set_back() -> None:
+    machine = Machine(settings=replace(SETTINGS, group_consumer_assignment_interval_ms=1500))
+    play(MachineTarget(machine), "a: beat id='a' topics=t -> NONE 'a' epoch=2 [t:0,1,2]")
+    set_back(machine)
+    machine.topics.grow("t", 5)
+    machine.metadata_changed()
+    play(MachineTarget(machine), "a: beat id='a' epoch=2 -> NONE 'a' epoch=3 [t:0,1,2,3,4]")
+
+
+def test_patterns_go_on_being_resolved_after_the_clock_was_set_back() -> None:
+    machine = Machine()
+    target = MachineTarget(machine)
+    play(target, "a: beat id='a' pattern=[tuv] -> NONE 'a' epoch=1 []")
+    play(target, "a: beat id='a' epoch=1 -> NONE 'a' epoch=2 [t:0,1,2 u:0]")
+    set_back(machine)
+    machine.topics.create("v", 1)
+    machine.metadata_changed()
+    play(target, "a: beat id='a' epoch=2 -> NONE 'a' epoch=2")
+    play(target, "a: beat id='a' epoch=2 -> NONE 'a' epoch=3 ...")
+    assert group_of(machine).patterns["[tuv]"].topics == {"t", "u", "v"}
 
 
 def test_a_topic_that_comes_to_be_is_assigned() -> None:

@@ -8,17 +8,25 @@ from groups_kit.consumer_world import ConsumerWorld
 SEEDS = 24
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+def seeds(count: int) -> list[object]:
+    """A third of them in `make test`, the rest in `make test-long`."""
+    return [
+        pytest.param(seed, marks=[pytest.mark.long] if seed >= count // 3 else [])
+        for seed in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", seeds(SEEDS))
 def test_members_of_the_new_protocol_come_go_crash_and_pause(seed: int) -> None:
     ConsumerWorld(seed, classic=False).run(300)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(SEEDS))
 def test_members_of_both_protocols_share_a_group(seed: int) -> None:
     ConsumerWorld(seed).run(300)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 2))
+@pytest.mark.parametrize("seed", seeds(SEEDS // 2))
 def test_writes_fail_now_and_then(seed: int) -> None:
     ConsumerWorld(seed, failures=True).run(300)
 

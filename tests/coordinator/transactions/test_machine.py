@@ -351,6 +351,27 @@ def test_a_transaction_past_its_timeout_is_aborted(world: World) -> None:
     assert world.end(producer, False).holder == Identity(producer.producer_id, producer.epoch + 1)
 
 
+def test_a_transaction_is_aborted_in_time_though_the_clock_was_set_back(world: World) -> None:
+    world.ongoing(timeout=30_000)
+    world.pass_time(15_000)
+    world.wall -= 3_600_000
+    world.pass_time(14_000)
+    assert world.state() is State.ONGOING
+    world.pass_time(12_000)
+    assert world.state() is State.PREPARE_ABORT
+
+
+def test_a_transaction_that_began_in_the_future_is_aborted_after_its_timeout(world: World) -> None:
+    """The clock was set back while the coordinator was away."""
+    world.ongoing(timeout=30_000)
+    world.wall -= 3_600_000
+    world.crash()
+    world.pass_time(20_000)
+    assert world.state() is State.ONGOING
+    world.pass_time(32_000)
+    assert world.state() is State.PREPARE_ABORT
+
+
 def test_timeouts_of_many_count_from_the_beginning_also_after_a_crash(world: World) -> None:
     for number in range(5):
         world.ongoing(f"t{number}", timeout=30_000)

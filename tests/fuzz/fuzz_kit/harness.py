@@ -156,7 +156,7 @@ class Harness:
         if connection.closed:
             self.closed += 1
             self.hang_up()
-        elif connection._partial_filled or connection.slots:
+        elif connection._partial_filled or connection._stash or connection.slots:
             self.waiting += 1
             self.hang_up()
         else:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ottla.storage.files import Files
+from ottla.storage.files import Files, Reserve
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -279,6 +279,9 @@ class FaultyFiles(Files):
         self._next_descriptor += 1
         self._descriptors[self._next_descriptor] = found, path
         return self._next_descriptor
+
+    def reserve(self, count: int) -> Reserve:
+        return Reserve(0)
 
     def close(self, fd: int) -> None:
         self._locks.pop(fd, None)

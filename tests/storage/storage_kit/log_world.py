@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from ottla.logfiles.names import CLEAN_SHUTDOWN
 from ottla.record.batch import CONTROL_BIT, check_produced, read_header, stamp
 from ottla.storage.append import read_marker
 from ottla.storage.config import LogConfig
@@ -185,7 +186,11 @@ class World:
         self.logs.close(threads=1, together_from=1 if self.files.calls % 2 else 64)
         for log in logs:
             model = self.models[log.topic, log.partition]
-            if log.offline is None:
+            if log.offline is None and log.recovery_point < log.log_end_offset:
+                # There was no room for its flush; the next start has to look at it.
+                with self.files.no_faults():
+                    assert CLEAN_SHUTDOWN not in self.files.names(DATA)
+            elif log.offline is None:
                 ends = log.recovery_point, log.log_end_offset, model.end
                 assert len(set(ends)) == 1, f"{log.name} was closed at {ends}"
                 model.flushed = model.end

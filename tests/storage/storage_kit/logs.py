@@ -98,6 +98,7 @@ class LogMaker:
         log_start_offset: int = 0,
         high_watermark: int = 0,
         now_ms: int = NOW,
+        first_dirty_offset: int = 0,
     ) -> Log:
         return load_log(
             self.folder,
@@ -112,6 +113,7 @@ class LogMaker:
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
             now_ms=now_ms,
+            first_dirty_offset=first_dirty_offset,
         )
 
 

@@ -11,10 +11,11 @@ import typer
 
 from ottla.cli.addresses import check_servers
 from ottla.cli.failures import Failure, Misuse
+from ottla.cli.folders import local_folder, writable_folder
 from ottla.cli.jobs import PRESET, BatchRows, Every, Follow, State, check_master, connect
 from ottla.cli.options import DEFAULT_SERVER, Server, Topic, check_new_name, parse_assignments
 from ottla.cli.output import note, write_line
-from ottla.cli.spark import Master, SourceOptions, SparkSettings, spark_session
+from ottla.cli.spark import Master, SourceOptions, SparkSettings, check_source, spark_session
 
 _SIZE = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -80,10 +81,11 @@ def archive(
         source["valueSchema"] = value_schema
     if allow_loss:
         source["failOnDataLoss"] = "false"
+    folder = writable_folder(to, "--to")
     chosen = ArchiveOptions(
         check_servers(server),
         topic,
-        to.absolute(),
+        folder,
         kind.value,
         follow=follow,
         every=every,
@@ -92,6 +94,7 @@ def archive(
         source=source,
     )
     admin = connect(chosen.client, topic)
+    check_source({"kafka.bootstrap.servers": chosen.servers, **source}, topic)
     with spark_session("archive", master, settings, PRESET) as spark:
         try:
             with archiving(spark, chosen) as query:
@@ -149,15 +152,17 @@ def restore(
     from ottla.pipeline.restore.tables import TableError, table_files
     from ottla.pipeline.spark.session import state_folder
 
+    rows_of = local_folder(table, "TABLE")
+    kept = state_folder() if state is None else writable_folder(state, "--state")
     try:
-        table_files(table)  # tells at once what is wrong with it
+        table_files(rows_of)  # tells at once what is wrong with it
     except TableError as error:
         raise Failure(str(error)) from None
     chosen = RestoreOptions(
         check_servers(server),
-        table.absolute(),
+        rows_of,
         to,
-        state_folder() if state is None else state.absolute(),
+        kept,
         keep_partitions=not by_key,
         json_values=value_format == "json",
         sink=parse_assignments(options or [], "--option"),

@@ -28,9 +28,9 @@ from ottla.cli.spark import starting_session, telling_spark, warming
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ottla.pipeline.weblogs.job import Weblogs
-    from ottla.pipeline.weblogs.results import Results
-    from ottla.pipeline.weblogs.site import Site
+    from weblogs.job import Weblogs
+    from weblogs.results import Results
+    from weblogs.site import Site
 
 TOPIC: Final = "weblogs"
 HISTORY: Final = 120.0  # seconds of traffic that are there already when the site is new
@@ -38,6 +38,7 @@ ONCE: Final = 240.0  # the same, with --once
 START_PATIENCE: Final = 30.0  # seconds for the broker
 STOP_PATIENCE: Final = 10.0
 LOOK_EVERY: Final = 0.2  # seconds
+QUICK_REBALANCE: Final = "group.initial.rebalance.delay.ms=0"
 _PR_SET_PDEATHSIG: Final = 1  # of Linux's prctl
 
 SPARK_SETTINGS: Final = {
@@ -76,8 +77,10 @@ def demo(
     The broker serves anybody meanwhile. Its records, and what the pipeline found (topics weblogs-…, a
     table in DIR/demo/requests), stay in DIR; started again, everything goes on. Ctrl-C stops it.
     """
+    from ottla.pipeline.examples import make_importable
     from ottla.pipeline.spark.progress import stop_signals
 
+    make_importable()
     with stop_signals() as stop, telling_spark():
         address = _address(listen)
         folder = data / "demo"
@@ -124,8 +127,8 @@ class Demo:
         self._notes: list[str] = []
 
     def on(self, stop: threading.Event, starting: Future[SparkSession]) -> None:
-        """Until somebody stops it."""
-        from ottla.pipeline.weblogs.results import ResultsReader
+        """Runs the demo until it is stopped."""
+        from weblogs.results import ResultsReader
 
         weblogs = self._weblogs()
         reader = ResultsReader(self._address, weblogs.results)
@@ -156,8 +159,8 @@ class Demo:
             self._watch(stop, look, site)
 
     def without_spark(self, stop: threading.Event, missing: str) -> None:
-        """The broker, and the site's logs in a topic."""
-        from ottla.pipeline.weblogs.results import Results
+        """Runs the broker and the site, whose log is collected in a topic."""
+        from weblogs.results import Results
 
         doing = f"{missing}. Without it the pipeline does not run; the broker does"
         site = self._site(self._history())
@@ -200,7 +203,7 @@ class Demo:
     def once(self, stop: threading.Event, starting: Future[SparkSession]) -> None:
         """A bounded amount of traffic, and all that is found in it."""
         from ottla.pipeline.spark.progress import Followed, runs
-        from ottla.pipeline.weblogs.results import ResultsReader
+        from weblogs.results import ResultsReader
 
         weblogs = self._weblogs()
         site = self._site(ONCE)
@@ -226,7 +229,7 @@ class Demo:
         return f"Ottla demo: broker {self._address}, data {self._folder.parent}; Ctrl-C stops it"
 
     def _weblogs(self) -> Weblogs:
-        from ottla.pipeline.weblogs.job import Weblogs
+        from weblogs.job import Weblogs
 
         weblogs = Weblogs(self._address, TOPIC, self._folder)
         weblogs.create_topics()
@@ -235,8 +238,8 @@ class Demo:
     def _site(self, history: float) -> Site:
         from ottla import Admin
         from ottla.client.errors import TopicExists
-        from ottla.pipeline.weblogs.site import Site
-        from ottla.pipeline.weblogs.traffic import Traffic
+        from weblogs.site import Site
+        from weblogs.traffic import Traffic
 
         with Admin(self._address) as admin, suppress(TopicExists):
             admin.create_topic(TOPIC)
@@ -340,6 +343,8 @@ def _address(listen: str) -> str:
 def _broker(address: str, data: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`ottla serve` meanwhile, in a process of its own that outlives this one in no case."""
     command = [sys.executable, "-m", "ottla.cli.main", "serve", "--listen", address]
+    # Whoever tries a first consumer need not wait 3 s, as with Kafka's quick start.
+    command += ["--set", QUICK_REBALANCE]
     with log.open("ab") as output:
         process = subprocess.Popen(
             [*command, "--data", str(data)],

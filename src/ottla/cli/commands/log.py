@@ -329,6 +329,62 @@ last batch may look torn because it is just being written.
         raise Failure(f"{plural(wrong, 'problem')} found in {where}")
 
 
+@app.command()
+def scrub(
+    where: Where,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate", metavar="MIB", min=0.001, help="Read no more than so many MiB in a second."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Look for damage at rest: read every closed segment and compare its checksums. Exit status 1 if \
+there is any.
+
+    Closed segments are all but the last of each log, and never change; so this may run beside a \
+broker. Nothing is changed. A broker does the same by itself, slowly, if log.scrub.interval.ms is set.
+
+    \b
+    ottla log scrub ./data
+    ottla log scrub ./data/orders-0 --rate 20 --json
+    """
+    import time
+
+    from ottla.storage.scrub import scrub_log
+
+    folders = _find(where)
+    closed = [segment for folder in folders for segment in folder.segments[:-1]]
+    total = sum(segment.log.stat().st_size for segment in closed)
+    damaged = []
+    with Progress(f"scrubbing {where}", total, in_bytes=True) as progress:
+
+        def spend(count: int) -> None:
+            progress.advance(count)
+            if rate is not None:
+                time.sleep(count / (rate * (1 << 20)))
+
+        for folder in folders:
+            for finding in scrub_log(folder, spend):
+                damaged.append({"log": folder.name, **finding._asdict()})
+                if not json:
+                    write_line(
+                        f"{folder.name}/{finding.file} at {finding.position}: "
+                        f"offset {finding.offset}, {finding.reason}"
+                    )
+    if json:
+        write_document(
+            {"sound": not damaged, "segments": len(closed), "bytes": total, "damage": damaged}
+        )
+        if damaged:
+            raise typer.Exit(FAILED)
+        return
+    if damaged:
+        raise Failure(f"{plural(len(damaged), 'damaged place')} found in {where}")
+    write_line(f"{plural(len(closed), 'closed segment')} read, {human_size(total)}: no damage")
+
+
 def _write_verdict(verdict: Verdict) -> None:
     reach = (
         "empty"

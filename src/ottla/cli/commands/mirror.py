@@ -9,6 +9,7 @@ import typer
 
 from ottla.cli.addresses import check_servers
 from ottla.cli.failures import Failure, Misuse
+from ottla.cli.folders import writable_folder
 from ottla.cli.jobs import PRESET, BatchRows, Every, Follow, State, check_master, connect
 from ottla.cli.options import parse_assignments
 from ottla.cli.output import note
@@ -73,9 +74,10 @@ def mirror(
     from ottla.pipeline.spark.progress import show
     from ottla.pipeline.spark.session import state_folder
 
+    given = None if state is None else writable_folder(state, "--state")
     addresses = check_servers(source), check_servers(target)
     names = tuple(dict.fromkeys(topics or ()))
-    folder = state if state is not None else state_folder() / state_name(*addresses, names, pattern)
+    folder = given or state_folder() / state_name(*addresses, names, pattern)
     _regex(pattern, "--pattern")
     options = MirrorOptions(
         _client(addresses[0], source_options, "--from-option"),

@@ -13,6 +13,7 @@ import typer
 
 from ottla.cli.addresses import parse_servers
 from ottla.cli.failures import FAILED, Failure, Misuse
+from ottla.cli.folders import writable_folder
 from ottla.cli.options import (
     DEFAULT_SERVER,
     Server,
@@ -139,6 +140,7 @@ def init(
     """Write a small pipeline project that works, to begin with."""
     check_new_name(topic)
     parse_servers(server)  # there need be none yet
+    writable_folder(name, "NAME")
     from ottla.pipeline.project_template import write_project
 
     with telling_spark():

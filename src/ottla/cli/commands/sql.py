@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.failures import Misuse
+from ottla.cli.failures import Failure, Misuse
 from ottla.cli.options import (
     DEFAULT_SERVER,
     Server,
@@ -19,8 +20,17 @@ from ottla.cli.options import (
 )
 from ottla.cli.output import note
 from ottla.cli.positions import EARLIEST, parse_position
-from ottla.cli.spark import Master, SourceOptions, SparkSettings, spark_session
-from ottla.cli.sql.output import Form, write_rows
+from ottla.cli.spark import (
+    Master,
+    SourceOptions,
+    SparkSettings,
+    check_source,
+    in_program,
+    spark_session,
+    warehouse,
+)
+from ottla.cli.sql import warm
+from ottla.cli.sql.output import Form, tell_misfits, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -124,7 +134,20 @@ def sql(
     if to is not None and not _is_folder(to):
         cluster.describe_topics([to])  # tells at once if it is not there
     bounds = None if begin == EARLIEST and end is None else _bounds(cluster, begin, end, follow)
-    with spark_session("sql", master, conf, PRESET) as spark:
+    _check(cluster, query, options, master, conf, given=bool(option))
+    alone = follow or to is not None or master is not None or in_program()
+    if query is not None and not alone and warm.is_wanted() and warm.can_answer(query):
+        request = {
+            "query": query,
+            "options": options,
+            "bounds": {} if bounds is None else _all_bounds(bounds, query),
+            "form": form.value,
+            "limit": limit,
+        }
+        warm.answer({**warehouse(), **PRESET, **parse_assignments(conf or [], "--conf")}, request)
+        return
+    syntax = None if query is None else partial(_check_syntax, query)
+    with spark_session("sql", master, conf, PRESET, before=syntax) as spark:
         from ottla.pipeline.sql.tables import TopicTables
 
         with closing(TopicTables(spark, options, bounds)) as tables:
@@ -134,13 +157,49 @@ def sql(
                 Prompt(tables, form, limit).run()
                 return
             rows = tables.query(query, follow=follow)
+            for remark in tables.remarks():
+                note(remark)
             if follow:
                 place = checkpoint or _checkpoint(query, to, options)
                 _follow(rows, to, options, place, form, limit)
             elif to is not None:
                 _write(rows if limit is None else rows.limit(limit), to, options)
+                tell_misfits(tables)
             elif rows.columns:
-                write_rows(rows, form, limit)
+                write_rows(rows, form, limit, done=partial(tell_misfits, tables))
+
+
+def _check(
+    cluster: Cluster,
+    query: str | None,
+    options: Mapping[str, str],
+    master: str | None,
+    conf: list[str] | None,
+    *,
+    given: bool,
+) -> None:
+    """Tell what is wrong before Spark starts, which takes a while: options (if some are given), and
+    topics that are not there."""
+    if given:
+        check_source(options, "any")
+    elsewhere = master is not None and not master.startswith("local")
+    # A catalog of the user's, or a session of a program that runs this, may have other tables.
+    if query is None or elsewhere or conf or in_program():
+        return
+    from ottla.pipeline.sql.checking import NoSuchTopic, check_topics, named_tables
+
+    tables = named_tables(query)
+    if tables:
+        try:
+            check_topics(tables, [each.name for each in cluster.topics()])
+        except NoSuchTopic as error:
+            raise Failure(str(error)) from None
+
+
+def _check_syntax(query: str) -> None:
+    from ottla.pipeline.sql.checking import check_syntax
+
+    check_syntax(query)
 
 
 def _form(json_lines: bool, csv: bool) -> Form:
@@ -171,6 +230,12 @@ def _bounds(cluster: Cluster, begin: Position, end: Position | None, follow: boo
         return options
 
     return of
+
+
+def _all_bounds(bounds: Bounds, query: str) -> dict[str, Mapping[str, str]]:
+    from ottla.pipeline.sql.checking import named_tables
+
+    return {topic: bounds(topic) for topic in named_tables(query)}
 
 
 def _write(rows: DataFrame, to: str, options: Mapping[str, str]) -> None:

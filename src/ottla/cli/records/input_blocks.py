@@ -31,7 +31,7 @@ class Block:
     """Pieces of input that came together."""
 
     def __init__(self, data: bytes, delimiter: bytes) -> None:
-        """`data` are the pieces with the delimiter between them, not behind the last."""
+        """`data` are the pieces with the delimiter between them, not after the last."""
         self.data = data
         self.delimiter = delimiter
 

@@ -128,7 +128,7 @@ class RecordLines:
 
 
 def _split_once(lines: pa.Array, separator: bytes) -> tuple[pa.Array, pa.Array]:
-    """What stands before and behind the first separator, up to the first line that has none."""
+    """What stands before and after the first separator, up to the first line that has none."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

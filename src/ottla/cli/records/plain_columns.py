@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 def binary_column(data: bytes, ends: np.ndarray[Any, Any]) -> pa.Array:
-    """Values that lie one behind the other in `data`, by the places where they end."""
+    """Values that lie one after the other in `data`, by the places where they end."""
     offsets = np.zeros(len(ends) + 1, np.int32)
     offsets[1:] = ends
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]

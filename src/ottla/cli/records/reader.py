@@ -174,10 +174,10 @@ class GroupReader(_Reader):
                 self._check_lost()
 
         if not self._waits:
-            self._commit(self._positions())  # behind markers of transactions, too
+            self._commit(self._positions())  # after markers of transactions, too
 
     def commit(self, rows: RecordList, count: int) -> None:
-        """So many of the records are dealt with: whoever reads next goes on behind them."""
+        """So many of the records are dealt with: whoever reads next goes on after them."""
         if count:
             self._commit({rows.partition: rows[count - 1].offset + 1})
 

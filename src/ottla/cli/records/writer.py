@@ -101,7 +101,7 @@ class RecordWriter:
             self._take_done()
 
     def write(self, records: pa.RecordBatch) -> None:
-        """Send many records, as columns. They come behind those that were sent before."""
+        """Send many records, as columns. They come after those that were sent before."""
         known = self._known_partitions()
         wrong = None
         if "partition" in records.schema.names:
@@ -135,7 +135,7 @@ class RecordWriter:
         """Drop what is not yet sent, so that ending does not wait for it."""
         with suppress(OttlaError):
             self._producer.close(0)
-        # What there was behind a failure, or when nobody wanted to wait any longer.
+        # What there was after a failure, or when nobody wanted to wait any longer.
         for sent, count in self._pending:
             if sent.done() and sent.exception() is None:
                 self.delivered += count

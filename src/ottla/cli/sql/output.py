@@ -5,17 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from enum import Enum
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.cli.output import Cell, note, write_line, write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, Row
+
+    from ottla.pipeline.sql.tables import TopicTables
 
 TABLE_ROWS = 1000
 
@@ -26,34 +28,84 @@ class Form(Enum):
     CSV = "csv"
 
 
-def write_rows(rows: DataFrame, form: Form, limit: int | None, *, header: bool = True) -> int:
-    """Print the rows, `limit` at most; how many there were."""
+class Output(Protocol):
+    """Where rows and what is to be known of them go."""
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None: ...
+
+    def line(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+class Standard:
+    """Standard output, and standard error for notes."""
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        write_table(columns, rows)
+
+    def line(self, text: str) -> None:
+        write_line(text)
+
+    def note(self, text: str) -> None:
+        note(text)
+
+
+STANDARD: Final = Standard()
+
+
+def write_rows(
+    rows: DataFrame,
+    form: Form,
+    limit: int | None,
+    *,
+    header: bool = True,
+    done: Callable[[DataFrame], object] = lambda _: None,
+    output: Output = STANDARD,
+) -> int:
+    """Print the rows, `limit` at most; how many there were. `done` gets the DataFrame they are of."""
+    limited = rows if limit is None else rows.limit(limit)
     match form:
         case Form.JSON:
-            return _write_json(rows if limit is None else rows.limit(limit))
+            return _write_json(limited, done, output)
         case Form.CSV:
-            return _write_csv(rows if limit is None else rows.limit(limit), header)
+            count = _write_csv(limited, header, output)
+            done(limited)
+            return count
     shown = TABLE_ROWS if limit is None else limit
-    found = rows.limit(shown + 1 if limit is None else limit).collect()
-    write_table(rows.columns, list(cells(rows, islice(found, shown))))
+    taken = rows.limit(shown + 1) if limit is None else limited
+    found = taken.collect()
+    output.table(rows.columns, list(cells(rows, islice(found, shown))))
     if len(found) > shown:
-        note(f"only the first {shown:,} rows are shown; --limit N shows more, --json and --csv all")
+        output.note(
+            f"only the first {shown:,} rows are shown; --limit N shows more, --json and --csv all"
+        )
+    done(taken)
     return min(len(found), shown)
 
 
-def _write_json(rows: DataFrame) -> int:
+def tell_misfits(
+    tables: TopicTables, acted: DataFrame | None = None, *, output: Output = STANDARD
+) -> None:
+    """Tell of the records that a query has read and that do not fit their columns."""
+    for sentence in tables.misfits(acted):
+        output.note(sentence)
+
+
+def _write_json(rows: DataFrame, done: Callable[[DataFrame], object], output: Output) -> int:
     from pyspark.sql.functions import struct, to_json
 
     # Spark's own JSON: exact for decimals, and the same that `--to TOPIC` writes.
     lines = rows.select(to_json(struct("*"), {"ignoreNullFields": "false"}))
     count = 0
     for row in lines.toLocalIterator():
-        write_line(row[0])
+        output.line(row[0])
         count += 1
+    done(lines)
     return count
 
 
-def _write_csv(rows: DataFrame, header: bool) -> int:
+def _write_csv(rows: DataFrame, header: bool, output: Output) -> int:
     line = io.StringIO(newline="")
     writer = csv.writer(line, lineterminator="")
 
@@ -61,7 +113,7 @@ def _write_csv(rows: DataFrame, header: bool) -> int:
         line.seek(0)
         line.truncate()
         writer.writerow(values)
-        write_line(line.getvalue())
+        output.line(line.getvalue())
 
     if header:
         write(rows.columns)

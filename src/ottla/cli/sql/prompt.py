@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.cli.failures import Failure
 from ottla.cli.output import note, plural, write_table
 from ottla.cli.spark import telling_spark, warming
 from ottla.cli.sql.following import print_as_they_come
-from ottla.cli.sql.output import Form, write_rows
+from ottla.cli.sql.output import Form, tell_misfits, write_rows
 
 if TYPE_CHECKING:
     from ottla.pipeline.sql.tables import TopicTables
@@ -105,13 +106,21 @@ class Prompt:
                 ("topic", "partitions"), [(each.name, len(each.partitions)) for each in topics]
             )
         elif word == r"\follow":
-            print_as_they_come(self._tables.query(rest, follow=True), self._form, self._limit)
+            rows = self._tables.query(rest, follow=True)
+            self._remark()
+            print_as_they_come(rows, self._form, self._limit)
         elif word.startswith("\\"):
             note(_HELP)
         else:
             rows = self._tables.query(statement)
-            return write_rows(rows, self._form, self._limit) if rows.columns else 0
+            self._remark()
+            tell = partial(tell_misfits, self._tables)
+            return write_rows(rows, self._form, self._limit, done=tell) if rows.columns else 0
         return None
+
+    def _remark(self) -> None:
+        for remark in self._tables.remarks():
+            note(remark)
 
 
 def _statement_end(text: str) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ottla.client.admin.base import AdminPart
-from ottla.client.cluster import CONTROLLER, Broker
+from ottla.client.cluster import CONTROLLER, OneBroker
 from ottla.client.errors import broker_error, raise_for
 from ottla.client.metadata import Node
 from ottla.client.naming import Partitions, by_partition, partitions_of, several_of
@@ -186,7 +186,7 @@ class ClusterAdmin(AdminPart):
             answer = await self.cluster.ask(
                 DescribeLogDirsRequest(topics=None),
                 DescribeLogDirsResponse,
-                at=Broker(node),
+                at=OneBroker(node),
                 timeout=timeout,
             )
             raise_for(answer.error_code, about=f"broker {node}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ottla.client.admin.base import AdminPart
-from ottla.client.cluster import ANY, CONTROLLER, Broker, Route
+from ottla.client.cluster import ANY, CONTROLLER, OneBroker, Route
 from ottla.client.naming import Names, names_of, several_of
 from ottla.client.spreading import Outcomes, Verdict
 from ottla.protocol.messages.describe_configs import (
@@ -88,7 +88,7 @@ class Resource:
     def _route(self) -> Route:
         """A broker answers for itself, anyone for the rest."""
         of_one = self.kind in (ResourceKind.BROKER, ResourceKind.BROKER_LOGGER) and self.name
-        return Broker(int(self.name)) if of_one else ANY
+        return OneBroker(int(self.name)) if of_one else ANY
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from struct import unpack_from
 from typing import Final, Literal, TypeVar
 
 from ottla.client.admin.base import AdminPart
-from ottla.client.cluster import Broker, Coordinator, CoordinatorKind
+from ottla.client.cluster import Coordinator, CoordinatorKind, OneBroker
 from ottla.client.errors import (
     BrokerError,
     GroupNotFound,
@@ -144,7 +144,7 @@ class GroupsAdmin(AdminPart):
             return ListGroupsRequest(states_filter=states, types_filter=types)
 
         answer = await self.cluster.ask(
-            request, ListGroupsResponse, at=Broker(node), timeout=timeout
+            request, ListGroupsResponse, at=OneBroker(node), timeout=timeout
         )
         raise_for(answer.error_code, about="listing groups")
         return [

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.admin.base import AdminPart
-from ottla.client.cluster import Broker, Coordinator, CoordinatorKind, LeaderOf
+from ottla.client.cluster import Coordinator, CoordinatorKind, LeaderOf, OneBroker
 from ottla.client.errors import TransactionNotFound, Unsupported, broker_error, raise_for
 from ottla.client.naming import Names, Partitions, names_of, partition_of, partitions_of, several_of
 from ottla.client.positions import TopicPartition
@@ -127,7 +127,7 @@ class TransactionsAdmin(AdminPart):
 
         async def ask(node: int) -> list[TransactionListing]:
             answer = await self.cluster.ask(
-                request, ListTransactionsResponse, at=Broker(node), timeout=timeout
+                request, ListTransactionsResponse, at=OneBroker(node), timeout=timeout
             )
             raise_for(answer.error_code, about="listing transactions")
             if answer.unknown_state_filters:

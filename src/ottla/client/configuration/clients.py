@@ -66,6 +66,8 @@ class ClientSettings:
     )
     # How long calls that need several requests and retries (admin, metadata) may take as a whole.
     api_timeout: float = option("default.api.timeout.ms", milliseconds(1), 60.0)
+    # How long to try if none of the bootstrap servers has ever answered: a wrong address, mostly.
+    bootstrap_timeout: float = option("bootstrap.timeout.ms", milliseconds(0), 5.0)
     metadata_max_age: float = option(
         "metadata.max.age.ms",
         milliseconds(1, forever=-1),
@@ -171,6 +173,8 @@ class ProducerSettings(ClientSettings):
     buffer_size: int = option("queue.buffering.max.kbytes", kibibytes(), 64 * _MIB)
     buffer_memory: int | None = option("buffer.memory", integer(1), None)  # Java's, in bytes
     max_block: float = option("max.block.ms", milliseconds(0), 60.0)
+    # How long a topic that is not there may take to appear: one that was made a moment ago.
+    topic_wait: float = option("topic.metadata.propagation.max.ms", milliseconds(0), 5.0)
     in_flight: int = option(
         "max.in.flight.requests.per.connection",
         integer(1, 1_000_000),

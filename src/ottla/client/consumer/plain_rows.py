@@ -14,7 +14,7 @@ from ottla.client.consumer.records import ConsumedRecord
 from ottla.client.positions import TopicPartition
 from ottla.record.batch import MAGIC, Record, contents, one_header, parse_records, readable_key
 from ottla.record.codecs import DEFAULT_LIMIT
-from ottla.record.columns.walking import Found, Walk, located
+from ottla.record.columns.walking import FoundBatch, Walk, located
 from ottla.record.errors import InvalidBatch
 from ottla.record.legacy import NO_TIMESTAMP, messages, timestamp_type
 
@@ -113,7 +113,7 @@ class PlainLayout:
             )
 
 
-def _read(batch: memoryview, found: Found) -> tuple[int, list[Record]]:
+def _read(batch: memoryview, found: FoundBatch) -> tuple[int, list[Record]]:
     """The timestamp type and the records of a batch, or of a message and what it wraps."""
     if found.magic != MAGIC:
         return timestamp_type(batch), list(messages(batch, DEFAULT_LIMIT))

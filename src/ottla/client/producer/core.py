@@ -452,12 +452,16 @@ class ProducerCore:
     # Waiting
 
     async def topic(self, name: str, deadline: Deadline) -> TopicInfo:
-        """The topic, created if the brokers do that, within the time."""
+        """The topic, created if the brokers do that, within the time.
+
+        One that is not there is waited for, but not for long: it may have been made a moment ago.
+        """
         try:
             info = await self.cluster.topic(
                 name,
                 wait=True,
                 timeout=deadline.remaining,
+                topic_wait=self.settings.topic_wait,
                 allow_auto_create=self.settings.auto_create_topics,
             )
         except TimedOut as error:

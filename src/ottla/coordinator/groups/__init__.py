@@ -1,4 +1,4 @@
-"""Consumer groups and their offsets: the state machine behind a partition of `__consumer_offsets`.
+"""Consumer groups and their offsets: the state machine of a partition of `__consumer_offsets`.
 
 Nothing is imported here: a broker starts without the machine (`shard`), and knows only its `settings`.
 """

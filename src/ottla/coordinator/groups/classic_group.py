@@ -88,7 +88,7 @@ class ClassicMember:
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
     def says(self, stored: MemberMetadata, protocol: str) -> bool:
-        """Whether it is this member, in the state it is in, that was stored."""
+        """Whether the stored record describes this member as it is now."""
         return (
             self.protocols.get(protocol) == stored.subscription
             and self.session_timeout == stored.session_timeout
@@ -198,7 +198,7 @@ class ClassicGroup:
             self.leader = member.id
 
     def insert(self, member: ClassicMember) -> None:
-        """Count a member in that has not asked for it here."""
+        """Adds a member that has not joined by a request here."""
         self.members[member.id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.id
@@ -236,7 +236,7 @@ class ClassicGroup:
             unset(timer)
 
     def replace(self, old: ClassicMember, new: ClassicMember) -> None:
-        """A static member is back under a new id."""
+        """Replaces a static member that is back under a new id."""
         was_leader = self.leader == old.id
         assert old.instance_id == new.instance_id
         self.remove(old.id)
@@ -281,7 +281,7 @@ class ClassicGroup:
         return max(longest, 0)
 
     def elect_leader(self) -> bool:
-        """See to a leader that has joined. False if nobody has."""
+        """Chooses a leader among those that have joined. False if nobody has."""
         leader = self.members.get(self.leader) if self.leader is not None else None
         if leader is not None and leader.joining is not None:
             return True
@@ -311,7 +311,7 @@ class ClassicGroup:
         )
 
     def select_protocol(self) -> str:
-        """Of the protocols that all know, the one that most like best."""
+        """Of the protocols that all members know, the one that most members prefer."""
         everybody = len(self.members)
         votes = Counter(
             next(name for name in member.protocols if self._supporters[name] == everybody)

@@ -62,7 +62,7 @@ STABLE = ClassicState.STABLE
 NEW_MEMBER_TIMEOUT_MS: Final = 5 * 60_000
 # How long silent members are waited for at the least, even if they ask for no time at all.
 LEAST_PATIENCE_MS: Final = 100
-# What a member id has behind the name of its client: a dash and a UUID.
+# What a member id has after the name of its client: a dash and a UUID.
 MEMBER_ID_SUFFIX: Final = 37
 LONGEST_STRING: Final = 32_767  # bytes, in the protocol and in records
 # From this version of JoinGroup on, a client has to come back with the id that it is given.
@@ -97,7 +97,7 @@ class ClassicProtocol:
         return Timer(lambda now: self._session_ended(group_id, member_id, now))
 
     def loaded(self, group: ClassicGroup, now: Instant) -> Effects:
-        """The sessions of the members that were found begin now."""
+        """Starts the sessions of the members that were loaded."""
         for member in group.members.values():
             self._renew(member, now)
         if len(group.members) > self._settings().group_max_size:
@@ -124,7 +124,7 @@ class ClassicProtocol:
         *,
         rebalance: bool,
     ) -> Effects:
-        """It was a consumer group until now. `protocols`: all that its members know."""
+        """Takes over a group that was a consumer group. `protocols`: all that its members know."""
         for member in group.members.values():
             known = protocols.get(member.id, member.protocols)
             group.update(member, known, member.rebalance_timeout, member.session_timeout)
@@ -321,7 +321,7 @@ class ClassicProtocol:
         now: Instant,
         out: Effects,
     ) -> None:
-        """A static member is back. Who still uses its old id is fenced."""
+        """Replaces a static member that is back; whoever still uses its old id is fenced."""
         fenced = ErrorCode.FENCED_INSTANCE_ID
         refuse_join(group, old, fenced, old.id, out)
         answer_sync(old, SyncGroupResponse(error_code=fenced), out)
@@ -429,7 +429,7 @@ class ClassicProtocol:
         return Effects((ticket, HeartbeatResponse()))
 
     def committed(self, group: ClassicGroup, member_id: str, now: Instant) -> None:
-        """A commit is as good as a heartbeat."""
+        """Counts a commit as a heartbeat."""
         member = group.members.get(member_id)
         if member is not None and group.state in (STABLE, PREPARING):
             self._renew(member, now)
@@ -478,7 +478,7 @@ class ClassicProtocol:
     # The first half of a rebalance --------------------------------------------------------------
 
     def _rebalance(self, group: ClassicGroup, now: Instant, out: Effects) -> None:
-        """Begin one; or, in the middle of one, see whether all are there now."""
+        """Begins a rebalance; during one, checks whether all members have joined."""
         if group.state is PREPARING:
             self._complete_when_alljoined(group, now, out)
         else:

@@ -217,7 +217,7 @@ class ConsumerGroup:
         return self.member_by_instance(member_id, instance_id)
 
     def target_of(self, member: ConsumerMember) -> Partitions:
-        """By the old id of a static member that is back under a new one."""
+        """The target assignment; of a static member that is back, by its old id."""
         owner = member.id
         if member.instance_id is not None:
             owner = self.static_members.get(member.instance_id, owner)
@@ -336,7 +336,7 @@ class ConsumerGroup:
             raise ProtocolError(stale)
 
         def check(topic_id: bytes, partition: int) -> None:
-            """Of an earlier epoch: fine for what it had then and has still."""
+            """Checks an earlier epoch: valid for partitions that the member had then and still has."""
             since = member.epoch_of(topic_id, partition)
             if since is None or committer.generation < since:
                 raise ProtocolError(stale)

@@ -77,7 +77,7 @@ def _invalid(why: str) -> ProtocolError:
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Everything is told, as after a lost answer: so everything is told back."""
+    """Whether the heartbeat holds all fields (as after a lost answer), so that the answer must, too."""
     return (
         request.rebalance_timeout_ms != -1
         and (

@@ -136,13 +136,13 @@ class ConsumerGroupChanges:
         last = next(iter(group.patterns.values()), None)
         if last is None:
             return True
-        if now.wall <= last.timestamp + PATTERN_REFRESH_AT_LEAST_MS:
+        if now.is_within(PATTERN_REFRESH_AT_LEAST_MS + 1, last.timestamp):
             return False
         return (
             needed
             or len(in_use) != len(group.patterns)
             or last.version < self.topics_created_at
-            or now.wall > last.timestamp + PATTERN_REFRESH_MS
+            or not now.is_within(PATTERN_REFRESH_MS + 1, last.timestamp)
         )
 
     def refresh(self, change: Change, *, changed: bool) -> None:
@@ -181,7 +181,7 @@ class ConsumerGroupChanges:
         if not group.target_timestamp:
             return True
         interval = self.times(group.group_id).assignment_interval
-        return not interval or now.wall >= group.target_timestamp + interval
+        return not interval or not now.is_within(interval, group.target_timestamp)
 
     def _targets(
         self, group: ConsumerGroup, members: Mapping[str, ConsumerMember], change: Change
@@ -209,7 +209,7 @@ class ConsumerGroupChanges:
         return ASSIGNORS[name].assign(described, counts)
 
     def _topics(self, names: Iterable[str]) -> dict[bytes, int]:
-        """Those that exist, with their numbers of partitions."""
+        """The topics that exist, with their numbers of partitions."""
         found = {}
         for name in names:
             topic_id = self._metadata.topic_id(name)

@@ -77,7 +77,7 @@ class ClassicMembers:
         caller: Caller,
         now: Instant,
     ) -> Effects:
-        """A refusal is an answer like any other here."""
+        """Handles JoinGroup; a refusal is returned as an answer, not raised."""
         try:
             return self._join(group, ticket, request, caller, now)
         except ProtocolError as error:
@@ -182,7 +182,7 @@ class ClassicMembers:
         return held
 
     def _downgrade(self, change: Change, held: Held) -> Callable[[], Effects]:
-        """It was the last one that spoke the new protocol."""
+        """Makes the group a classic one: the last member of the new protocol is gone."""
         group = change.group
         if group.target_epoch == change.epoch:
             target = Target(group.target_epoch, group.target_of(change.after))
@@ -289,7 +289,7 @@ class ClassicMembers:
         version: int,
         now: Instant,
     ) -> Effects:
-        """Also how an operator removes members, of whichever protocol."""
+        """Removes members; also used by operators, for members of either protocol."""
         gone: dict[str, ConsumerMember] = {}
         results = []
         for each in leaving(request, version):
@@ -311,7 +311,7 @@ class ClassicMembers:
 
 
 def _subscription(protocols: Protocols) -> ConsumerProtocolSubscription:
-    """Of the protocol that the member likes best; the others say the same."""
+    """The subscription in the member's preferred protocol; the others hold the same."""
     try:
         return read_subscription(next(iter(protocols.values())))
     except MalformedMessage:

@@ -60,7 +60,7 @@ def topic_hash(metadata: MetadataView, name: str) -> int | None:
 
 
 def _length(text: str) -> int:
-    """As Java counts."""
+    """The length as Java counts it, in UTF-16 units."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 

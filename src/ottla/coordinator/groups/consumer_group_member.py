@@ -64,7 +64,7 @@ class ClassicSupport(NamedTuple):
 
 
 class ConsumerMember(NamedTuple):
-    """Never changes: what happens to a member makes another one."""
+    """A member of a consumer group; immutable: each change makes a new one."""
 
     id: str
     epoch: int = JOIN_EPOCH

@@ -84,7 +84,7 @@ class ConsumerGroupProtocol:
         return group if isinstance(group, ConsumerGroup) else None
 
     def loaded(self, group: ConsumerGroup, now: Instant) -> None:
-        """The sessions of the members that were found begin now."""
+        """Starts the sessions of the members that were loaded."""
         for member in group.members.values():
             self._watch(group.group_id, member, now, changed=True)
 

@@ -1,4 +1,4 @@
-"""The state machine behind one partition of `__consumer_offsets`: its groups and their offsets.
+"""The state machine of one partition of `__consumer_offsets`: its groups and their offsets.
 
 Every request that concerns a group comes here, finds the group, and is handed to the rules of the
 group's kind. What the rules want written is replayed here, at once and again when the partition is

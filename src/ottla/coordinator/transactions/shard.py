@@ -1,4 +1,4 @@
-"""The transaction coordinator behind one partition of `__transaction_state`.
+"""The transaction coordinator of one partition of `__transaction_state`.
 
 Each transactional id has one record, its newest, which is its state. A request is checked against it
 and answered, or leads to a new record. While a record is on its way to the log, other requests for the
@@ -101,6 +101,9 @@ class TransactionShard:
         self._former_epochs: dict[str, int] = {}
         # Those in state ONGOING, in the order in which they began.
         self._ongoing: dict[str, None] = {}
+        # Those of them that were looked at: when they began by the wall's clock, and by the one that
+        # never jumps.
+        self._begun: dict[str, tuple[int, int]] = {}
         # Markers are all written, but the log did not take the record that says so.
         self._unrecorded: dict[str, Ending] = {}
         # Monotonic milliseconds.
@@ -134,7 +137,7 @@ class TransactionShard:
             self._ongoing.pop(transactional_id, None)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """There are no transactions in the topic of transactions."""
+        """Never called: the topic of transactions has no transactions itself."""
 
     def loaded(self, now: Instant) -> Effects:
         """Transactions that were decided are ended; timeouts count from their beginning, as before."""
@@ -155,7 +158,7 @@ class TransactionShard:
         return NOTHING
 
     def unloaded(self) -> Effects:
-        """Nobody waits here: a request is answered as soon as its record is written."""
+        """Nothing to do: no request waits longer than for its record to be written."""
         return NOTHING
 
     # A producer takes over ----------------------------------------------------------------------
@@ -450,8 +453,10 @@ class TransactionShard:
         if now.monotonic >= self._next_abort:
             for transactional_id in self._ongoing:
                 transaction = self.transactions[transactional_id]
-                if self._is_overdue(transaction, now.wall):
+                if self._is_overdue(transaction, now):
                     return self._time_out(transaction, now)
+            for gone in self._begun.keys() - self._ongoing.keys():
+                del self._begun[gone]
             self._next_abort = (
                 now.monotonic + settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
             )
@@ -464,12 +469,22 @@ class TransactionShard:
             )
         return NOTHING
 
-    def _is_overdue(self, transaction: Transaction, wall: int) -> bool:
+    def _is_overdue(self, transaction: Transaction, now: Instant) -> bool:
         return (
             not transaction.is_two_phase
-            and transaction.started + transaction.timeout_ms < wall
+            and now.monotonic - self._begun_at(transaction, now) > transaction.timeout_ms
             and transaction.transactional_id not in self._pending
         )
+
+    def _begun_at(self, transaction: Transaction, now: Instant) -> int:
+        """When a transaction began, on the clock that never jumps. The record has the wall's time,
+        which is compared once; one in the future is forgiven."""
+        known = self._begun.get(transaction.transactional_id)
+        if known is None or known[0] != transaction.started:
+            age = max(0, now.wall - transaction.started)
+            known = (transaction.started, now.monotonic - age)
+            self._begun[transaction.transactional_id] = known
+        return known[1]
 
     def _time_out(self, transaction: Transaction, now: Instant) -> Effects:
         """Abort one transaction for its age, then look for more."""
@@ -577,7 +592,7 @@ def _failure(code: ErrorCode) -> ErrorCode:
 
 
 def _followed(effects: Effects, then: Callable[[], Effects]) -> Effects:
-    """The same effects, and something behind them unless they fail."""
+    """The same effects, followed by something else unless they fail."""
     if not effects.records and not effects.answers and effects.then is None:
         return then()
     before, failed = effects.then, effects.failed

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import xxhash
 
+from ottla.pipeline.collect.compressed import unpacked
 from ottla.pipeline.collect.patterns import COMPRESSED
 from ottla.pipeline.collect.positions import Place
 
@@ -25,7 +26,7 @@ COMPARED: Final = 256  # bytes of a file's beginning, and before its position
 
 
 class Spot(NamedTuple):
-    """A position in a file: behind a newline, or behind some parts of a line that was cut."""
+    """A position in a file: after a newline, or after some parts of a line that was cut."""
 
     position: int = 0
     part: int = 0  # parts of the line at the position that lie before it
@@ -55,6 +56,7 @@ class Followed:
     descriptor: int
     device: int
     inode: int
+    packed: int | None = None  # the file itself, where `descriptor` is what it holds unpacked
     at: Spot = START
     begin: Spot = START  # where to begin when no position was kept
     unsaved: bool = False  # its position is to be kept though nothing of it is sent
@@ -74,7 +76,8 @@ class Followed:
 
     @property
     def deleted(self) -> bool:
-        return os.fstat(self.descriptor).st_nlink == 0
+        itself = self.descriptor if self.packed is None else self.packed
+        return os.fstat(itself).st_nlink == 0
 
     @property
     def untouched(self) -> bool:
@@ -126,6 +129,8 @@ class Followed:
 
     def close(self) -> None:
         os.close(self.descriptor)
+        if self.packed is not None:
+            os.close(self.packed)
 
 
 def fingerprint(data: bytes) -> str:
@@ -133,12 +138,15 @@ def fingerprint(data: bytes) -> str:
 
 
 def _named_after(path: str, other: str) -> bool:
-    """Whether a path is another with something behind it, as access.log.1 of access.log."""
+    """Whether a path is another with something after it, as access.log.1 of access.log."""
     return path != other and path.startswith(other)
 
 
 def open_file(path: str, pattern: str) -> Followed | None:
-    """None: it is gone, or no file. Other trouble is the caller's to tell."""
+    """None: it is gone, or no file. Other trouble (OSError) is the caller's to tell.
+
+    What a compressed file holds is unpacked first.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -147,6 +155,14 @@ def open_file(path: str, pattern: str) -> Followed | None:
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         return None
+    if path.endswith(COMPRESSED):
+        try:
+            contents = unpacked(descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
+        if contents is not None:
+            return Followed(path, pattern, contents, status.st_dev, status.st_ino, descriptor)
     return Followed(path, pattern, descriptor, status.st_dev, status.st_ino)
 
 

@@ -29,7 +29,7 @@ class Lines:
     # For each value its number among the parts of a line, negative for the last; 0: it is whole.
     parts: np.ndarray[Any, Any] | None
     size: int  # bytes of the file that this is
-    part: int  # parts of the line behind it that were sent already
+    part: int  # parts of the line after it that were sent already
 
 
 def cut(data: bytes, limit: int, part: int = 0) -> Lines:

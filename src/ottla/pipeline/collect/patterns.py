@@ -16,7 +16,7 @@ class Unreadable(Exception):
     """A path that was named cannot be collected; the message says why."""
 
 
-class Found(NamedTuple):
+class MatchedFile(NamedTuple):
     path: str
     pattern: str  # what found it
     status: os.stat_result
@@ -55,9 +55,9 @@ class Patterns:
                 raise Unreadable(f"{pattern} may not be read by this user")
         return empty
 
-    def find(self) -> Iterator[Found]:
+    def find(self) -> Iterator[MatchedFile]:
         """The files there are now, each once, the oldest first."""
-        seen: dict[tuple[int, int], Found] = {}
+        seen: dict[tuple[int, int], MatchedFile] = {}
         for pattern in self.patterns:
             for path in self._expand(pattern):
                 try:
@@ -65,7 +65,7 @@ class Patterns:
                 except OSError:
                     continue  # it vanished, or its folder did
                 if stat.S_ISREG(status.st_mode):
-                    found = Found(path, pattern, status)
+                    found = MatchedFile(path, pattern, status)
                     seen.setdefault((status.st_dev, status.st_ino), found)
         yield from sorted(seen.values(), key=lambda found: found.status.st_mtime_ns)
 

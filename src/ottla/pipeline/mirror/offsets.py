@@ -2,7 +2,7 @@
 
 Records get new offsets when they are mirrored. After every batch a *boundary* is kept for each
 partition: all records of the source before `source` are records of the target before `target`, and all
-the others come behind it. The boundaries are records of a compacted topic of the target cluster, with
+the others come after it. The boundaries are records of a compacted topic of the target cluster, with
 places (keys) for the last `KEPT` of a partition and one for its first, so the topic stays small.
 
 An offset is translated to that of the last boundary at or before it. So a group that goes on there

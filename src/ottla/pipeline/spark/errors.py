@@ -18,6 +18,11 @@ _RAISED: Final = re.compile(
     r"^(?P<class>[A-Za-z_][\w.]*)(?:: (?P<message>.*(?:\n(?!\s*$|\s+at |Traceback |SQLSTATE: ).*)*))?",
     re.MULTILINE,
 )
+# The same without a traceback, as the source's own exceptions come (pyspark_ottla.workers.plainly).
+_OURS_ALONE: Final = re.compile(
+    r"(?<![\w.])(?:pyspark_)?ottla\.[\w.]+: "
+    r"(?P<message>.*(?:\n(?!\s*$|\s+at |Traceback |SQLSTATE: ).*)*)"
+)
 _FRAME: Final = re.compile(r"^(?:\s.*)?\n", re.MULTILINE)
 _OURS: Final = ("ottla.", "pyspark_ottla.")
 # What Spark puts around a message of its own: `[CODE.PART] … SQLSTATE: 42000; line 1 pos 7;`
@@ -58,7 +63,8 @@ def _raised_in_python(text: str) -> str | None:
         if raised is not None:
             found.append((raised["class"], _one_line(_STATE.split(raised["message"] or "")[0])))
     if not found:
-        return None
+        alone = _OURS_ALONE.findall(text)
+        return _one_line(_STATE.split(alone[-1])[0]) if alone else None
     ours = [(name, message) for name, message in found if name.startswith(_OURS)]
     name, message = (ours or found)[-1]
     if ours and message:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ottla.pipeline.spark.progress import Followed
 
 
-class Listener(StreamingQueryListener):
+class QueryListener(StreamingQueryListener):
     """Adds the queries that it hears of to a list, and counts what they do.
 
     Over Connect the start of a query is told only to those who have started it.

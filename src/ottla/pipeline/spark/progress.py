@@ -151,10 +151,10 @@ class Followed:
 def watching(sessions: Callable[[], list[SparkSession]]) -> Iterator[Display]:
     """Meanwhile show all queries of these sessions, which somebody else starts and awaits."""
     # Imported here: the class stands on one of PySpark's.
-    from ottla.pipeline.spark.listening import Listener
+    from ottla.pipeline.spark.listening import QueryListener
 
     followed: list[Followed] = []
-    listener = Listener(followed)
+    listener = QueryListener(followed)
     heard: list[SparkSession] = []
     done = threading.Event()
     with Display(followed) as display:

@@ -17,10 +17,11 @@ What Spark prints goes to standard error, unless the session is given a file for
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,17 +72,17 @@ def session(
     name: str = "ottla",
     settings: Mapping[str, str] | None = None,
     log: Path | None = None,
+    before: Callable[[], object] | None = None,
 ) -> SparkSession:
     """The session of this process, made now if there is none; `settings` are Spark's own.
 
-    `master` is Spark's: local[*] unless the argument, the setting spark.master or the command that runs
-    the script says otherwise. What Spark has to say is appended to the file `log`. What is set in the
-    environment already (PYSPARK_PYTHON, SPARK_LOCAL_IP) stays. Raises SparkMissing and JavaMissing.
+    `master` is Spark's: local[*] unless the argument, the setting spark.master or the command that
+    runs the script says otherwise. What Spark has to say is appended to the file `log`. `before` is
+    called once there is a JVM, and may raise before a session is made. What is set in the environment
+    already (PYSPARK_PYTHON, SPARK_LOCAL_IP) stays. Raises SparkMissing and JavaMissing.
     """
     running = running_session()
     from pyspark.sql import SparkSession
-
-    from pyspark_ottla import OttlaDataSource
 
     chosen = {
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -93,6 +94,7 @@ def session(
     chosen = {**worker_settings(address), **chosen}
     if address.startswith("local"):
         chosen.setdefault(_CHECKPOINT_FILES, _RENAMED_IN_PROCESS)
+        chosen.setdefault("spark.sql.shuffle.partitions", str(_cores(address)))
     if address.startswith(CONNECT):
         for each in _OF_THE_JVM:  # the server has its own, and would warn of these
             chosen.pop(each, None)
@@ -102,15 +104,39 @@ def session(
             prepare_environment(address)
             chosen |= settings_for_sent_python(chosen)
             start_jvm({**chosen, "spark.master": address}, log or defaults.log)
+            if before is not None:
+                before()
         builder = SparkSession.builder.master(address).appName(name)
     for key, value in chosen.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.dataSource.register(OttlaDataSource)
+    register_source(spark)
     use_in_this_thread(spark)
     if spark not in defaults.made:
         defaults.made.append(spark)
     return spark
+
+
+def _cores(master: str) -> int:
+    """The tasks that a local Spark runs at a time; more partitions of a shuffle are of no use to it."""
+    given = re.match(r"local\[(\d+|\*)", master)
+    if given is None:
+        return 1
+    return int(given[1]) if given[1] != "*" else os.cpu_count() or 1
+
+
+def register_source(spark: SparkSession) -> None:
+    """Let a session know the source `ottla`, unless Spark has found it by itself.
+
+    (It would warn that a source is replaced.)
+    """
+    from pyspark_ottla import OttlaDataSource
+
+    if getattr(spark, "_jvm", None) is not None:
+        state = spark._jsparkSession.sessionState()
+        if state.dataSourceManager().dataSourceExists(OttlaDataSource.name()):
+            return
+    spark.dataSource.register(OttlaDataSource)
 
 
 def use_in_this_thread(spark: SparkSession) -> None:

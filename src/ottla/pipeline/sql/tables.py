@@ -5,31 +5,40 @@ because a DataFrame plans once where it ends. Columns of every topic:
 
     topic, partition, offset, timestamp, key, value
 
-`key` and `value` are strings where the newest records of the topic are UTF-8 in them, binary where not.
-If their values are JSON objects, every field is a column, too (see json_fields for the types). A field
-that has the name of one of the six columns is called `value_` and its name; of two fields whose names
+`key` and `value` are strings where the records that sampling looks at are UTF-8 in them, binary where
+not. The fields of those values that are JSON objects are columns, too (see json_fields for the types),
+and `_corrupt` is the value of a record that does not fit them: it is no JSON object, or a field is not
+of its column's type, which is null there. Such records are counted while a query runs (`misfits`). A
+field that has the name of another column is called `value_` and its name; of two fields whose names
 differ in case alone the first is a column.
 """
 
 from __future__ import annotations
 
 import re
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ottla.client.admin.client import Admin
 from ottla.client.consumer import Consumer
 from ottla.client.errors import OttlaError, TopicNotFound
+from ottla.pipeline.sql.sampling import sampled
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
     from pyspark.sql.types import StructType
 
     from ottla.client.admin.topics import TopicDescription
 
 RECORD_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
-SAMPLE: Final = 1000  # of the newest records, all partitions together
+CORRUPT: Final = "_corrupt"
+_METRIC_PATIENCE: Final = (
+    3.0  # seconds, after the end of a query, until Spark tells what it counted
+)
 
 _NOT_FOUND: Final = "TABLE_OR_VIEW_NOT_FOUND"
 _NAME_PART: Final = re.compile(r"`((?:[^`]|``)*)`")
@@ -40,6 +49,29 @@ Bounds = Callable[[str], Mapping[str, str]]
 
 class UnknownTable(OttlaError):
     """A query names a table that is no topic; the message says how topics are written."""
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """The records of a topic that do not fit its columns, counted while a query reads it."""
+
+    topic: str
+    name: str
+    observation: Observation
+
+    def count(self, acted: DataFrame | None) -> int:
+        """How many; `acted` is the DataFrame whose rows were taken, if rows were."""
+        if getattr(self.observation, "_jo", None) is None:  # over Connect the answer brings it
+            return int(self.observation.get.get("misfits", 0))
+        if acted is not None:
+            metrics = acted._jdf.queryExecution().observedMetrics()
+            return int(metrics.apply(self.name).getLong(0)) if metrics.contains(self.name) else 0
+        # A part of the plan that Spark has found to be empty is never counted.
+        future = self.observation._jo.future()  # type: ignore[union-attr]
+        deadline = time.monotonic() + _METRIC_PATIENCE
+        while not future.isCompleted() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return int(self.observation.get["misfits"]) if future.isCompleted() else 0
 
 
 class TopicTables:
@@ -63,6 +95,8 @@ class TopicTables:
         self._admin = Admin(client)
         self._consumer = Consumer(client)
         self._tables: list[str] = []
+        self._counted: list[_Counted] = []
+        self._remarks: list[str] = []
 
     def close(self) -> None:
         self.forget()
@@ -111,47 +145,106 @@ class TopicTables:
         """Let the next query load its topics anew."""
         while self._tables:
             self._spark.catalog.dropTempView(self._tables.pop())
+        self._counted.clear()
+        self._remarks.clear()
+
+    def remarks(self) -> list[str]:
+        """What is to be known of the topics of the last query, from the records looked at."""
+        return list(self._remarks)
+
+    def misfits(self, acted: DataFrame | None = None) -> list[str]:
+        """What is to be known of the records that the last query has read: those that do not fit the
+        columns of their topics. `acted` is the DataFrame whose rows were taken; None after a write."""
+        told = []
+        for each in self._counted:
+            count = each.count(acted)
+            if count:
+                records, do = ("1 record", "does") if count == 1 else (f"{count:,} records", "do")
+                told.append(
+                    f"{records} of '{each.topic}' {do} not fit the columns: what does not fit is "
+                    f"null, and `{CORRUPT}` has the value"
+                )
+        return told
 
     def _table(self, topic: str, follow: bool) -> DataFrame:
-        from pyspark.sql.functions import col, from_json
+        from pyspark.sql.functions import col
 
-        sample = self._sample(topic)
-        values = [value for value in sample["value"].to_pylist() if value is not None]
+        try:
+            sample = sampled(self._admin, self._consumer, topic)
+        except TopicNotFound:
+            raise UnknownTable(
+                f"there is no topic '{topic}'; `ottla topic list` shows those there are"
+            ) from None
         reader = self._spark.readStream if follow else self._spark.read
         # A streaming query would begin at the end.
         start = {"startingOffsets": "earliest"}
         options = {**start, **self._options, **self._bounds(topic), "subscribe": topic}
         records = reader.format("ottla").options(**options).load()
         columns: dict[str, Column] = {name: col(name) for name in RECORD_COLUMNS}
-        for name, found in (("key", sample["key"].to_pylist()), ("value", values)):
-            if all(_is_text(each) for each in found if each is not None):
+        for name, found in (("key", sample.keys), ("value", sample.values)):
+            if all(_is_text(each) for each in found):
                 columns[name] = columns[name].cast("string")
         if "headers" in records.columns:
             columns["headers"] = col("headers")
         from ottla.pipeline.sql.json_fields import json_fields
 
-        fields = json_fields(values)
-        if fields is None:
+        fields = json_fields(sample.values)
+        if not fields.struct.fields:
             return records.select(*(column.alias(name) for name, column in columns.items()))
-        taken = {name.lower() for name in columns}
-        parsed = records.withColumn("_fields", from_json(columns["value"], fields))
-        for field in fields.fieldNames():
-            name = f"value_{field}" if field.lower() in RECORD_COLUMNS else field
-            if name.lower() not in taken:
-                taken.add(name.lower())
-                columns[name] = col("_fields").getField(field)
-        return parsed.select(*(column.alias(name) for name, column in columns.items()))
+        if fields.refused and follow:
+            self._remarks.append(
+                f"{fields.refused:,} of the {len(sample.values):,} values of '{topic}' that were "
+                f"looked at are no JSON objects; `{CORRUPT}` has them"
+            )
+        return self._with_fields(topic, records, columns, fields.struct, follow)
 
-    def _sample(self, topic: str) -> pa.Table:
-        try:
-            partitions = len(self._admin.describe_topics(topic)[topic].partitions)
-            newest = -max(1, SAMPLE // max(1, partitions))
-            sample: pa.Table = self._consumer.read(topic, newest, columns=["key", "value"])
-        except TopicNotFound:
-            raise UnknownTable(
-                f"there is no topic '{topic}'; `ottla topic list` shows those there are"
-            ) from None
-        return sample
+    def _with_fields(
+        self,
+        topic: str,
+        records: DataFrame,
+        columns: dict[str, Column],
+        struct: StructType,
+        follow: bool,
+    ) -> DataFrame:
+        """The records with a column for each field, and with `_corrupt`."""
+        from pyspark.sql import Observation
+        from pyspark.sql.functions import col, count_if, from_json, when
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        kept = {field.name.lower(): field for field in reversed(struct.fields)}
+        fields = [field for field in struct.fields if kept[field.name.lower()] is field]
+        for field in struct.fields:
+            if kept[field.name.lower()] is not field:
+                self._remarks.append(
+                    f"the field '{field.name}' of '{topic}' is no column: its name differs from that "
+                    f"of '{kept[field.name.lower()].name}' in case alone"
+                )
+        spoilt = CORRUPT
+        while spoilt.lower() in kept:
+            spoilt += "_"
+        schema = StructType([*fields, StructField(spoilt, StringType())])
+        text = col("value").cast("string")
+        parsed = records.withColumn(
+            "_fields", from_json(text, schema, {"columnNameOfCorruptRecord": spoilt})
+        )
+        misfit = text.isNotNull() & (
+            col("_fields").isNull() | col("_fields").getField(spoilt).isNotNull()
+        )
+        if not follow:
+            name = f"ottla-{uuid.uuid4().hex}"
+            observation = Observation(name)
+            parsed = parsed.observe(observation, count_if(misfit).alias("misfits"))
+            self._counted.append(_Counted(topic, name, observation))
+        reserved = {*(name.lower() for name in columns), CORRUPT}
+        taken = set(reserved)
+        for field in fields:
+            name = f"value_{field.name}" if field.name.lower() in reserved else field.name
+            while name.lower() in taken:
+                name += "_"
+            taken.add(name.lower())
+            columns[name] = col("_fields").getField(field.name)
+        columns[CORRUPT] = when(misfit, columns["value"])
+        return parsed.select(*(column.alias(name) for name, column in columns.items()))
 
 
 def _missing_table(error: object) -> str | None:

@@ -29,7 +29,7 @@ from ottla.record.batch import (
 from ottla.record.codecs import Codec, decompress, decompress_frames, frame_bound
 from ottla.record.columns.buffers import ColumnBuffers
 from ottla.record.columns.cursor import Cursor, Decoded
-from ottla.record.columns.walking import Found, found_at
+from ottla.record.columns.walking import FoundBatch, found_at
 from ottla.record.errors import InvalidBatch, InvalidRecord
 
 SCRATCH_SIZE = 4 * 1024 * 1024
@@ -215,7 +215,7 @@ class CompiledReader:
         wanted = int(state[self.kernels.ROW]) + rows
         self._columns.reserve(wanted, size, state, int(rows * again), int(size * again))
 
-    def _batch(self, number: int) -> Found:
+    def _batch(self, number: int) -> FoundBatch:
         """A batch of those that are being read."""
         plan = self._plan if self._group is None else self._group.plan
         return found_at(self._cursor.view, int(plan[number, 0]))
@@ -247,7 +247,7 @@ def _begin_result(state: np.ndarray[Any, Any], cursor: Cursor, kernels: ModuleTy
     state[kernels.WANT_HEADERS] = "headers" in cursor.layout.columns
 
 
-def _reason(found: Found, cursor: Cursor) -> InvalidBatch:
+def _reason(found: FoundBatch, cursor: Cursor) -> InvalidBatch:
     """What is wrong with a batch that the kernel refused, in the words of the plain reader."""
     batch = cursor.view[found.start : found.end]
     try:
@@ -319,7 +319,7 @@ class _SpecialGroups:
             size += unpacked
         return _group(self._scratch[:size], places, rows, size)
 
-    def _unpack(self, found: Found, at: int) -> int | bytes | None:
+    def _unpack(self, found: FoundBatch, at: int) -> int | bytes | None:
         """Decompress a batch into the scratch array from `at` on.
 
         Gives the number of bytes; None if there is too little room behind `at`; the bytes themselves
@@ -344,11 +344,11 @@ class _SpecialGroups:
         return len(unpacked)
 
 
-def _is_compressed(found: Found) -> bool:
+def _is_compressed(found: FoundBatch) -> bool:
     return found.magic == MAGIC and found.codec != Codec.NONE
 
 
-def _plausible_rows(found: Found, size: int) -> int:
+def _plausible_rows(found: FoundBatch, size: int) -> int:
     return max(0, min(found.claimed_count, size // SMALLEST_RECORD))
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ottla.record.batch import MAGIC
 from ottla.record.columns.layout import Layout
-from ottla.record.columns.walking import Found, Walk, found_at, located
+from ottla.record.columns.walking import FoundBatch, Walk, found_at, located
 from ottla.record.errors import InvalidBatch
 
 UNBOUNDED = 2**63 - 1
@@ -61,13 +61,13 @@ class Cursor:
         self._walk = Walk(view, aborted=aborted, check_crc=check_crc)
         self.special = self._walk.special
         self._batches = iter(self._walk)
-        self._ahead: Found | None = None
-        self._last: Found | None = None  # the last that was taken or passed over
+        self._ahead: FoundBatch | None = None
+        self._last: FoundBatch | None = None  # the last that was taken or passed over
         self._pending = False  # something that was taken is not read yet
         self._ended = False
         self._ends_behind = False  # a batch from the end offset on has been met
 
-    def peek(self) -> Found | None:
+    def peek(self) -> FoundBatch | None:
         """The next batch that has something to read; None at the end or at a failure."""
         while self._ahead is None and not self._ended:
             try:
@@ -121,7 +121,7 @@ class Cursor:
             self.consumed = self._last.end
             self.next_offset = max(self.next_offset, self._last.last_offset + 1)
 
-    def stop(self, found: Found, next_offset: int) -> None:
+    def stop(self, found: FoundBatch, next_offset: int) -> None:
         """Read no further than this position inside a batch that was taken."""
         self._ahead = None
         self._ended = True
@@ -129,7 +129,7 @@ class Cursor:
         self.consumed = found.start
         self.next_offset = max(self.next_offset, next_offset)
 
-    def fail(self, error: InvalidBatch, found: Found, next_offset: int) -> None:
+    def fail(self, error: InvalidBatch, found: FoundBatch, next_offset: int) -> None:
         """A batch that was taken cannot be read; `next_offset` is the position before it."""
         self.stop(found, next_offset)
         self.failure = type(error)(located(found.base_offset, error.reason))

@@ -20,7 +20,7 @@ from ottla.record.batch import (
 )
 from ottla.record.columns.cursor import Cursor, Decoded
 from ottla.record.columns.layout import HEADER_TYPE, HEADERS_TYPE, Layout
-from ottla.record.columns.walking import Found
+from ottla.record.columns.walking import FoundBatch
 from ottla.record.errors import InvalidBatch, InvalidRecord
 from ottla.record.legacy import NO_TIMESTAMP, messages, timestamp_type
 
@@ -69,7 +69,7 @@ def decode_plain(cursor: Cursor, *, older_only: bool) -> Iterator[Decoded]:
         yield Decoded(rows.record_batch(), cursor.next_offset, cursor.consumed)
 
 
-def _read(found: Found, cursor: Cursor) -> tuple[int, list[Record]]:
+def _read(found: FoundBatch, cursor: Cursor) -> tuple[int, list[Record]]:
     """The timestamp type and the records of a batch, or of a message and what it wraps."""
     batch = cursor.view[found.start : found.end]
     if found.magic != MAGIC:

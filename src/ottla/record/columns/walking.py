@@ -50,7 +50,7 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
 
 
-class Found(NamedTuple):
+class FoundBatch(NamedTuple):
     """One whole batch, or one message of an older format, in the buffer."""
 
     start: int
@@ -63,12 +63,14 @@ class Found(NamedTuple):
     claimed_count: int  # what the header says; 1 for an older message, which may wrap more
 
 
-def found_at(view: memoryview, at: int) -> Found:
+def found_at(view: memoryview, at: int) -> FoundBatch:
     """The visible batch of today's format that a walk has given from this position."""
     base_offset, length, _, _, attributes, last_delta, count = _FIELDS.unpack_from(view, at)
     end = at + LENGTH_OVERHEAD + length
     last_offset = base_offset + last_delta
-    return Found(at, end, base_offset, last_offset, attributes & CODEC_MASK, MAGIC, True, count)
+    return FoundBatch(
+        at, end, base_offset, last_offset, attributes & CODEC_MASK, MAGIC, True, count
+    )
 
 
 class Walk:
@@ -96,7 +98,7 @@ class Walk:
         self._aborting: set[int] = set()
         self._filters = bool(self._to_begin)
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[FoundBatch]:
         view = self._view
         size = len(view)
         unpack = _FIELDS.unpack_from
@@ -125,7 +127,7 @@ class Walk:
             if self._filters and attributes & TRANSACTIONAL_BIT:
                 visible = self._is_committed(at, end, base_offset, last_offset, visible)
             self.position = end
-            yield Found(
+            yield FoundBatch(
                 at, end, base_offset, last_offset, attributes & CODEC_MASK, MAGIC, visible, count
             )
 
@@ -151,7 +153,7 @@ class Walk:
             raise type(error)(located(base_offset, error.reason)) from None
         return False
 
-    def _older_message(self, at: int) -> Found | None:
+    def _older_message(self, at: int) -> FoundBatch | None:
         """A message of format v0 or v1, whose own checks are `legacy`'s; None if it is torn."""
         base_offset, size, magic = struct.unpack_from(">qi4xb", self._view, at)
         if not 0 <= magic < MAGIC:
@@ -165,7 +167,7 @@ class Walk:
             raise CorruptBatch(located(base_offset, f"its length is {size}"))
         self.position = end
         codec = self._view[at + MAGIC_AT + 1] & CODEC_MASK
-        return Found(at, end, base_offset, base_offset, codec, magic, True, 1)
+        return FoundBatch(at, end, base_offset, base_offset, codec, magic, True, 1)
 
 
 def _checksum(view: memoryview, at: int, end: int) -> int:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from ottla.server.configuration.broker_settings import BROKER_SETTINGS, FAMILIES
 from ottla.server.configuration.listeners import (
-    Listener,
+    ListenerAddress,
     check_advertised,
     check_ports,
     parse_address,
@@ -70,8 +70,8 @@ class BrokerConfig:
     layers: BrokerLayers  # what was set, as text
     warnings: tuple[str, ...]  # what to tell the user at the start
     log_defaults: LogConfig  # of a topic that overrides nothing
-    listeners: tuple[Listener, ...]  # at least one; KRaft's are left out
-    advertised_listeners: tuple[Listener, ...]  # see advertised()
+    listeners: tuple[ListenerAddress, ...]  # at least one; KRaft's are left out
+    advertised_listeners: tuple[ListenerAddress, ...]  # see advertised()
     log_dirs: tuple[str, ...]  # at least one, each once
     max_connections_per_ip_overrides: Mapping[str, int]  # by address or host name
 
@@ -183,6 +183,8 @@ class BrokerConfig:
     # Ottla's own
     worker_processes: int
     produce_record_validation_enable: bool
+    log_scrub_interval_ms: int
+    log_scrub_bytes_per_second: int
     metrics_listener: tuple[str, int] | None
 
     def __init__(self, layers: BrokerLayers = NOTHING_SET, *, warnings: Iterable[str] = ()) -> None:
@@ -234,7 +236,9 @@ class BrokerConfig:
             on_invalid(error)
             return BrokerConfig(BrokerLayers(static=self.layers.static), warnings=self.warnings)
 
-    def advertised(self, bound_ports: Mapping[str, int] | None = None) -> tuple[Listener, ...]:
+    def advertised(
+        self, bound_ports: Mapping[str, int] | None = None
+    ) -> tuple[ListenerAddress, ...]:
         """The addresses to tell clients, once it is known what ports were bound (by name).
 
         An empty host becomes the machine's name, port 0 the port that the listener got.
@@ -370,7 +374,7 @@ _MIB = 1024 * 1024
 
 
 def _check_together(config: BrokerConfig) -> None:
-    """What no setting can tell alone. The limits are Kafka's."""
+    """Checks settings that depend on each other. The limits are Kafka's."""
 
     def require(holds: bool, name: str, why: str) -> None:
         if not holds:
@@ -562,7 +566,7 @@ __all__ = [
     "NOTHING_SET",
     "BrokerConfig",
     "ConfigurationError",
-    "Listener",
+    "ListenerAddress",
     "check_dynamic",
     "load",
 ]

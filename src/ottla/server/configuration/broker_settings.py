@@ -440,6 +440,21 @@ def _own() -> Iterator[Setting]:
         "producers that are trusted to write batches that consumers can read.",
     )
     yield Setting(
+        "log.scrub.interval.ms",
+        _LONG,
+        -1,
+        at_least(-1),
+        "How long after one round of the background scrub the next one begins: it reads every closed "
+        "segment, compares the checksums, and names and counts what is damaged. -1 or 0: never.",
+    )
+    yield Setting(
+        "log.scrub.bytes.per.second",
+        _LONG,
+        10_485_760,
+        at_least(1),
+        "How much the background scrub reads in a second.",
+    )
+    yield Setting(
         "metrics.listener",
         _STRING,
         None,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from ottla.cluster.decisions.configs import AlteredResource, ConfigResult
 from ottla.protocol.errors import ProtocolError
+from ottla.server.portions import portions
+from ottla.server.turns import Turns, in_turns
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker
@@ -16,9 +18,14 @@ async def change_configs(
     broker: Broker, wanted: Sequence[AlteredResource], *, incremental: bool, validate_only: bool
 ) -> list[ConfigResult]:
     """Make the changes; what became of each resource."""
-    try:
-        return await broker.controller.alter_configs(
-            wanted, incremental=incremental, receiver=broker.id, validate_only=validate_only
-        )
-    except ProtocolError as error:
-        return [ConfigResult(each.resource_type, each.name, error) for each in wanted]
+    results: list[ConfigResult] = []
+    turns = Turns()
+    for some in await in_turns(portions(wanted, lambda each: (each.resource_type, each.name))):
+        await turns.pause()
+        try:
+            results += await broker.controller.alter_configs(
+                some, incremental=incremental, receiver=broker.id, validate_only=validate_only
+            )
+        except ProtocolError as error:
+            results += [ConfigResult(each.resource_type, each.name, error) for each in some]
+    return results

@@ -17,7 +17,7 @@ SUPPORTED_PROTOCOLS = ("PLAINTEXT",)
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
-class Listener(NamedTuple):
+class ListenerAddress(NamedTuple):
     """An address to listen on or to be told to clients."""
 
     name: str  # upper case
@@ -66,12 +66,12 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 
 def parse_listeners(
     setting: str, texts: Sequence[str], protocols: Mapping[str, str], dropped: Collection[str]
-) -> tuple[Listener, ...]:
+) -> tuple[ListenerAddress, ...]:
     """The listeners of `setting` without those whose name is in `dropped`. Raises InvalidSetting.
 
     Only what any list of listeners must fulfil is checked: form, names, protocols.
     """
-    listeners: list[Listener] = []
+    listeners: list[ListenerAddress] = []
     for text in texts:
         name, host, port = _take_apart(setting, text)
         if name in dropped:
@@ -92,7 +92,7 @@ def parse_listeners(
                 f"the security protocol {protocol} is not supported in this version, only "
                 f"{', '.join(SUPPORTED_PROTOCOLS)} is",
             )
-        listeners.append(Listener(name, host, port, protocol))
+        listeners.append(ListenerAddress(name, host, port, protocol))
     if not listeners:
         raise InvalidSetting(
             setting,
@@ -131,9 +131,9 @@ def _is_host(text: str) -> bool:
     return text.isascii() and all(letter.isalnum() or letter in "-_.:%" for letter in text)
 
 
-def check_ports(listeners: Collection[Listener], text: str) -> None:
+def check_ports(listeners: Collection[ListenerAddress], text: str) -> None:
     """No two listeners on one port, unless one is IPv4 and the other IPv6 (as in Kafka)."""
-    by_port: dict[int, list[Listener]] = {}
+    by_port: dict[int, list[ListenerAddress]] = {}
     for listener in listeners:
         if listener.port:
             by_port.setdefault(listener.port, []).append(listener)
@@ -158,7 +158,9 @@ def _address_family(host: str) -> int:
 
 
 def check_advertised(
-    advertised: Collection[Listener], listeners: Collection[Listener], text: str | None
+    advertised: Collection[ListenerAddress],
+    listeners: Collection[ListenerAddress],
+    text: str | None,
 ) -> None:
     """Clients can be sent only to listeners that exist, and to addresses that mean something."""
     names = [listener.name for listener in listeners]

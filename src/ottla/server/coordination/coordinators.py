@@ -281,10 +281,12 @@ class Coordinators(Generic[S]):
                     break
                 data = await self._broker.reads.read(piece)
                 offset = self._replay(held.shard, data, offset)
+            self._serve(held)
         except (StorageError, InvalidBatch, OSError) as error:
             self._fail(held, error)
-            return
-        self._serve(held)
+        except Exception as error:
+            log.error("replay failed", exc_info=error)
+            self._fail(held, error)
 
     def _replay(self, shard: S, data: bytes, offset: int) -> int:
         """Replay the whole batches in the data; the offset behind the last of them."""

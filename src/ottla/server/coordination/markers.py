@@ -159,14 +159,14 @@ class _Ending:
             self._walk(0)
 
     def _walk(self, first: int) -> None:
-        """Some of the partitions, then the loop's turn, then the next ones."""
+        """Handles some of the partitions, lets the loop run, then goes on with the next ones."""
         if self.cancelled:
             return
         partitions = self.ending.partitions
-        behind = first + AT_ONCE
-        if behind < len(partitions):
-            self._broker.loop.call_soon(self._walk, behind)
-        for topic, index in partitions[first:behind]:
+        end = first + AT_ONCE
+        if end < len(partitions):
+            self._broker.loop.call_soon(self._walk, end)
+        for topic, index in partitions[first:end]:
             self._write(topic, index)
 
     def _write(self, topic: str, index: int) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ottla.protocol.message import Message
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
+    from ottla.server.turns import Steps
 
 # While the markers of the producer's last transaction are still being written, the new one waits this
 # long on the broker before its producer is told to try again.
@@ -162,11 +163,22 @@ def _ask(
 
 def result_of(transactional_id: str, codes: Verdict) -> AddPartitionsToTxnResult:
     """The part of a response for one transaction."""
+    steps = result_in_steps(transactional_id, codes)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as stop:
+        result: AddPartitionsToTxnResult = stop.value
+        return result
+
+
+def result_in_steps(transactional_id: str, codes: Verdict) -> Steps[AddPartitionsToTxnResult]:
     topics: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
     for (topic, index), code in codes.items():
         topics.setdefault(topic, []).append(
             AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
         )
+        yield
     return AddPartitionsToTxnResult(
         transactional_id=transactional_id,
         topic_results=[

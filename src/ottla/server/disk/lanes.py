@@ -133,7 +133,7 @@ class Lane:
         self._items.append((batches, done, transform, origin))
 
     def abandon(self) -> None:
-        """The broker stops and waits no longer: not for a worker, nor for a disk."""
+        """Fails all waiting appends: the broker stops and does not wait for workers or disks."""
         log.warning(
             "the stop does not wait for appends: topic=%s partition=%d queued=%d",
             self._partition.topic, self._partition.index, len(self._items) + 1,

@@ -26,7 +26,7 @@ _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 
 
 def give_way() -> None:
-    """A small share of the processor, and at once to whoever else wants it."""
+    """Lowers this process's priority: other processes get the processor first."""
     os.nice(NICENESS)
     number = _SCHED_SETATTR.get(os.uname().machine)
     if sys.platform != "linux" or number is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Up to this size a copy costs less than two more system calls.
 INLINE_BYTES = 16 << 10
-# A range that begins so little behind one that came from the disk is of the same reader.
+# A range that begins so little after one that came from the disk is of the same reader.
 NEARBY_BYTES = 4 << 20
 # So many ranges in a row were in memory: the reader has caught up with what the cache holds.
 TRUSTED_AFTER = 64
@@ -105,16 +105,16 @@ class Reads:
         return data
 
     async def read(self, piece: Slice) -> bytes:
-        """The bytes themselves, for those who have to look into them."""
+        """Returns the bytes themselves, for callers that have to look into them."""
         held = self._from_memory(piece) if piece.length <= INLINE_BYTES else None
         return await self._from_disk(piece) if held is None else held
 
     async def load(self, missing: NotInMemory, size: int) -> None:
-        """What a search missed, so that it can be tried again."""
+        """Reads what a search found missing in memory, so that it can be tried again."""
         await self._loop.run_in_executor(self._threads, missing.load, size)
 
     async def take_cold(self, piece: Slice) -> bytes | FileRange:
-        """Bring the range into memory without holding up the loop, then take it."""
+        """Reads the range into memory in a thread, then takes it."""
         if piece.length <= INLINE_BYTES:
             return await self._from_disk(piece)
         if not self.has_descriptors:

@@ -47,7 +47,7 @@ async def offset_of_max_timestamp(broker: Broker, log: Log) -> TimedOffset | Non
 
 
 async def load(broker: Broker, log: Log) -> None:
-    """What tells the largest timestamp of each segment."""
+    """Loads what is needed to know the largest timestamp of each segment."""
     for _ in range(SEARCH_STEPS):
         try:
             log.max_timestamp(wait=False)

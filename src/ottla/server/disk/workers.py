@@ -109,7 +109,7 @@ class _Worker:
         return not self._line.poll()
 
     def do(self, job: Callable[[], T]) -> T:
-        """Raises what the job raises; EOFError or OSError if the process is gone."""
+        """Runs a job. Raises what the job raises; EOFError or OSError if the process is gone."""
         self._line.send_bytes(pickle.dumps(job))
         succeeded, result = pickle.loads(self._line.recv_bytes())
         if not succeeded:
@@ -138,7 +138,7 @@ class Workers:
         return await self._loop.run_in_executor(self._threads, work)
 
     def _do(self, job: Callable[[], T]) -> T:
-        """In one of our threads: have its worker do a job."""
+        """Runs a job in a worker, from one of our threads."""
         worker = self._worker()
         try:
             return worker.do(job)
@@ -225,7 +225,7 @@ class Workers:
         return await self._in_thread(partial(self._through_memory, job, data))
 
     def stop(self) -> None:
-        """No more jobs; those that have begun go on, then their workers end."""
+        """Takes no more jobs; those that have begun are finished, then their workers end."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -254,7 +254,7 @@ def _no_main_module() -> Iterator[None]:
 
 
 def _serve(line: Connection[bytes, bytes]) -> None:
-    """A worker's whole life: job after job, until nobody is at the other end."""
+    """Runs jobs one after the other until the broker closes the pipe."""
     import signal
 
     # Ctrl-C in a terminal reaches all of its processes; it is the broker that decides what follows.
@@ -283,7 +283,7 @@ def _told(error: Exception) -> bytes:
 
 
 def _follow_the_broker() -> None:
-    """Do not outlive it, whatever is being done."""
+    """Ends this worker when the broker that started it is gone, even in the middle of a job."""
     import multiprocessing
     from multiprocessing.connection import wait
 

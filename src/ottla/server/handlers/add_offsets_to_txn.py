@@ -39,7 +39,7 @@ def add_offsets_to_txn(request: Request[AddOffsetsToTxnRequest]) -> Outcome:
 
 
 async def _first_of_all(request: Request[AddOffsetsToTxnRequest]) -> Message:
-    """No group was ever looked after: the topic is made first."""
+    """Creates the offsets topic first, where there was never a group."""
     try:
         await request.broker.internal_topic(CONSUMER_OFFSETS)
     except ProtocolError as error:

@@ -29,7 +29,8 @@ from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from ottla.server.api import Outcome, Request, handles
-from ottla.server.coordination.verification import Verdict, result_of
+from ottla.server.coordination.verification import Verdict, result_in_steps, result_of
+from ottla.server.turns import Steps, Turns, in_turns
 
 if TYPE_CHECKING:
     from ottla.coordinator.transactions.shard import TransactionShard
@@ -40,27 +41,31 @@ _SECOND_PROTOCOL = 2
 
 
 @handles(AddPartitionsToTxnRequest, versions=(0, 5))
-def add_partitions_to_txn(request: Request[AddPartitionsToTxnRequest]) -> Outcome:
+def add_partitions_to_txn(request: Request[AddPartitionsToTxnRequest]) -> Steps[Outcome]:
     message = request.message
     if request.version >= _FIRST_OF_BROKERS:
         if len(message.transactions) == 1:
-            return _submit(request, message.transactions[0])
+            return (yield from _submit(request, message.transactions[0]))
         return _several(request)
-    return _submit(
-        request,
-        AddPartitionsToTxnTransaction(
-            transactional_id=message.v3_and_below_transactional_id,
-            producer_id=message.v3_and_below_producer_id,
-            producer_epoch=message.v3_and_below_producer_epoch,
-            topics=message.v3_and_below_topics,
-        ),
+    return (
+        yield from _submit(
+            request,
+            AddPartitionsToTxnTransaction(
+                transactional_id=message.v3_and_below_transactional_id,
+                producer_id=message.v3_and_below_producer_id,
+                producer_epoch=message.v3_and_below_producer_epoch,
+                topics=message.v3_and_below_topics,
+            ),
+        )
     )
 
 
 async def _several(request: Request[AddPartitionsToTxnRequest]) -> Message:
     results: list[AddPartitionsToTxnResult] = []
+    turns = Turns()
     for transaction in request.message.transactions:
-        answer = _submit(request, transaction)
+        await turns.pause()
+        answer = await in_turns(_submit(request, transaction))
         response = answer if isinstance(answer, Message) else await answer
         assert isinstance(response, AddPartitionsToTxnResponse)
         results += response.results_by_transaction
@@ -69,17 +74,24 @@ async def _several(request: Request[AddPartitionsToTxnRequest]) -> Message:
 
 def _submit(
     request: Request[AddPartitionsToTxnRequest], transaction: AddPartitionsToTxnTransaction
-) -> Outcome:
+) -> Steps[Outcome]:
     """One transaction, answered by a response of its own."""
     broker = request.broker
     version = request.version
     transactional_id = transaction.transactional_id
-    partitions: list[TopicPartition] = [
-        (topic.name, index) for topic in transaction.topics for index in topic.partitions
-    ]
+    wanted: dict[TopicPartition, None] = {}
+    has_unknown = False
+    for topic in transaction.topics:
+        for index in topic.partitions:
+            wanted[topic.name, index] = None
+            has_unknown = has_unknown or broker.partitions.get(topic.name, index) is None
+            yield
+        yield
 
     def answer(codes: Verdict) -> Message:
-        result = result_of(transactional_id, codes)
+        return respond(result_of(transactional_id, codes))
+
+    def respond(result: AddPartitionsToTxnResult) -> Message:
         if version >= _FIRST_OF_BROKERS:
             return AddPartitionsToTxnResponse(results_by_transaction=[result])
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
@@ -89,18 +101,19 @@ def _submit(
             code = ErrorCode.INVALID_PRODUCER_EPOCH
         return answer(dict.fromkeys(partitions, code))
 
-    if not transactional_id:
-        return refusal(ErrorCode.INVALID_REQUEST)
-    unknown = {each for each in partitions if broker.partitions.get(*each) is None}
-    if unknown:
-        return answer(
-            {
-                each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if each in unknown
-                else ErrorCode.OPERATION_NOT_ATTEMPTED
-                for each in partitions
-            }
-        )
+    if not transactional_id or has_unknown:
+        # None of them is added, and there may be any number of them.
+        codes: dict[TopicPartition, ErrorCode] = {}
+        for each in wanted:
+            if not transactional_id:
+                codes[each] = ErrorCode.INVALID_REQUEST
+            elif broker.partitions.get(*each) is None:
+                codes[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                codes[each] = ErrorCode.OPERATION_NOT_ATTEMPTED
+            yield
+        return respond((yield from result_in_steps(transactional_id, codes)))
+    partitions = list(wanted)
     producer = Identity(transaction.producer_id, transaction.producer_epoch)
 
     def call(shard: TransactionShard, ticket: Ticket, now: Instant) -> Effects:

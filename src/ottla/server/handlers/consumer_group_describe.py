@@ -20,21 +20,25 @@ from ottla.server.combined_answers import Part, gathered
 from ottla.server.coordination.group_callers import speaks_new_protocol
 from ottla.server.failures import shortened
 from ottla.server.operations import GROUP_OPERATIONS
+from ottla.server.turns import Steps
 
 
 @handles(ConsumerGroupDescribeRequest, versions=(0, 1))
-def consumer_group_describe(request: Request[ConsumerGroupDescribeRequest]) -> Outcome:
-    def combine(answers: list[ConsumerGroupDescribeResponse]) -> ConsumerGroupDescribeResponse:
-        groups = [group for answer in answers for group in answer.groups]
-        for group in groups:
-            if group.error_message is not None:
-                group.error_message = shortened(group.error_message)
-            if request.message.include_authorized_operations and not group.error_code:
-                group.authorized_operations = GROUP_OPERATIONS
-        return ConsumerGroupDescribeResponse(groups=groups)
+def consumer_group_describe(request: Request[ConsumerGroupDescribeRequest]) -> Steps[Outcome]:
+    def add(response: ConsumerGroupDescribeResponse, answer: ConsumerGroupDescribeResponse) -> None:
+        (group,) = answer.groups
+        if group.error_message is not None:
+            group.error_message = shortened(group.error_message)
+        if request.message.include_authorized_operations and not group.error_code:
+            group.authorized_operations = GROUP_OPERATIONS
+        response.groups.append(group)
 
-    parts = [_describe(request, group_id) for group_id in request.message.group_ids]
-    return gathered(ConsumerGroupDescribeResponse, parts, combine)
+    return gathered(
+        ConsumerGroupDescribeResponse,
+        request.message.group_ids,
+        lambda group_id: _describe(request, group_id),
+        add,
+    )
 
 
 def _describe(request: Request[ConsumerGroupDescribeRequest], group_id: str) -> Part:

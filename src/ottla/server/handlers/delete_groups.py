@@ -12,18 +12,20 @@ from ottla.protocol.messages.delete_groups import (
 )
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.combined_answers import Part, gathered
+from ottla.server.turns import Steps, distinct
 
 
 @handles(DeleteGroupsRequest, versions=(0, 2))
-def delete_groups(request: Request[DeleteGroupsRequest]) -> Outcome:
+def delete_groups(request: Request[DeleteGroupsRequest]) -> Steps[Outcome]:
     # A group that is named twice is deleted, and answered for, once.
-    names = dict.fromkeys(request.message.groups_names)
-    return gathered(
-        DeleteGroupsResponse,
-        [_delete(request, group_id) for group_id in names],
-        lambda answers: DeleteGroupsResponse(
-            results=[result for answer in answers for result in answer.results]
-        ),
+    names = yield from distinct(request.message.groups_names)
+    return (
+        yield from gathered(
+            DeleteGroupsResponse,
+            list(names),
+            lambda group_id: _delete(request, group_id),
+            lambda response, answer: response.results.extend(answer.results),
+        )
     )
 
 

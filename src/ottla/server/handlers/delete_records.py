@@ -4,6 +4,7 @@
 - Whole segments below the new start are dropped in the background; a segment that the start lies in
   stays, and its records before it are not served any more.
 - The start survives a crash before it is answered for.
+- Of a partition that is named twice, the last offset counts; it is answered once.
 
 Versions: v1 as v0; v2 flexible
 """
@@ -20,6 +21,7 @@ from ottla.protocol.messages.delete_records import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_code
+from ottla.server.turns import Steps, in_turns
 from ottla.storage.errors import StorageError
 
 _HIGH_WATERMARK = -1
@@ -27,20 +29,36 @@ _HIGH_WATERMARK = -1
 
 @handles(DeleteRecordsRequest, versions=(0, 2))
 async def delete_records(request: Request[DeleteRecordsRequest]) -> DeleteRecordsResponse:
-    response = DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[_advance(request, topic.name, wanted) for wanted in topic.partitions],
-            )
-            for topic in request.message.topics
-        ]
-    )
+    response = await in_turns(_advanced(request))
     if await request.broker.periodic_work.checkpoint() is not None:
-        for topic in response.topics:
-            for partition in topic.partitions:
-                partition.error_code = partition.error_code or ErrorCode.KAFKA_STORAGE_ERROR
+        await in_turns(_failed(response))
     return response
+
+
+def _advanced(request: Request[DeleteRecordsRequest]) -> Steps[DeleteRecordsResponse]:
+    wanted: dict[str, dict[int, DeleteRecordsPartition]] = {}
+    for topic in request.message.topics:
+        of_topic = wanted.setdefault(topic.name, {})
+        for each in topic.partitions:
+            of_topic[each.partition_index] = each
+            yield
+        yield
+    response = DeleteRecordsResponse()
+    for name, partitions in wanted.items():
+        answers = DeleteRecordsTopicResult(name=name)
+        response.topics.append(answers)
+        for each in partitions.values():
+            answers.partitions.append(_advance(request, name, each))
+            yield
+        yield
+    return response
+
+
+def _failed(response: DeleteRecordsResponse) -> Steps[None]:
+    for topic in response.topics:
+        for partition in topic.partitions:
+            partition.error_code = partition.error_code or ErrorCode.KAFKA_STORAGE_ERROR
+            yield
 
 
 def _advance(

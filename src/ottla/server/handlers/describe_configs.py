@@ -5,6 +5,7 @@
 - A broker resource without a name stands for the settings that hold for all brokers.
 - A group's values are its own, else the broker's; the group need not exist.
 - Sensitive values are never told.
+- A resource that is named several times is looked up once and answered as often as it is named.
 
 Versions:
   v1  sources and synonyms instead of "is default"
@@ -27,44 +28,61 @@ from ottla.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from ottla.server.api import Request, handles
+from ottla.server.api import Outcome, Request, handles
 from ottla.server.configuration.group_settings import describe_group
 from ottla.server.failures import error_message
+from ottla.server.turns import Steps, distinct
 from ottla.storage.config import describe_topic
 from ottla.storage.settings import Described, Source
 
 
 @handles(DescribeConfigsRequest, versions=(0, 4))
-def describe_configs(request: Request[DescribeConfigsRequest]) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(
-        results=[_answer(request, resource) for resource in request.message.resources]
-    )
+def describe_configs(
+    request: Request[DescribeConfigsRequest],
+) -> Steps[Outcome]:
+    response = DescribeConfigsResponse()
+    known: dict[tuple[int, str, frozenset[str] | None], DescribeConfigsResult] = {}
+    for resource in request.message.resources:
+        # No keys asks for all, as null does: old clients send an empty list.
+        keys = resource.configuration_keys
+        names = frozenset((yield from distinct(keys))) if keys else None
+        key = (resource.resource_type, resource.resource_name, names)
+        answer = known.get(key)
+        if answer is None:
+            answer = known[key] = yield from _answer(request, resource, names)
+        response.results.append(answer)
+        yield
+    return response
 
 
 def _answer(
-    request: Request[DescribeConfigsRequest], resource: DescribeConfigsResource
-) -> DescribeConfigsResult:
+    request: Request[DescribeConfigsRequest],
+    resource: DescribeConfigsResource,
+    names: frozenset[str] | None,
+) -> Steps[DescribeConfigsResult]:
     answer = DescribeConfigsResult(
         error_message=None,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
     )
     try:
-        settings = _settings(request, resource)
+        settings = _settings(request, resource, names)
     except ProtocolError as error:
         answer.error_code = error.code
         answer.error_message = error_message(error)
         return answer
-    answer.configs = [_entry(request, each) for each in settings]
+    for each in settings:
+        answer.configs.append(_entry(request, each))
+        yield
     return answer
 
 
 def _settings(
-    request: Request[DescribeConfigsRequest], resource: DescribeConfigsResource
+    request: Request[DescribeConfigsRequest],
+    resource: DescribeConfigsResource,
+    names: frozenset[str] | None,
 ) -> Iterable[Described]:
     broker, name = request.broker, resource.resource_name
-    # No keys asks for all, as null does: old clients send an empty list.
-    names = resource.configuration_keys or None
     match resource.resource_type:
         case ResourceType.TOPIC:
             check_topic_name(name)

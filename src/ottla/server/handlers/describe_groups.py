@@ -23,22 +23,25 @@ from ottla.server.api import Outcome, Request, handles
 from ottla.server.combined_answers import Part, gathered
 from ottla.server.failures import shortened
 from ottla.server.operations import GROUP_OPERATIONS
+from ottla.server.turns import Steps
 
 
 @handles(DescribeGroupsRequest, versions=(0, 6))
-def describe_groups(request: Request[DescribeGroupsRequest]) -> Outcome:
-    def combine(answers: list[DescribeGroupsResponse]) -> DescribeGroupsResponse:
-        groups = [group for answer in answers for group in answer.groups]
-        for group in groups:
-            if group.error_message is not None:
-                group.error_message = shortened(group.error_message)
+def describe_groups(request: Request[DescribeGroupsRequest]) -> Steps[Outcome]:
+    def add(response: DescribeGroupsResponse, answer: DescribeGroupsResponse) -> None:
+        (group,) = answer.groups
+        if group.error_message is not None:
+            group.error_message = shortened(group.error_message)
         if request.message.include_authorized_operations:
-            for group in groups:
-                group.authorized_operations = GROUP_OPERATIONS
-        return DescribeGroupsResponse(groups=groups)
+            group.authorized_operations = GROUP_OPERATIONS
+        response.groups.append(group)
 
-    parts = [_describe(request, group_id) for group_id in request.message.groups]
-    return gathered(DescribeGroupsResponse, parts, combine)
+    return gathered(
+        DescribeGroupsResponse,
+        request.message.groups,
+        lambda group_id: _describe(request, group_id),
+        add,
+    )
 
 
 def _describe(request: Request[DescribeGroupsRequest], group_id: str) -> Part:

@@ -25,6 +25,7 @@ from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from ottla.server.api import Request, handles
+from ottla.server.turns import Turns
 
 if TYPE_CHECKING:
     from ottla.storage.folders import DataFolder
@@ -33,20 +34,23 @@ if TYPE_CHECKING:
 @handles(DescribeLogDirsRequest, versions=(0, 5))
 async def describe_log_dirs(request: Request[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     broker = request.broker
+    turns = Turns()
     wanted: set[tuple[str, int]] | None = None
     if request.message.topics is not None:
-        wanted = {
-            (topic.topic, index) for topic in request.message.topics for index in topic.partitions
-        }
+        wanted = set()
+        for topic in request.message.topics:
+            for index in topic.partitions:
+                wanted.add((topic.topic, index))
+                await turns.pause()
     placed: dict[DataFolder, list[tuple[str, int, int | None]]] = {
         folder: [] for folder in broker.logs.folders
     }
-    for topic, index in broker.logs.keys():  # noqa: SIM118 - not a mapping
-        if wanted is None or (topic, index) in wanted:
-            partition = broker.partitions.get(topic, index)
+    for name, index in broker.logs.keys():  # noqa: SIM118 - not a mapping
+        if wanted is None or (name, index) in wanted:
+            partition = broker.partitions.get(name, index)
             opened = partition.opened if partition is not None else None
-            folder = broker.logs.folder_of(topic, index)
-            placed[folder].append((topic, index, None if opened is None else opened.size))
+            folder = broker.logs.folder_of(name, index)
+            placed[folder].append((name, index, None if opened is None else opened.size))
     return DescribeLogDirsResponse(
         results=[
             await broker.loop.run_in_executor(broker.threads, _describe, folder, logs)
@@ -56,7 +60,7 @@ async def describe_log_dirs(request: Request[DescribeLogDirsRequest]) -> Describ
 
 
 def _describe(folder: DataFolder, logs: list[tuple[str, int, int | None]]) -> DescribeLogDirsResult:
-    """In a thread: it asks the disk."""
+    """Describes the folders; runs in a thread, as it reads from the disk."""
     answer = DescribeLogDirsResult(log_dir=os.path.abspath(folder.path), topics=[])
     if folder.offline is not None:
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR

@@ -14,29 +14,32 @@ from ottla.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from ottla.server.api import Request, handles
+from ottla.server.api import Outcome, Request, handles
 from ottla.server.broker import Broker
 from ottla.server.failures import error_code, error_message
+from ottla.server.turns import Steps
 from ottla.storage.errors import StorageError
 
 
 @handles(DescribeProducersRequest, versions=(0, 0))
-def describe_producers(request: Request[DescribeProducersRequest]) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[
-                    _describe(request.broker, topic.name, index)
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in request.message.topics
-        ]
-    )
+def describe_producers(request: Request[DescribeProducersRequest]) -> Steps[Outcome]:
+    response = DescribeProducersResponse()
+    known: dict[tuple[str, int], PartitionResponse] = {}
+    for topic in request.message.topics:
+        answers = TopicResponse(name=topic.name)
+        response.topics.append(answers)
+        for index in topic.partition_indexes:
+            key = (topic.name, index)
+            answer = known.get(key)
+            if answer is None:
+                answer = known[key] = yield from _describe(request.broker, topic.name, index)
+            answers.partitions.append(answer)
+            yield
+        yield
+    return response
 
 
-def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+def _describe(broker: Broker, topic: str, index: int) -> Steps[PartitionResponse]:
     try:
         log = broker.leader_of(topic, index, -1).log
     except (ProtocolError, StorageError) as error:
@@ -44,9 +47,9 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
         return PartitionResponse(
             partition_index=index, error_code=code, error_message=error_message(error)
         )
-    return PartitionResponse(
-        partition_index=index,
-        active_producers=[
+    answer = PartitionResponse(partition_index=index)
+    for state in list(log.producers.producers.values()):
+        answer.active_producers.append(
             ProducerState(
                 producer_id=state.producer_id,
                 producer_epoch=state.epoch,
@@ -55,6 +58,6 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
                 coordinator_epoch=state.coordinator_epoch,
                 current_txn_start_offset=state.transaction_first_offset,
             )
-            for state in log.producers.producers.values()
-        ],
-    )
+        )
+        yield
+    return answer

@@ -19,33 +19,38 @@ from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from ottla.server.api import Request, handles
+from ottla.server.api import Outcome, Request, handles
 from ottla.server.operations import TOPIC_OPERATIONS
+from ottla.server.turns import Steps, in_order
 
 
 @handles(DescribeTopicPartitionsRequest, versions=(0, 0))
 def describe_topic_partitions(
     request: Request[DescribeTopicPartitionsRequest],
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[Outcome]:
     message, image = request.message, request.broker.image
-    asked = {each.name for each in message.topics}
-    names = sorted(asked) if asked else sorted(image.topics)
+    asked: dict[str, None] = {}
+    for each in message.topics:
+        asked[each.name] = None
+        yield
+    names = yield from in_order(asked or list(image.topics))
     cursor = message.cursor
-    first_partition = 0
-    if cursor is not None:
-        names = [name for name in names if name >= cursor.topic_name]
-        # A topic that was deleted since the last page: go on with the one after it.
-        if names and names[0] == cursor.topic_name:
-            first_partition = max(0, cursor.partition_index)
     # At least one, or a client that asks for page after page would never get on.
     most = request.broker.config.max_request_partition_size_limit
     left = max(1, min(message.response_partition_limit, most))
     response = DescribeTopicPartitionsResponse(topics=[])
     for name in names:
+        yield
+        first_partition = 0
+        if cursor is not None:
+            if name < cursor.topic_name:
+                continue
+            # A topic that was deleted since the last page: go on with the one after it.
+            if name == cursor.topic_name:
+                first_partition = max(0, cursor.partition_index)
         topic = image.topics.get(name)
         if topic is None:
             response.topics.append(_unknown(name))
-            first_partition = 0
             continue
         if left <= 0:
             response.next_cursor = CursorResponse(topic_name=name, partition_index=first_partition)
@@ -57,7 +62,6 @@ def describe_topic_partitions(
         if end < len(topic.partitions):
             response.next_cursor = CursorResponse(topic_name=name, partition_index=end)
             break
-        first_partition = 0
     return response
 
 

@@ -19,6 +19,7 @@ from ottla.protocol.messages.describe_transactions import (
     TransactionState,
 )
 from ottla.server.api import Request, handles
+from ottla.server.turns import Turns
 
 if TYPE_CHECKING:
     from ottla.coordinator.transactions.shard import TransactionShard
@@ -27,8 +28,15 @@ if TYPE_CHECKING:
 @handles(DescribeTransactionsRequest, versions=(0, 0))
 async def describe_transactions(request: Request[DescribeTransactionsRequest]) -> Message:
     states: list[TransactionState] = []
+    known: dict[str, TransactionState] = {}
+    turns = Turns()
     for transactional_id in request.message.transactional_ids:
-        states += (await _describe(request, transactional_id)).transaction_states
+        await turns.pause()
+        state = known.get(transactional_id)
+        if state is None:
+            (state,) = (await _describe(request, transactional_id)).transaction_states
+            known[transactional_id] = state
+        states.append(state)
     return DescribeTransactionsResponse(transaction_states=states)
 
 

@@ -7,10 +7,12 @@
   not fit into what is left gets nothing (from v3 on), never a part of it.
 - With less than `min_bytes` to give, the request waits up to `max_wait_ms` for appends to its
   partitions; an error or a moved leader ends the wait.
-- read_committed readers see up to the last stable offset, with the list of aborted transactions.
+- read_committed readers see up to the last stable offset, with the list of the aborted transactions
+  that overlap what they are sent.
 - An epoch that the reader brings along is checked: it may know of a newer leader than this broker
   (UNKNOWN_LEADER_EPOCH) or of an older one (FENCED_LEADER_EPOCH), or its log may have been cut off
   behind it (a diverging epoch in the answer).
+- A partition that is named several times is read once, as it is named last.
 - Large ranges go from the page cache to the socket by `sendfile`. Data that is not in memory is read
   ahead in a thread first, so that one reader of old data does not hold up the others.
 
@@ -40,15 +42,27 @@ from ottla.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     PartitionData,
 )
 from ottla.server import sessions
-from ottla.server.api import Api, Serve, decode_request, failed, handles_raw
+from ottla.server.api import (
+    LARGE_REQUEST,
+    Api,
+    Serve,
+    decode_large,
+    decode_request,
+    encode_large,
+    failed,
+    handles_raw,
+)
 from ottla.server.failures import error_code
-from ottla.server.network.connection import Connection, Part, Slot
+from ottla.server.network.connection import Connection, MalformedRequest, Part, Slot
 from ottla.server.sessions import Session, WatchedPartition
+from ottla.server.turns import Steps, Turns, in_turns, run_in_turns
 from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 
 if TYPE_CHECKING:
@@ -65,6 +79,9 @@ _EMPTY = b""
 # An index and a few KiB of a segment are what a search reads. Should memory be so short that what
 # was brought is gone at once, it is to end all the same.
 SEARCH_STEPS = 4
+# Of more partitions than this, only some are looked at before the loop has its turn.
+MANY_PARTITIONS = 2000
+PARTITIONS_AT_ONCE = 10
 
 
 @handles_raw(FetchRequest, versions=(0, 18))
@@ -77,10 +94,33 @@ def bind(broker: Broker, _: Api) -> Serve:
         version: int,
         correlation_id: int,
     ) -> None:
+        if stop - at > LARGE_REQUEST:
+            _serve_large(broker, connection, view[at:stop], version, correlation_id)
+            return
         request = decode_request(FetchRequest, view, at, stop, version)
         Fetch(broker, connection, request, version, correlation_id).start()
 
     return serve
+
+
+def _serve_large(
+    broker: Broker, connection: Connection, body: memoryview, version: int, correlation_id: int
+) -> None:
+    """A request that names so many partitions that it is decoded in steps."""
+    steps = decode_large(FetchRequest, connection.keep(body), version)
+    slot = connection.reserve(exclusive=True)
+
+    def begin(request: FetchRequest) -> None:
+        fetch = Fetch(broker, connection, request, version, correlation_id)
+        fetch.start_many(slot)
+
+    def refuse(error: Exception) -> None:
+        if isinstance(error, MalformedRequest):
+            connection._give_up(error)
+        else:
+            failed(connection, "FETCH", version, error)
+
+    run_in_turns(broker.loop, steps, begin, refuse, lambda: not connection.closed)
 
 
 class Found:
@@ -111,6 +151,7 @@ class Fetch:
         "_slot",
         "_timer",
         "_waits_on",
+        "_watches",
         "broker",
         "connection",
         "correlation_id",
@@ -143,26 +184,74 @@ class Fetch:
         self._quiet: dict[Partition, WatchedPartition] = {}
         self._others: list[WatchedPartition] = []
         self._moved: set[Partition] = set()
+        # Partitions of a look that is going on, if the loop has its turn in between.
+        self._watches: set[Partition] | None = None
         self._missing = 0
 
     def start(self) -> None:
-        try:
-            self._establish()
-        except ProtocolError as error:
-            self._send(FetchResponse(error_code=error.code, responses=[]))
+        refusal = self._refusal()
+        if refusal is None:
+            named = self._named()
+            try:
+                self._establish(named)
+            except ProtocolError as error:
+                refusal = error.code
+        if refusal is not None:
+            self._send(FetchResponse(error_code=refusal, responses=[]))
             return
+        if len(self.watched) > MANY_PARTITIONS:
+            self._slot = self.connection.reserve(exclusive=True)
+            self.broker.spawn(self._start_many(), "fetch of many partitions")
+            return
+        self._begin(*self._look(self.watched))
+
+    def start_many(self, slot: Slot) -> None:
+        """As `start`, for a request with very many partitions."""
+        self._slot = slot
+        self.broker.spawn(self._read_many(), "fetch of many partitions")
+
+    async def _read_many(self) -> None:
+        try:
+            refusal = self._refusal()
+            if refusal is None:
+                named = await in_turns(self._named_in_steps())
+                try:
+                    self._establish(named)
+                except ProtocolError as error:
+                    refusal = error.code
+            if refusal is not None:
+                self._send(FetchResponse(error_code=refusal, responses=[]))
+                return
+            await self._start_many()
+        except Exception:  # noqa: BLE001 - see failed
+            failed(self.connection, "FETCH", self.version)
+
+    async def _start_many(self) -> None:
+        try:
+            found, size, urgent = await self._look_in_turns(self.watched)
+            if self._moved:
+                # Something came while this was looked for: it is not known what is where.
+                urgent = True
+            self._begin(found, size, urgent)
+        except Exception:  # noqa: BLE001 - see failed
+            failed(self.connection, "FETCH", self.version)
+
+    def _refusal(self) -> ErrorCode | None:
         replica = self.request.replica_state
         if self.request.replica_id >= 0 or (replica is not None and replica.replica_id >= 0):
             # Only replicas may read beyond the high watermark, and there are none yet.
-            self._send(FetchResponse(error_code=ErrorCode.INVALID_REQUEST, responses=[]))
-            return
-        found, size, urgent = self._look(self.watched)
+            return ErrorCode.INVALID_REQUEST
+        return None
+
+    def _begin(self, found: list[Found], size: int, urgent: bool) -> None:
+        """The first look is taken: answer, or wait."""
         wait = self.request.max_wait_ms
         if urgent or size >= self.request.min_bytes or wait <= 0 or not self.watched:
             self._finish(found)
             return
         self._missing = self.request.min_bytes - size
-        self._slot = self.connection.reserve(exclusive=True)
+        if self._slot is None:
+            self._slot = self.connection.reserve(exclusive=True)
         self._waits_on = [each.partition for each in found if each.partition is not None]
         self._waits_on += self._quiet
         for partition in self._waits_on:
@@ -172,20 +261,19 @@ class Fetch:
 
     # Which partitions ---------------------------------------------------------------------------
 
-    def _establish(self) -> None:
+    def _establish(self, named: dict[sessions.Key, WatchedPartition]) -> None:
         """Find out which partitions the request is about: its own, or those of its session."""
         request = self.request
         if self.version < _FIRST_SESSIONS or request.session_epoch == sessions.FINAL_EPOCH:
             if request.session_id:
                 self.broker.sessions.remove(request.session_id)
-            self.watched = [each for _, each in self._named()]
+            self.watched = list(named.values())
             return
         now = self.broker.loop.time()
         by_id = self.version >= _FIRST_TOPIC_IDS
         if request.session_epoch == sessions.INITIAL_EPOCH:
             self.broker.sessions.remove(request.session_id)
-            named = list(self._named())
-            self.watched = [each for _, each in named]
+            self.watched = list(named.values())
             if named:
                 session = self.broker.sessions.create(now, by_id)
                 if session is not None:
@@ -199,7 +287,7 @@ class Fetch:
             raise ProtocolError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             raise ProtocolError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        for key, each in self._named():
+        for key, each in named.items():
             known = session.partitions.get(key)
             if known is None:
                 session.partitions[key] = each
@@ -216,29 +304,80 @@ class Fetch:
         self.session = session
         self.watched = list(session.partitions.values())
 
-    def _named(self) -> list[tuple[sessions.Key, WatchedPartition]]:
-        by_id = self.version >= _FIRST_TOPIC_IDS
-        named: list[tuple[sessions.Key, WatchedPartition]] = []
+    def _named(self) -> dict[sessions.Key, WatchedPartition]:
+        named: dict[sessions.Key, WatchedPartition] = {}
         for topic in self.request.topics:
-            name = topic.topic_id if by_id else topic.topic
             for wanted in topic.partitions:
-                watched = WatchedPartition(name, wanted.partition)
-                watched.fetch_offset = wanted.fetch_offset
-                watched.max_bytes = wanted.partition_max_bytes
-                watched.current_leader_epoch = wanted.current_leader_epoch
-                watched.last_fetched_epoch = wanted.last_fetched_epoch
-                named.append(((name, wanted.partition), watched))
+                self._name(named, topic, wanted)
         return named
+
+    def _named_in_steps(self) -> Steps[dict[sessions.Key, WatchedPartition]]:
+        named: dict[sessions.Key, WatchedPartition] = {}
+        for topic in self.request.topics:
+            for wanted in topic.partitions:
+                self._name(named, topic, wanted)
+                yield
+            yield
+        return named
+
+    def _name(
+        self,
+        named: dict[sessions.Key, WatchedPartition],
+        topic: FetchTopic,
+        wanted: FetchPartition,
+    ) -> None:
+        name = topic.topic_id if self.version >= _FIRST_TOPIC_IDS else topic.topic
+        watched = WatchedPartition(name, wanted.partition)
+        watched.fetch_offset = wanted.fetch_offset
+        watched.max_bytes = wanted.partition_max_bytes
+        watched.current_leader_epoch = wanted.current_leader_epoch
+        watched.last_fetched_epoch = wanted.last_fetched_epoch
+        named[name, wanted.partition] = watched
 
     # What is there ------------------------------------------------------------------------------
 
     def _look(self, at: list[WatchedPartition]) -> tuple[list[Found], int, bool]:
         """What each partition has, the bytes of it, and whether something should be told at once."""
-        left = min(self.request.max_bytes, self.broker.config.fetch_max_bytes)
+        self._others = []
+        everything: list[Found] = []
+        total, urgent = self._look_on(at, everything, 0)
+        return everything, total, urgent
+
+    async def _look_in_turns(self, at: list[WatchedPartition]) -> tuple[list[Found], int, bool]:
+        """As `_look`, with the loop's turn now and then. What moves meanwhile is noted."""
+        self._others = []
+        everything: list[Found] = []
         total = 0
         urgent = False
-        everything = []
-        self._others = []
+        turns = Turns()
+        self._moved.clear()
+        self._watches = set()
+        try:
+            for first in range(0, len(at), PARTITIONS_AT_ONCE):
+                some = at[first : first + PARTITIONS_AT_ONCE]
+                total, has_news = self._look_on(some, everything, total)
+                urgent = urgent or has_news
+                await turns.pause()
+        finally:
+            for partition in self._watches:
+                partition.waiters.discard(self)
+            self._watches = None
+        return everything, total, urgent
+
+    def _watch(self, partition: Partition | None) -> None:
+        """During a look that takes its time: note if the partition moves."""
+        if partition is not None:
+            assert self._watches is not None
+            self._watches.add(partition)
+            partition.waiters.add(self)
+
+    def _look_on(
+        self, at: list[WatchedPartition], everything: list[Found], total: int
+    ) -> tuple[int, bool]:
+        """Look at some more partitions, with so many bytes found so far; what was found is added to
+        `everything`. The bytes in all, and whether something should be told at once."""
+        left = max(0, min(self.request.max_bytes, self.broker.config.fetch_max_bytes) - total)
+        urgent = False
         incremental = self._is_incremental
         for watched in at:
             if incremental:
@@ -246,10 +385,14 @@ class Fetch:
                 quiet = self._quiet_one(watched, full=left <= 0 < total)
                 if quiet is not None:
                     self._quiet[quiet] = watched
+                    if self._watches is not None:
+                        self._watch(quiet)
                     continue
             self._others.append(watched)
             found = self._look_at(watched, left, at_least_one=total == 0)
             everything.append(found)
+            if self._watches is not None:
+                self._watch(found.partition)
             if found.answer.error_code or found.answer.diverging_epoch is not None:
                 urgent = True
             elif found.piece is not None:
@@ -260,7 +403,7 @@ class Fetch:
                 urgent = True
                 total += found.limit
                 left = max(0, left - found.limit)
-        return everything, total, urgent
+        return total, urgent
 
     @property
     def _is_incremental(self) -> bool:
@@ -345,23 +488,23 @@ class Fetch:
             if not at_least_one and not self.broker.reads.has_descriptors:
                 limit = 0  # what was found so far keeps enough files open; the rest next time
             try:
-                found.piece = log.read(watched.fetch_offset, limit, upper, at_least_one, wait)
+                piece = log.read(watched.fetch_offset, limit, upper, at_least_one, wait)
+                cut = piece is not None and piece.length < piece.first_size
+                if cut and self.version >= _FIRST_MAX_BYTES:
+                    piece = None  # bytes without a whole batch are no progress for the reader
+                if committed and piece is not None:
+                    answer.aborted_transactions = [
+                        AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                        for producer_id, first_offset in log.aborted_transactions(
+                            watched.fetch_offset, min(upper, log.end_bound(piece)), wait
+                        )
+                    ]
             except NotInMemory as missing:
                 found.missing = missing
                 found.limit = limit
                 found.at_least_one = at_least_one
                 return found
-            piece = found.piece
-            cut = piece is not None and piece.length < piece.first_size
-            if cut and self.version >= _FIRST_MAX_BYTES:
-                found.piece = None  # bytes without a whole batch are no progress for the reader
-            if committed and found.piece is not None:
-                answer.aborted_transactions = [
-                    AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
-                    for producer_id, first_offset in log.aborted_transactions(
-                        watched.fetch_offset, upper
-                    )
-                ]
+            found.piece = piece
         except (ProtocolError, StorageError) as error:
             answer.error_code = error_code(error)
             answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
@@ -380,6 +523,9 @@ class Fetch:
         try:
             moved = [self._quiet.pop(each) for each in self._moved if each in self._quiet]
             self._moved.clear()
+            if len(self._others) + len(moved) > MANY_PARTITIONS:
+                self.conclude()
+                return
             found, size, urgent = self._look(self._others + moved)
             if urgent or size >= self.request.min_bytes:
                 self._stop_waiting()
@@ -395,8 +541,18 @@ class Fetch:
         self._stop_waiting()
         if self.connection.closed:
             return
+        if len(self.watched) > MANY_PARTITIONS:
+            self.broker.spawn(self._conclude_many(), "fetch of many partitions")
+            return
         try:
             self._finish(self._look(self.watched)[0])
+        except Exception:  # noqa: BLE001 - see failed
+            failed(self.connection, "FETCH", self.version)
+
+    async def _conclude_many(self) -> None:
+        try:
+            found, _, _ = await self._look_in_turns(self.watched)
+            self._finish(found)
         except Exception:  # noqa: BLE001 - see failed
             failed(self.connection, "FETCH", self.version)
 
@@ -412,6 +568,9 @@ class Fetch:
     # Answering ----------------------------------------------------------------------------------
 
     def _finish(self, found: list[Found]) -> None:
+        if len(found) > MANY_PARTITIONS:
+            self.broker.spawn(self._finish_later(found, self.version < _FIRST_FORMAT_2), "fetch")
+            return
         cold = False
         convert = self.version < _FIRST_FORMAT_2
         reads = self.broker.reads
@@ -445,13 +604,21 @@ class Fetch:
     async def _finish_later(self, found: list[Found], convert: bool) -> None:
         try:
             await self._bring(found, convert)
-            self._send(self._response(found))
+            if len(found) > MANY_PARTITIONS:
+                response = await in_turns(self._response_in_steps(found))
+                steps = encode_large(response, self.version, self.correlation_id)
+                self._send_parts(await in_turns(steps))
+            else:
+                self._send(self._response(found))
         except Exception:  # noqa: BLE001 - see failed
             failed(self.connection, "FETCH", self.version)
 
     async def _bring(self, found: list[Found], convert: bool) -> None:
         """Read what is not in memory in a thread; convert for old clients in a worker process."""
+        turns = Turns()
+        many = len(found) > MANY_PARTITIONS
         for at, each in enumerate(found):
+            await turns.pause()
             if each.missing is not None:
                 try:
                     each = found[at] = await self._find(each, each.missing)
@@ -467,7 +634,11 @@ class Fetch:
                         raw, magic, each.watched.fetch_offset
                     )
                 else:
-                    each.answer.records = await self.broker.reads.take_cold(each.piece)
+                    # Of many, it has not been tried yet whether they are in memory.
+                    records = self.broker.reads.take(each.piece) if many else None
+                    if records is None:
+                        records = await self.broker.reads.take_cold(each.piece)
+                    each.answer.records = records
             except (StorageError, OSError, ValueError) as error:
                 self._fail_partition(each, error)
 
@@ -484,10 +655,29 @@ class Fetch:
         return again
 
     def _response(self, found: list[Found]) -> FetchResponse:
+        topics: dict[str | bytes, FetchableTopicResponse] = {}
+        self._add_to_response(found, topics)
+        return self._response_of(topics)
+
+    def _response_in_steps(self, found: list[Found]) -> Steps[FetchResponse]:
+        topics: dict[str | bytes, FetchableTopicResponse] = {}
+        for first in range(0, len(found), PARTITIONS_AT_ONCE):
+            self._add_to_response(found[first : first + PARTITIONS_AT_ONCE], topics)
+            yield
+        return self._response_of(topics)
+
+    def _response_of(self, topics: dict[str | bytes, FetchableTopicResponse]) -> FetchResponse:
+        return FetchResponse(
+            session_id=self.session.id if self.session is not None else sessions.NO_SESSION,
+            responses=list(topics.values()),
+        )
+
+    def _add_to_response(
+        self, found: list[Found], topics: dict[str | bytes, FetchableTopicResponse]
+    ) -> None:
         session = self.session
         incremental = self._is_incremental
         by_id = self.version >= _FIRST_TOPIC_IDS
-        topics: dict[str | bytes, FetchableTopicResponse] = {}
         for each in found:
             watched, answer = each.watched, each.answer
             if session is not None:
@@ -516,13 +706,11 @@ class Fetch:
                     assert isinstance(watched.topic, str)
                     topic.topic = watched.topic
             topic.partitions.append(answer)
-        return FetchResponse(
-            session_id=session.id if session is not None else sessions.NO_SESSION,
-            responses=list(topics.values()),
-        )
 
     def _send(self, response: FetchResponse) -> None:
-        parts: list[Part] = frame_response_parts(response, self.version, self.correlation_id)
+        self._send_parts(frame_response_parts(response, self.version, self.correlation_id))
+
+    def _send_parts(self, parts: list[Part]) -> None:
         if self._slot is not None:
             self._slot.fill(parts)
         else:

@@ -21,6 +21,7 @@ from ottla.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from ottla.server.api import Request, handles
+from ottla.server.turns import Turns
 
 _GROUP, _TRANSACTION = 0, 1
 _KEYS_SINCE = 4
@@ -43,16 +44,18 @@ async def find_coordinator(request: Request[FindCoordinatorRequest]) -> FindCoor
             **found._asdict(),
         )
     found_all = await _find(request, message.coordinator_keys)
-    return FindCoordinatorResponse(
-        coordinators=[
+    response = FindCoordinatorResponse()
+    turns = Turns()
+    for key, found in zip(message.coordinator_keys, found_all, strict=True):
+        await turns.pause()
+        response.coordinators.append(
             Coordinator(
                 key=key,
                 error_message=found.error_code.message if found.error_code else "",
                 **found._asdict(),
             )
-            for key, found in zip(message.coordinator_keys, found_all, strict=True)
-        ]
-    )
+        )
+    return response
 
 
 async def _find(request: Request[FindCoordinatorRequest], keys: list[str]) -> list[_Found]:
@@ -70,7 +73,9 @@ async def _find(request: Request[FindCoordinatorRequest], keys: list[str]) -> li
         for node, host, port in broker.nodes_for(request.connection.listener.name)
     }
     found = []
+    turns = Turns()
     for key in keys:
+        await turns.pause()
         index = coordinators.partition_for(key)
         partition = None if index is None else broker.partitions.get(coordinators.topic, index)
         leader = None if partition is None else nodes.get(partition.leader)

@@ -6,6 +6,7 @@
   -5 and -6 are unknown (-1).
 - A time is answered with the first record at or after it, or -1 if there is none below what the
   reader may see.
+- A partition that is named twice is INVALID_REQUEST, answered once.
 
 Versions:
   v0  a list of offsets: segment starts before a time (clients of Kafka 0.8 and 0.9)
@@ -19,6 +20,8 @@ Versions:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -30,6 +33,7 @@ from ottla.protocol.messages.list_offsets import (
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.disk import time_search as times
 from ottla.server.failures import error_code
+from ottla.server.turns import Steps, Turns
 from ottla.storage.errors import StorageError
 
 LATEST = -1
@@ -50,39 +54,55 @@ _SINCE = {
 
 
 @handles(ListOffsetsRequest, versions=(0, 11))
-def list_offsets(request: Request[ListOffsetsRequest]) -> Outcome:
+def list_offsets(request: Request[ListOffsetsRequest]) -> Steps[Outcome]:
     named: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
-    searches = False
     for topic in request.message.topics:
         for wanted in topic.partitions:
             key = (topic.name, wanted.partition_index)
             (twice if key in named else named).add(key)
-            searches = searches or wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
-    response = ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    _answer(request, topic.name, wanted, twice) for wanted in topic.partitions
-                ],
-            )
-            for topic in request.message.topics
-        ]
-    )
-    return _search(request, response) if searches else response
+            yield
+    topics: dict[str, ListOffsetsTopicResponse] = {}
+    to_search: list[_Search] = []
+    for topic in request.message.topics:
+        answers = topics.get(topic.name)
+        if answers is None:
+            answers = topics[topic.name] = ListOffsetsTopicResponse(name=topic.name)
+        for wanted in topic.partitions:
+            key = (topic.name, wanted.partition_index)
+            if key in named:
+                named.discard(key)
+                answer = _answer(request, topic.name, wanted, key in twice)
+                answers.partitions.append(answer)
+                if not answer.error_code and _is_searched_for(wanted):
+                    to_search.append(_Search(topic.name, wanted, answer))
+            yield
+        yield
+    response = ListOffsetsResponse(topics=list(topics.values()))
+    return _search(request, response, to_search) if to_search else response
+
+
+class _Search(NamedTuple):
+    topic: str
+    wanted: ListOffsetsPartition
+    answer: ListOffsetsPartitionResponse
+
+
+def _is_searched_for(wanted: ListOffsetsPartition) -> bool:
+    """Records have to be looked at."""
+    return wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
 
 
 def _answer(
     request: Request[ListOffsetsRequest],
     topic: str,
     wanted: ListOffsetsPartition,
-    twice: set[tuple[str, int]],
+    is_named_twice: bool,
 ) -> ListOffsetsPartitionResponse:
-    """What can be said at once; the error if nothing can be."""
+    """The answer if no record has to be read for it, or the error."""
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
-        if (topic, wanted.partition_index) in twice:
+        if is_named_twice:
             raise ProtocolError(ErrorCode.INVALID_REQUEST)
         if wanted.timestamp < 0 and _SINCE.get(wanted.timestamp, 1 << 15) > request.version:
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION)
@@ -127,19 +147,16 @@ def _position(
 
 
 async def _search(
-    request: Request[ListOffsetsRequest], response: ListOffsetsResponse
+    request: Request[ListOffsetsRequest], response: ListOffsetsResponse, searches: list[_Search]
 ) -> ListOffsetsResponse:
     """Fills in what takes a look at records, one partition after the other."""
-    for topic, answers in zip(request.message.topics, response.topics, strict=True):
-        for wanted, answer in zip(topic.partitions, answers.partitions, strict=True):
-            if answer.error_code or not (
-                wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
-            ):
-                continue
-            try:
-                await _search_one(request, topic.name, wanted, answer)
-            except (ProtocolError, StorageError, OSError) as error:
-                answer.error_code = error_code(error)
+    turns = Turns()
+    for topic, wanted, answer in searches:
+        await turns.pause()
+        try:
+            await _search_one(request, topic, wanted, answer)
+        except (ProtocolError, StorageError, OSError) as error:
+            answer.error_code = error_code(error)
     return response
 
 

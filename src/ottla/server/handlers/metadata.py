@@ -5,6 +5,7 @@
   (`auto.create.topics.enable`), with the broker's default number of partitions; a bad name is answered
   as such.
 - An empty list of topics means all of them in v0, none in later versions, where null means all.
+- A topic that is named several times is answered once.
 
 Versions:
   v1   rack, controller, internal topics
@@ -22,9 +23,9 @@ Versions:
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
+from ottla.cluster.decisions.topics import MOST_PARTITIONS_PER_REQUEST
 from ottla.cluster.metadata import Topic
 from ottla.cluster.names import check_topic_name
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -37,41 +38,66 @@ from ottla.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from ottla.server.api import Request, handles
+from ottla.server.api import Outcome, Request, handles
 from ottla.server.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from ottla.server.turns import Steps, in_turns
 
 # v10 and v11 have the fields already, but of no use.
 _FIRST_WITHOUT_NAME = 12
+# Topics that are created in one go; the loop has its turn between such portions.
+TOPICS_AT_ONCE = 500
 
 
 @handles(MetadataRequest, versions=(0, 13))
-def metadata(
-    request: Request[MetadataRequest],
-) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
-    # Each name once, whoever asks twice.
-    missing = {
-        each.name: None
-        for each in request.message.topics or ()
-        if each.name is not None and _may_be_created(request, each)
-    }
-    return _create_and_answer(request, missing) if missing else _response(request, {})
+def metadata(request: Request[MetadataRequest]) -> Steps[Outcome]:
+    wanted: dict[tuple[str | None, bytes], MetadataRequestTopic] = {}
+    missing: list[str] = []
+    for each in request.message.topics or ():
+        key = (each.name, each.topic_id)
+        if key not in wanted:
+            wanted[key] = each
+            if each.name is not None and _may_be_created(request, each):
+                missing.append(each.name)
+        yield
+    if missing:
+        return _create_and_answer(request, wanted.values(), missing)
+    return (yield from _response(request, wanted.values(), {}))
 
 
 async def _create_and_answer(
-    request: Request[MetadataRequest], missing: Iterable[str]
+    request: Request[MetadataRequest],
+    wanted: Collection[MetadataRequestTopic],
+    missing: Sequence[str],
 ) -> MetadataResponse:
-    return _response(request, await request.broker.create_automatically(missing))
+    broker = request.broker
+    refused: dict[str, ProtocolError] = {}
+    if len(missing) * broker.config.num_partitions > MOST_PARTITIONS_PER_REQUEST:
+        # As with CreateTopics. None of them is made.
+        refusal = ProtocolError(ErrorCode.POLICY_VIOLATION)
+        refused = dict.fromkeys(missing, refusal)
+    else:
+        for first in range(0, len(missing), TOPICS_AT_ONCE):
+            some = missing[first : first + TOPICS_AT_ONCE]
+            refused.update(await broker.create_automatically(some))
+    return await in_turns(_response(request, wanted, refused))
 
 
 def _response(
-    request: Request[MetadataRequest], refused: Mapping[str, ProtocolError]
-) -> MetadataResponse:
-    broker, wanted = request.broker, request.message.topics
+    request: Request[MetadataRequest],
+    wanted: Collection[MetadataRequestTopic],
+    refused: Mapping[str, ProtocolError],
+) -> Steps[MetadataResponse]:
+    broker = request.broker
     image = broker.image
-    if wanted is None or (request.version == 0 and not wanted):
-        topics = [_described(request, topic) for topic in image.topics.values()]
+    topics: list[MetadataResponseTopic] = []
+    if request.message.topics is None or (request.version == 0 and not wanted):
+        for topic in image.topics.values():
+            topics.append((yield from _described(request, topic)))
+            yield
     else:
-        topics = [_answer(request, each, refused) for each in wanted]
+        for each in wanted:
+            topics.append((yield from _answer(request, each, refused)))
+            yield
     asked = request.message.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=[
@@ -98,7 +124,7 @@ def _answer(
     request: Request[MetadataRequest],
     wanted: MetadataRequestTopic,
     refused: Mapping[str, ProtocolError],
-) -> MetadataResponseTopic:
+) -> Steps[MetadataResponseTopic]:
     image = request.broker.image
     if wanted.topic_id != ZERO_UUID:
         if request.version < _FIRST_WITHOUT_NAME:
@@ -106,12 +132,12 @@ def _answer(
         topic = image.topics_by_id.get(wanted.topic_id)
         if topic is None:
             return _unknown(request, wanted, ErrorCode.UNKNOWN_TOPIC_ID)
-        return _described(request, topic)
+        return (yield from _described(request, topic))
     if wanted.name is None:
         return _unknown(request, wanted, ErrorCode.INVALID_REQUEST)
     topic = image.topics.get(wanted.name)
     if topic is not None:
-        return _described(request, topic)
+        return (yield from _described(request, topic))
     refusal = refused.get(wanted.name)
     if refusal is not None:
         return _unknown(request, wanted, refusal.code)
@@ -131,13 +157,16 @@ def _unknown(
     return MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id)
 
 
-def _described(request: Request[MetadataRequest], topic: Topic) -> MetadataResponseTopic:
+def _described(request: Request[MetadataRequest], topic: Topic) -> Steps[MetadataResponseTopic]:
     asked = request.message.include_topic_authorized_operations
-    return MetadataResponseTopic(
+    answer = MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[
+        topic_authorized_operations=TOPIC_OPERATIONS if asked else NOT_ASKED,
+    )
+    for state in topic.partitions:
+        answer.partitions.append(
             MetadataResponsePartition(
                 error_code=0 if state.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=state.index,
@@ -147,7 +176,6 @@ def _described(request: Request[MetadataRequest], topic: Topic) -> MetadataRespo
                 isr_nodes=list(state.isr),
                 offline_replicas=request.broker.offline_replicas(topic.name, state),
             )
-            for state in topic.partitions
-        ],
-        topic_authorized_operations=TOPIC_OPERATIONS if asked else NOT_ASKED,
-    )
+        )
+        yield
+    return answer

@@ -20,24 +20,25 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from ottla.server.api import Request, handles
+from ottla.server.api import Outcome, Request, handles
 from ottla.server.failures import error_code
+from ottla.server.turns import Steps
 from ottla.storage.errors import StorageError
 
 
 @handles(OffsetForLeaderEpochRequest, versions=(0, 4))
 def offset_for_leader_epoch(
     request: Request[OffsetForLeaderEpochRequest],
-) -> OffsetForLeaderEpochResponse:
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_answer(request, topic.topic, wanted) for wanted in topic.partitions],
-            )
-            for topic in request.message.topics
-        ]
-    )
+) -> Steps[Outcome]:
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.message.topics:
+        answers = OffsetForLeaderTopicResult(topic=topic.topic)
+        response.topics.append(answers)
+        for wanted in topic.partitions:
+            answers.partitions.append(_answer(request, topic.topic, wanted))
+            yield
+        yield
+    return response
 
 
 def _answer(

@@ -53,7 +53,7 @@ def txn_offset_commit(request: Request[TxnOffsetCommitRequest]) -> Outcome:
 def _verified(
     request: Request[TxnOffsetCommitRequest], partition: tuple[str, int], producer: Identity
 ) -> Outcome:
-    """The transaction's coordinator is asked first."""
+    """Asks the transaction's coordinator before the offsets are committed."""
     later: asyncio.Future[Message] = request.broker.loop.create_future()
 
     def then(verdict: Verdict) -> None:

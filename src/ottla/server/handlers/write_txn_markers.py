@@ -28,10 +28,11 @@ from ottla.protocol.messages.write_txn_markers import (
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.coordination.markers import Marker, append_marker
 from ottla.server.failures import error_code
+from ottla.server.turns import Steps
 
 
 @handles(WriteTxnMarkersRequest, versions=(0, 2))
-def write_txn_markers(request: Request[WriteTxnMarkersRequest]) -> Outcome:
+def write_txn_markers(request: Request[WriteTxnMarkersRequest]) -> Steps[Outcome]:
     return _Writing(request).run()
 
 
@@ -45,7 +46,7 @@ class _Writing:
         self._open = 1  # markers not finished yet, and this very walk over the request
         self._later: asyncio.Future[Message] | None = None
 
-    def run(self) -> Outcome:
+    def run(self) -> Steps[Outcome]:
         for each in self._message.markers:
             marker = Marker(
                 each.producer_id,
@@ -54,21 +55,16 @@ class _Writing:
                 each.coordinator_epoch,
                 each.transaction_version,
             )
-            self._response.markers.append(
-                WritableTxnMarkerResult(
-                    producer_id=each.producer_id,
-                    topics=[
-                        WritableTxnMarkerTopicResult(
-                            name=topic.name,
-                            partitions=[
-                                self._begin(topic.name, index, marker)
-                                for index in topic.partition_indexes
-                            ],
-                        )
-                        for topic in each.topics
-                    ],
-                )
-            )
+            written = WritableTxnMarkerResult(producer_id=each.producer_id)
+            self._response.markers.append(written)
+            for topic in each.topics:
+                of_topic = WritableTxnMarkerTopicResult(name=topic.name)
+                written.topics.append(of_topic)
+                for index in topic.partition_indexes:
+                    of_topic.partitions.append(self._begin(topic.name, index, marker))
+                    yield
+                yield
+            yield
         self._open -= 1
         if not self._open:
             return self._response

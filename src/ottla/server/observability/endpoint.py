@@ -34,7 +34,7 @@ class MetricsEndpoint:
         self._scrapers = 0
 
     async def start(self, host: str, port: int) -> None:
-        """OSError if the address cannot be had."""
+        """Starts to listen. OSError if the address is not available."""
         self._server = await asyncio.start_server(
             self._serve, host or None, port, limit=REQUEST_BYTES, backlog=SCRAPERS
         )
@@ -64,7 +64,7 @@ class MetricsEndpoint:
             self._scrapers -= 1
 
     async def _close(self, writer: asyncio.StreamWriter) -> None:
-        """Close once everything was sent, or the peer has had its time to take it."""
+        """Closes the connection once everything is sent, or after a time limit."""
         writer.close()
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):

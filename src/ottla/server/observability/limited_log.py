@@ -80,7 +80,7 @@ class LimitedLog:
             self._report_later(cause)
 
     def _report_later(self, cause: _Cause) -> None:
-        """So that the count is written even if the cause does not come up again."""
+        """Schedules a line with the count, in case the cause does not come up again."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

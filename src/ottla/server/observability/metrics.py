@@ -122,6 +122,11 @@ def _offline(broker: Broker) -> Iterator[Sample]:
             yield label(topic=partition.topic, partition=partition.index), 1
 
 
+def _damaged(broker: Broker) -> Iterator[Sample]:
+    for (topic, partition), findings in list(broker.scrubber.damaged.items()):
+        yield label(topic=topic, partition=partition), len(findings)
+
+
 def _unflushed(broker: Broker) -> float:
     return sum(log.appended_bytes - log.flushed_bytes for log in broker.logs.loaded())
 
@@ -138,7 +143,7 @@ def _groups(broker: Broker) -> Iterator[Sample]:
 
 
 def _committed(broker: Broker) -> Iterator[tuple[str, str, int, int]]:
-    """Commits may come in while this is read, hence the copies."""
+    """Committed offsets by group and partition; copied, as commits may come in meanwhile."""
     for shard in broker.groups.serving_shards():
         for group in shard.offsets.group_ids():
             for topic, partitions in list(shard.offsets.of_group(group).items()):
@@ -155,8 +160,8 @@ def _lag(broker: Broker) -> Iterator[Sample]:
     for group, topic, index, offset in _committed(broker):
         partition = broker.partitions.get(topic, index)
         if partition is not None and partition.opened is not None:
-            behind = max(0, partition.opened.high_watermark - offset)
-            yield label(group=group, topic=topic, partition=index), behind
+            lag = max(0, partition.opened.high_watermark - offset)
+            yield label(group=group, topic=topic, partition=index), lag
 
 
 def _transactions(broker: Broker) -> Iterator[Sample]:
@@ -320,6 +325,19 @@ def _families() -> Iterator[Family]:
         "counter",
         "Passes of the compactor that came to their end.",
         _one(lambda broker: broker.compactor.passes),
+    )
+    yield Family(
+        "ottla_log_damaged_batches",
+        "gauge",
+        "Batches in closed segments that the last scrub found damaged or missing; none is what one "
+        "wants to see (`log.scrub.interval.ms`).",
+        _damaged,
+    )
+    yield Family(
+        "ottla_scrubbed_bytes_total",
+        "counter",
+        "Bytes of closed segments that the background scrub has read.",
+        _one(lambda broker: broker.scrubber.bytes_read),
     )
     yield Family("ottla_groups", "gauge", "Groups coordinated here, by type and state.", _groups)
     yield Family(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ottla.server.disk.workers import Workers
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.upkeep.periodic import now_ms
-from ottla.storage.errors import CorruptFile, LogOffline
+from ottla.storage.errors import CorruptFile, LogOffline, passes
 
 if TYPE_CHECKING:
     from ottla.server.configuration.broker_config import BrokerConfig
@@ -37,6 +37,8 @@ limited_log = LimitedLog(log)
 
 # After a pass that failed for no fault of the log (a full disk, a worker that was killed).
 RETRY_MS = 60_000
+# Between attempts at one step of a swap, while there are no descriptors or no room.
+RETRY_STEP_SECONDS = 1.0
 # Logs that are looked at before the loop gets its turn.
 LOGS_AT_ONCE = 50
 
@@ -62,7 +64,7 @@ class Compactor:
         self._running: dict[Log, Compaction] = {}
         # Logs that cannot be compacted, and why; those that are to be left alone for a while.
         self.uncleanable: dict[Log, str] = {}
-        self._not_before: dict[Log, int] = {}
+        self._not_before: dict[Log, float] = {}
         self._workers: Workers | None = None
         self._processes = 0
         # Passes that came to their end, for tests and metrics.
@@ -117,7 +119,7 @@ class Compactor:
                 continue
             if each in self._passes or each in self.uncleanable:
                 continue
-            if self._not_before.get(each, 0) > now:
+            if self._not_before.get(each, 0.0) > self._loop.time():
                 continue
             dirt = self._assess(each, now)
             if dirt is not None and dirt.ratio > best_ratio:
@@ -128,16 +130,22 @@ class Compactor:
         return best
 
     def _assess(self, each: Log, now: int) -> Dirt | None:
-        """How dirty a log is, if that is enough for a pass."""
+        """The dirty ratio of a log, if it is high enough for a pass."""
         from ottla.storage.compaction.plan import wants_cleaning
         from ottla.storage.compaction.swap import dirt_of
 
         try:
             dirt = dirt_of(each, self._logs.synced_end(each), now)
         except (OSError, CorruptFile) as error:
-            self._set_aside(each, str(error))
+            self._failed(each, error)
             return None
         return dirt if wants_cleaning(dirt, each.config) else None
+
+    def _failed(self, each: Log, error: OSError | CorruptFile) -> None:
+        if isinstance(error, OSError) and passes(error):
+            self._not_before[each] = now_ms() + RETRY_MS
+        else:
+            self._set_aside(each, str(error))
 
     def _set_aside(self, each: Log, reason: str) -> None:
         self.uncleanable[each] = reason
@@ -169,7 +177,7 @@ class Compactor:
                 config.log_cleaner_io_max_bytes_per_second / threads,
             )
         except (OSError, CorruptFile) as error:
-            self._set_aside(each, str(error))
+            self._failed(each, error)
             return True
         self._running[each] = compaction
         task = self._loop.create_task(self._compact(compaction), name=f"compaction of {each.name}")
@@ -199,7 +207,7 @@ class Compactor:
         except OSError as error:
             if not compaction.stopped:
                 limited_log.warning("compaction of %s is put off: %s", each.name, error)
-                self._not_before[each] = now_ms() + RETRY_MS
+                self._not_before[each] = self._loop.time() + RETRY_MS / 1000
         finally:
             compaction.stop()
             if outcome is not None:
@@ -231,18 +239,22 @@ class Compactor:
             )  # fmt: skip
 
     async def _swap(self, swap: Swap) -> bool:
-        """Whether the new segment is in place."""
+        """Replaces the segments with the new one; whether that succeeded."""
         from ottla.storage.compaction.swap import Stage
 
-        try:
-            while not swap.over:
+        while not swap.over:
+            try:
                 if swap.blocks:
                     await self._loop.run_in_executor(self._threads, swap.step)
                 else:
                     swap.step()
-        except OSError as error:
-            swap.failed(error)
-            return False
+            except OSError as error:
+                if swap.may_be_retried(error):
+                    log.warning("a step of a compaction is tried again: %s", error)
+                    await asyncio.sleep(RETRY_STEP_SECONDS)
+                    continue
+                swap.failed(error)
+                return False
         return swap.stage is Stage.DONE
 
     def _pool(self) -> Workers:

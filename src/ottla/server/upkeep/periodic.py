@@ -25,6 +25,7 @@ log = logging.getLogger("ottla.periodic")
 TICK_SECONDS = 1.0
 # Logs that retention looks at before the loop gets its turn.
 RETENTION_STEPS = 20
+SURVEY_STEPS = 5
 EXPIRE_PRODUCERS_SECONDS = 600.0
 
 
@@ -51,6 +52,7 @@ class PeriodicWork:
         self.retention_seconds = retention_seconds
         self._logs.on_flush_wanted = self._flush_soon
         self._tasks = [
+            self._loop.create_task(self._survey()),
             self._loop.create_task(self._repeat("periodic work", self._tick, TICK_SECONDS)),
             self._loop.create_task(self._repeat("retention", self._retain, retention_seconds)),
             self._loop.create_task(
@@ -59,7 +61,7 @@ class PeriodicWork:
         ]
 
     async def stop(self) -> None:
-        """No more rounds; jobs that have begun are brought to their end."""
+        """Starts no more rounds; jobs that have begun are finished."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -74,7 +76,7 @@ class PeriodicWork:
         return next((job.error for job in jobs if job.error is not None), None)
 
     async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
-        """Again and again; a round that fails is not the last one."""
+        """Repeats a job; after a round that fails there is another one."""
         while True:
             await asyncio.sleep(seconds)
             try:
@@ -91,6 +93,12 @@ class PeriodicWork:
                 else:
                     self._spawn(job)
             await self._run_all(checkpoints)
+
+    async def _survey(self) -> None:
+        """Once: which logs lack a segment is said soon after the start."""
+        for step, _ in enumerate(self._logs.survey()):
+            if step % SURVEY_STEPS == 0:
+                await asyncio.sleep(0)
 
     async def _retain(self) -> None:
         for step, job in enumerate(self._logs.retention(now_ms())):
@@ -126,12 +134,14 @@ class PeriodicWork:
         await self._loop.run_in_executor(self._threads, job.run)
         self._logs.finish(job)
         if isinstance(job, FlushJob):
-            self._flushed(job.log)
+            self._flushed(job)
 
-    def _flushed(self, log: Log) -> None:
+    def _flushed(self, job: FlushJob) -> None:
         """Tell of a flush, and begin the next one if `flush.messages` was reached again meanwhile:
-        all appends that came during a sync share the one after it."""
-        if log.log_end_offset >= log.flush_at_offset:
+        all appends that came during a sync share the one after it. One that failed for want of room
+        is tried again by the clock."""
+        log = job.log
+        if job.error is None and log.log_end_offset >= log.flush_at_offset:
             self._flush(log)
         if self.on_flushed is not None:
             self.on_flushed(log)

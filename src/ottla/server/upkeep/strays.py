@@ -121,5 +121,5 @@ def _leave(folder: DataFolder, keys: list[Key], cluster_id: str) -> None:
 
 
 def _some(names: list[str]) -> str:
-    """The first few: there may be thousands."""
+    """The first few names for a log line: there may be thousands."""
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

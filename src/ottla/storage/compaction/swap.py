@@ -34,6 +34,7 @@ from ottla.logfiles.names import (
 from ottla.storage.compaction.filter import LastOfProducer
 from ottla.storage.compaction.plan import Dirt, Source, assess
 from ottla.storage.compaction.rewrite import Job, Outcome, Replacement
+from ottla.storage.errors import passes
 from ottla.storage.retention import Retired
 from ottla.storage.segment import Segment
 
@@ -176,7 +177,7 @@ class Stage(IntEnum):
 class Swap:
     """One new segment in the place of several old ones. See the module's docstring."""
 
-    __slots__ = ("_compaction", "_lock", "_log", "_new", "_old", "retired", "stage")
+    __slots__ = ("_compaction", "_exchanged", "_lock", "_log", "_new", "_old", "retired", "stage")
 
     def __init__(self, compaction: Compaction, old: Sequence[Segment], size: int) -> None:
         self._compaction = compaction
@@ -195,6 +196,8 @@ class Swap:
         self.stage = Stage.CLEANED
         # The old files, once they are `.deleted`.
         self.retired: Retired | None = None
+        # All of the exchange was done, the renames too.
+        self._exchanged = False
         # Held during a step, so that `end` finds none half done.
         self._lock = threading.RLock()
 
@@ -232,6 +235,11 @@ class Swap:
                 self.step()
         except OSError as error:
             self.failed(error)
+
+    def may_be_retried(self, error: OSError) -> bool:
+        """Whether the step that failed can be taken again, later: nothing is half done, and the error
+        passes."""
+        return passes(error) and (self.stage is Stage.CLEANED or self._exchanged)
 
     def failed(self, error: OSError) -> None:
         """A step did not succeed. Before the exchange nothing has changed, and the old segments stay;
@@ -292,6 +300,7 @@ class Swap:
         self.retired = Retired(
             log.name, log.folder, log.files, (), renamed, log.config.file_delete_delay_ms
         )
+        self._exchanged = True
 
     def _sync(self, stage: Stage) -> None:
         self._log.files.fsync_folder(self._log.folder)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from struct import Struct
 from typing import NamedTuple
 
@@ -14,6 +15,17 @@ _ENTRY = Struct(">hqqqq")
 _LAST_OFFSET = Struct(">q")
 _LAST_OFFSET_AT = 18
 _VERSION = 0
+# Entries of which a search sees the extremes first, and skips them if it can.
+BLOCK = 256
+# With more entries than this that were never looked at, a first search takes its time.
+LONG_WALK = 2000
+
+
+class _Block(NamedTuple):
+    """Of BLOCK entries in a row."""
+
+    least_first_offset: int
+    most_last_stable_offset: int
 
 
 class AbortedTransaction(NamedTuple):
@@ -51,6 +63,12 @@ class TransactionIndex(Index):
     _packed: bytearray
     # Of the marker last added; -1 if there is none.
     _last_marker: int
+    # Of the first entries, block by block, as far as they were looked at.
+    _blocks: list[_Block]
+    # Another one after each change that is no append.
+    _era: object
+    # What a thread has found out: in which era, the blocks, and the number of entries.
+    _walked: tuple[object, list[_Block], int] | None = None
 
     @property
     def is_full(self) -> bool:
@@ -68,6 +86,9 @@ class TransactionIndex(Index):
             _VERSION, producer_id, first_offset, last_offset, last_stable_offset
         )
         self._last_marker = last_offset
+        if len(self._packed) % (BLOCK * _ENTRY.size) == 0:
+            # Now, so that no search has to look at very many.
+            _summarize(self._packed, len(self._packed) // _ENTRY.size, self._blocks)
 
     def _ready_for(self, last_offset: int) -> None:
         if self.sealed:
@@ -110,13 +131,75 @@ class TransactionIndex(Index):
             range(count), from_offset, key=lambda slot: unpack(data, slot * 34 + _LAST_OFFSET_AT)[0]
         )
         found = []
-        for slot in range(start, count):
+        blocks = self._summarized(data, count)
+        slot = start
+        while slot < count:
+            if slot % BLOCK == 0 and slot // BLOCK < len(blocks):
+                block = blocks[slot // BLOCK]
+                if (
+                    block.least_first_offset >= upper_offset
+                    and block.most_last_stable_offset < upper_offset
+                ):
+                    # While one transaction is open for long, any number of others end.
+                    slot += BLOCK
+                    continue
             entry = self._entry(data, slot)
             if entry.first_offset < upper_offset:
                 found.append(entry)
             if entry.last_stable_offset >= upper_offset:
                 return found, True
+            slot += 1
         return found, False
+
+    def long_walk(self) -> Callable[[int], object] | None:
+        """What spares the next search a look at very many entries; it may run on any thread."""
+        self._take_over()
+        if not self.sealed:
+            return None
+        if self._sealed_count is not None:
+            left = self._sealed_count - len(self._blocks) * BLOCK
+        else:
+            try:
+                left = self.files.size(self.path) // _ENTRY.size
+            except FileNotFoundError:
+                return None
+        return partial(self._walk, self._era) if left > LONG_WALK else None
+
+    def _walk(self, era: object, _size: int) -> None:
+        """Look at all entries of a sealed file. What is found out counts only if the entries are still
+        the same when a search comes by."""
+        try:
+            data = self.files.read_file(self.path)
+            self._check(data)
+        except (CorruptIndex, OSError):
+            return  # the search will find out, and do something about it
+        count = len(data) // _ENTRY.size
+        self._walked = (era, _summarize(data, count, []), count)
+
+    def _take_over(self) -> None:
+        """What a thread has found out."""
+        if self._walked is None:
+            return
+        era, blocks, count = self._walked
+        self._walked = None
+        if era is self._era and self.sealed:
+            self._blocks = blocks
+            self._sealed_count = count
+
+    def _summarized(self, data: bytes | bytearray | memoryview, count: int) -> list[_Block]:
+        if count - len(self._blocks) * BLOCK >= BLOCK:
+            _summarize(data, count, self._blocks)
+        return self._blocks
+
+    def seal(self) -> None:
+        blocks = self._blocks
+        super().seal()
+        self._blocks = blocks
+
+    def unseal(self) -> None:
+        super().unseal()
+        self._blocks = []
+        self._era = object()
 
     def entries(self) -> Iterator[AbortedTransaction]:
         data = self._content()
@@ -187,10 +270,12 @@ class TransactionIndex(Index):
     def _remember(self, data: bytes) -> None:
         self._check(data)
         self._packed = bytearray(data)
+        self._blocks = _summarize(data, len(data) // _ENTRY.size, [])
         self._last_marker = self._last_marker_in_memory()
 
     def _keep(self, count: int) -> None:
         del self._packed[count * 34 :]
+        del self._blocks[count // BLOCK :]
         self._last_marker = self._last_marker_in_memory()
 
     def _last_marker_in_memory(self) -> int:
@@ -215,4 +300,20 @@ class TransactionIndex(Index):
 
     def _forget(self) -> None:
         self._packed = bytearray()
+        self._blocks = []
+        self._era = object()
         self._last_marker = -1 if self._loaded else NOT_IN_MEMORY
+
+
+def _summarize(
+    data: bytes | bytearray | memoryview, count: int, blocks: list[_Block]
+) -> list[_Block]:
+    """Add the blocks that are missing."""
+    view = memoryview(data)
+    while (len(blocks) + 1) * BLOCK <= count:
+        at = len(blocks) * BLOCK * _ENTRY.size
+        entries = list(_ENTRY.iter_unpack(view[at : at + BLOCK * _ENTRY.size]))
+        blocks.append(
+            _Block(min([entry[2] for entry in entries]), max([entry[4] for entry in entries]))
+        )
+    return blocks

@@ -20,6 +20,7 @@ mended silently: CorruptLog, and the log stays offline until somebody looks.
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 
 from ottla.logfiles.names import (
     INDEX_SUFFIX,
@@ -128,6 +129,8 @@ def load_log(
     loader.load_epochs()
     if not (clean and loader.open_clean(recovery_point)):
         loader.recover(recovery_point)
+    if not (config.compacts or first_dirty_offset):
+        loader.check_for_missing_segments()
     try:
         topic_id = read_partition_metadata(f"{folder}/{PARTITION_METADATA}", files)
     except CorruptCheckpoint as error:
@@ -340,6 +343,38 @@ class _Loader:
         self.producers.map_end_offset = self.end
         self.producers.remove_stray_snapshots(segment.base_offset for segment in self.segments)
         self._finish_epochs()
+
+    def check_for_missing_segments(self) -> None:
+        """CorruptLog if a segment does not begin where the one before it ends. For logs that were never
+        compacted. (A log that was, before its topic's settings changed or on the leader that it was
+        copied from, has gaps inside of its segments, too.)"""
+        segments = self.segments.from_offset(self.start)
+        for segment, following in pairwise(segments):
+            was_open = segment.opened is not None
+            try:
+                end = segment.end_offset() if segment.size else segment.base_offset
+                if end == following.base_offset or not self._is_dense(segment):
+                    continue
+            except CorruptLog as error:
+                logger.warning("%s", error)  # those who read there will be told
+                continue
+            finally:
+                if not was_open:
+                    segment.close()
+            raise CorruptLog(
+                self.folder,
+                f"no segment holds the offsets {end} to {following.base_offset - 1}: records are "
+                "lost. Restore the folder from a copy, or remove it to begin anew",
+            )
+
+    @staticmethod
+    def _is_dense(segment: Segment) -> bool:
+        expected = segment.base_offset
+        for _, _, fields in segment.walk(0, REBUILD_CHUNK):
+            if fields[0] != expected:
+                return False
+            expected = fields[0] + fields[6] + 1
+        return True
 
     def _sync(self, start: int) -> None:
         """Makes what was found last, and what was not found too. A process that was killed in the

@@ -35,7 +35,7 @@ def _rank(member: str, instance: str | None) -> tuple[bool, str]:
 
 
 def _runs(partitions: int, readers: int) -> Iterator[range]:
-    """As equal as can be: the first ones have one more than the others."""
+    """Splits evenly: the first ones have one more than the others."""
     least, longer = divmod(partitions, readers)
     end = 0
     for number in range(readers):

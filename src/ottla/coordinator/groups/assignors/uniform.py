@@ -56,7 +56,7 @@ class Pool:
         return len(kept)
 
     def deal(self, taken: Mapping[bytes, set[int]], loads: list[int]) -> None:
-        """Give what nobody has to those with the least."""
+        """Assigns the unassigned partitions to the members with the fewest."""
         takers = [(loads[member], member) for member in self.subscribers]
         heapify(takers)
         nothing: set[int] = set()

@@ -79,6 +79,8 @@ def read(view: memoryview, at: int, stop: int, version: int) -> Parts:
                 if not 0 <= length < 127:
                     length, at = _string_length(view, at - 1)
                 key = bytes(view[at : at + length])
+                if not key.isascii():
+                    key.decode()  # no topic has such a name, but it goes back in the answer
                 at += length
                 count = view[at]
                 at += 1
@@ -142,6 +144,8 @@ def _read_old(view: memoryview, at: int, stop: int, has_transactional_id: bool) 
         if length < 0 or at > stop:
             raise _malformed(f"a topic's name of {length} bytes")
         key = bytes(view[start:at])
+        if not key.isascii():
+            key.decode()  # no topic has such a name, but it goes back in the answer
         count = _read_int(view, at)[0]
         at += 4
         if count < 0:

@@ -1,7 +1,7 @@
 """The sample pipeline: collected web-server logs become statistics, top pages, alerts and a table.
 
     ottla collect /var/log/nginx/access.log --topic weblogs
-    ottla pipeline run weblogs.py -- --topic weblogs --folder ./weblogs
+    ottla pipeline run examples/weblogs/job.py -- --topic weblogs --folder ./weblogs
 
 reads the topic `weblogs`, whose records are lines of the combined format (Apache, nginx), and keeps up
 to date, as three streaming queries:
@@ -213,8 +213,13 @@ class Weblogs:
         }
         records = spark.read.format("ottla").options(**servers, **future, subscribe=self.topic)
         records.load().count()
+
+        # A function inside another is sent as code: Spark's workers cannot import this module.
+        def unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return batches
+
         numbers = spark.range(0, 2, 1, 2).selectExpr("CAST(id AS STRING) AS value")
-        none = numbers.mapInArrow(_unchanged, "value string").where("value < '0'")
+        none = numbers.mapInArrow(unchanged, "value string").where("value < '0'")
         sink = none.write.format("ottla").mode("append")
         sink.options(**servers, topic=self.minutes).save()
 
@@ -277,10 +282,6 @@ class Weblogs:
             .trigger(**trigger("10 seconds", once=once))
             .start()
         )
-
-
-def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return batches
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ottla.pipeline.collect import Collector
-from ottla.pipeline.weblogs.traffic import Traffic
+from weblogs.traffic import Traffic
 
 WRITE_EVERY: Final = 0.2  # seconds
 ROTATE_AT: Final = 16 * 1024 * 1024  # bytes

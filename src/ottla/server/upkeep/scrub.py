@@ -1,0 +1,135 @@
+"""The slow background scrub: every closed segment is read again from time to time, checksums and all.
+
+A damaged batch is named in the log once and counted in `ottla_log_damaged_batches` until it is gone:
+replaced by compaction, dropped by retention, or mended from a copy by hand. Nothing is changed. Reading
+is done in a worker process, a few MiB at a time with rests between them, so that it takes what
+`log.scrub.bytes.per.second` allows and a stop need not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.server.disk.workers import Workers
+
+if TYPE_CHECKING:
+    from ottla.logfiles.folders import SegmentFiles
+    from ottla.server.configuration.broker_config import BrokerConfig
+    from ottla.storage.folders import Key
+    from ottla.storage.logs import Logs
+    from ottla.storage.scrub import Finding, Progress
+
+log = logging.getLogger("ottla.scrub")
+
+
+class Scrubber:
+    """Starts and stops with the broker. Imports what it needs with the first round."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        logs: Logs,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._loop = loop
+        self._logs = logs
+        self._config = config
+        self._task: asyncio.Task[None] | None = None
+        self._workers: Workers | None = None
+        # What the last look at each log found.
+        self.damaged: dict[Key, tuple[Finding, ...]] = {}
+        self.bytes_read = 0
+        self.rounds = 0
+
+    def start(self) -> None:
+        if self._config().log_scrub_interval_ms > 0:
+            self._task = self._loop.create_task(self._run(), name="scrub")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._workers is not None:
+            self._workers.stop()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._config().log_scrub_interval_ms / 1000)
+            try:
+                await self.scrub_all()
+            except Exception:
+                log.exception("a round of the scrub failed, the next one begins anew")
+
+    async def scrub_all(self) -> None:
+        """One round over all logs."""
+        keys = self._logs.keys()
+        for gone in self.damaged.keys() - set(keys):
+            del self.damaged[gone]
+        for key in keys:
+            if key in self._logs:
+                await self._scrub_log(key)
+        self.rounds += 1
+
+    async def _scrub_log(self, key: Key) -> None:
+        from ottla.storage.scrub import Progress, missing_after, segments_among
+
+        path = self._logs.folder_of(*key).log_path(key)
+        try:
+            names = self._logs.files.names(path)
+        except OSError:
+            return  # deleted, or its folder is offline: said elsewhere
+        found: list[Finding] = []
+        before: Progress | None = None
+        compacted = self._logs.may_have_gaps(key)
+        segments = segments_among(Path(path), names)
+        for segment in segments:
+            if before is not None and not compacted:
+                missing = missing_after(before, segment)
+                if missing is not None:
+                    found.append(missing)
+            if segment is segments[-1]:
+                break  # it takes appends
+            progress = Progress()
+            while not progress.over:
+                part = await self._read(segment, progress)
+                if part is None:
+                    return
+                progress, findings = part
+                found += findings
+            before = progress
+        if key in self._logs:
+            self._tell(key, tuple(found))
+
+    async def _read(
+        self, segment: SegmentFiles, progress: Progress
+    ) -> tuple[Progress, tuple[Finding, ...]] | None:
+        """One part, and the rest after it; None if it cannot be read."""
+        from ottla.storage.scrub import scrub_part
+
+        if self._workers is None:
+            self._workers = Workers(self._loop, 1)
+        try:
+            part = await self._workers.run(partial(scrub_part, segment, progress))
+        except OSError as error:
+            log.warning("a segment cannot be scrubbed: file=%s %s", segment.log, error)
+            return None
+        count = part[0].position - progress.position
+        self.bytes_read += count
+        await asyncio.sleep(count / self._config().log_scrub_bytes_per_second)
+        return part
+
+    def _tell(self, key: Key, found: tuple[Finding, ...]) -> None:
+        known = self.damaged.pop(key, ())
+        if found:
+            self.damaged[key] = found
+        for finding in found:
+            if finding not in known:
+                log.error(
+                    "damage at rest: topic=%s partition=%d file=%s position=%d offset=%d %s",
+                    *key, finding.file, finding.position, finding.offset, finding.reason,
+                )  # fmt: skip

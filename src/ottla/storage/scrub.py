@@ -1,0 +1,149 @@
+"""Looking for damage at rest: closed segments, read slowly from end to end, checksum by checksum.
+
+A closed segment never changes (compaction and retention put others in its place, or take it away), so
+whatever does not fit in it is damage: a disk's, or somebody's. It is named and counted, never mended.
+Nothing but the segments' files is looked at; indexes are made anew from them when they are wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ottla.logfiles.folders import LogFolder, SegmentFiles
+from ottla.logfiles.names import LOG_SUFFIX, offset_in
+from ottla.logfiles.walk import OVERHEAD, check, fields_at
+from ottla.record.batch import HEADER_SIZE
+from ottla.record.errors import InvalidBatch
+from ottla.storage.files import READ_ONLY
+
+# Read at once, between two looks at the clock.
+PART_BYTES = 4 << 20
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong in a segment."""
+
+    file: str
+    position: int  # of the batch in the file
+    offset: int  # of its first record, as far as that can be told
+    reason: str
+
+
+class Progress(NamedTuple):
+    """How far one segment was looked at."""
+
+    position: int = 0
+    next_offset: int = -1  # after the last batch; -1 before the first
+    dense: bool = True  # no offset is missing between its batches
+    # The file that was begun with: its inode and size.
+    inode: int = -1
+    size: int = -1
+    over: bool = False
+
+
+def scrub_part(
+    segment: SegmentFiles, progress: Progress, most: int = PART_BYTES
+) -> tuple[Progress, tuple[Finding, ...]]:
+    """Looks at the next `most` bytes of a segment (and at one whole batch at least); where it stands
+    then, and what it found. A file that is gone, or is another one now, is no finding. OSError if it
+    cannot be read."""
+    path = str(segment.log)
+    try:
+        fd = os.open(path, READ_ONLY)
+    except FileNotFoundError:
+        return progress._replace(over=True), ()
+    try:
+        status = os.fstat(fd)
+        if progress.inode < 0:
+            progress = progress._replace(inode=status.st_ino, size=status.st_size)
+        elif (status.st_ino, status.st_size) != (progress.inode, progress.size):
+            return progress._replace(over=True), ()
+        return _scrub(fd, segment, progress, most)
+    finally:
+        os.close(fd)
+
+
+def _scrub(
+    fd: int, segment: SegmentFiles, progress: Progress, most: int
+) -> tuple[Progress, tuple[Finding, ...]]:
+    position, next_offset, dense, inode, size, _ = progress
+    name = segment.log.name
+    end = min(size, position + most)
+    findings: list[Finding] = []
+    over = False
+    while position < end:
+        expected = segment.base_offset if next_offset < 0 else next_offset
+        head = os.pread(fd, HEADER_SIZE, position)
+        try:
+            fields = fields_at(head, 0)
+            length = fields[1] + OVERHEAD
+            if position + length > size:
+                raise InvalidBatch(f"the batch needs {length} bytes, {size - position} are left")
+        except InvalidBatch as error:
+            if not _only_zeros(fd, position, size):
+                reason = f"{error.reason}; the last {size - position} bytes cannot be read"
+                findings.append(Finding(name, position, expected, reason))
+            over = True
+            break
+        try:
+            check(memoryview(os.pread(fd, length, position)), fields)
+        except InvalidBatch as error:
+            findings.append(Finding(name, position, fields[0], error.reason))
+        if fields[0] < expected:
+            reason = f"offset {fields[0]} comes after {expected - 1}"
+            findings.append(Finding(name, position, fields[0], reason))
+        dense = dense and fields[0] == expected
+        next_offset = max(expected, fields[0] + fields[6] + 1)
+        position += length
+    over = over or position >= size
+    return Progress(position, next_offset, dense, inode, size, over), tuple(findings)
+
+
+def _only_zeros(fd: int, position: int, size: int) -> bool:
+    """The unused part of a preallocated segment."""
+    while position < size:
+        part = os.pread(fd, min(1 << 20, size - position), position)
+        if not part or part.count(0) != len(part):
+            return False
+        position += len(part)
+    return True
+
+
+def missing_after(progress: Progress, following: SegmentFiles) -> Finding | None:
+    """Records that should be between a segment that was looked at and the next one. Compaction leaves
+    gaps, but in the middle of segments too: after one without any, a segment is missing."""
+    end = progress.next_offset
+    if not progress.dense or end < 0 or end >= following.base_offset:
+        return None
+    reason = f"no segment holds the offsets {end} to {following.base_offset - 1}"
+    return Finding(following.log.name, 0, end, reason)
+
+
+def scrub_log(
+    folder: LogFolder, spend: Callable[[int], None] = lambda _: None
+) -> Iterator[Finding]:
+    """Everything that is wrong in the closed segments of a log: all but its last. `spend` is told the
+    bytes that were read, and may take its time."""
+    for number, segment in enumerate(folder.segments[:-1]):
+        progress = Progress()
+        while not progress.over:
+            before = progress.position
+            progress, findings = scrub_part(segment, progress)
+            yield from findings
+            spend(progress.position - before)
+        missing = missing_after(progress, folder.segments[number + 1])
+        if missing is not None:
+            yield missing
+
+
+def segments_among(folder: Path, names: list[str]) -> list[SegmentFiles]:
+    """The segments with these names in a log's folder, oldest first. All but the last are closed."""
+    found = [
+        SegmentFiles(offset, folder / name)
+        for name in names
+        if (offset := offset_in(name, LOG_SUFFIX)) is not None
+    ]
+    return sorted(found)

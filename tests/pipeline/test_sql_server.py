@@ -1,0 +1,251 @@
+"""The Spark that `ottla sql` leaves behind for the next query."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ottla import Producer
+from ottla.cli.failures import Failure
+from ottla.cli.sql import warm
+from ottla.client.admin.client import Admin
+from ottla.testing import BrokerProcess
+
+LIGHT = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+LEFT_BEHIND = "Spark stays ready for the next query"
+
+
+@pytest.fixture(scope="module")
+def numbers(broker: BrokerProcess, admin: Admin) -> str:
+    topic = "sql-server-numbers"
+    admin.create_topic(topic, 1)
+    with Producer(broker.bootstrap) as producer:
+        for number in range(10):
+            producer.send(topic, f'{{"n": {number}}}')
+        producer.send(topic, "no JSON")
+    return topic
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Folders of its own, and no server in them when all is over."""
+    made = {
+        **os.environ,
+        "XDG_RUNTIME_DIR": str(tmp_path_factory.mktemp("run")),
+        "XDG_STATE_HOME": str(tmp_path_factory.mktemp("state")),
+        warm.SWITCH: "1",
+    }
+    yield made
+    ottla("spark", "stop", env=made)
+
+
+def ottla(*words: object, env: dict[str, str], fails: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "ottla.cli.main", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env=env,
+        check=False,
+    )
+    assert done.returncode == fails, done
+    return done
+
+
+def sockets(environment: dict[str, str]) -> list[Path]:
+    return sorted(Path(environment["XDG_RUNTIME_DIR"], "ottla").glob("*.sock"))
+
+
+def server_pid(path: Path) -> int:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        [message] = warm.asked(connection, {})
+    return int(message["done"])
+
+
+def await_end(pid: int) -> None:
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists():
+        status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if status == "Z":  # whoever reaps orphans here takes his time
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(300)
+def test_the_next_query_finds_spark_ready(
+    broker: BrokerProcess, environment: dict[str, str], numbers: str
+) -> None:
+    where = ("--server", broker.bootstrap, *LIGHT)
+    query = f"SELECT sum(n) AS total FROM `{numbers}`"
+    first = ottla("sql", query, "--json", *where, env=environment)
+    assert first.stdout == '{"total":45}\n'
+    assert LEFT_BEHIND in first.stderr
+    misfit = f"1 record of '{numbers}' does not fit the columns"
+    assert misfit in first.stderr
+    [path] = sockets(environment)
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    pid = server_pid(path)
+
+    for form, shown in (("--csv", "total\n45\n"), ("--json", '{"total":45}\n')):
+        again = ottla("sql", query, form, *where, env=environment)
+        assert (again.stdout, LEFT_BEHIND in again.stderr) == (shown, False)
+        assert misfit in again.stderr
+    table = ottla("sql", query, "--from", 5, "--until", 8, *where, env=environment)
+    assert table.stdout.split() == ["TOTAL", str(5 + 6 + 7)]
+    # A query that fails is one sentence, and leaves the server as it was.
+    failed = ottla("sql", f"SELECT nothing FROM `{numbers}`", *where, env=environment, fails=1)
+    assert "`nothing` cannot be resolved" in failed.stderr
+    assert len(failed.stderr.splitlines()) == 1
+    assert server_pid(path) == pid
+
+    # Whoever gives up a query ends its work.
+    endless = "SELECT count(*) FROM range(1000000000000) WHERE id % 7 = rand()"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ottla.cli.main", "sql", endless, *where],
+        env=environment,
+        stderr=subprocess.PIPE,
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert ottla("sql", query, "--json", *where, env=environment).stdout == '{"total":45}\n'
+
+    assert ottla("spark", "stop", env=environment).stdout == "1 server stopped\n"
+    await_end(pid)
+    assert sockets(environment) == []
+    assert ottla("spark", "stop", env=environment).stdout == "there is none\n"
+
+
+@pytest.mark.timeout(200)
+def test_it_ends_when_nobody_asks(broker: BrokerProcess, environment: dict[str, str]) -> None:
+    idle = {**environment, "OTTLA_SPARK_IDLE": "3"}
+    where = ("--server", broker.bootstrap, *LIGHT)
+    assert ottla("sql", "SELECT 1 AS one", "--csv", *where, env=idle).stdout == "one\n1\n"
+    # It ends by itself; nothing is left of it.
+    deadline = time.monotonic() + 60
+    while sockets(environment):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_start_that_fails_is_told(broker: BrokerProcess, environment: dict[str, str]) -> None:
+    broken = {**environment, "SPARK_HOME": "/nowhere"}
+    failed = ottla("sql", "SELECT 1", "--server", broker.bootstrap, env=broken, fails=1)
+    assert "/nowhere/./bin/spark-submit" in failed.stderr
+    assert len(failed.stderr.splitlines()) == 1
+    assert LEFT_BEHIND not in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("query", "may"),
+    [
+        ("SELECT * FROM orders", True),
+        ("WITH a AS (SELECT 1) SELECT * FROM a UNION ALL SELECT 2", True),
+        ("SELECT * FROM parquet.`rows`", False),
+        ("CREATE TEMP VIEW v AS SELECT 1", False),
+        ("SET spark.sql.ansi.enabled = false", False),
+        ("INSERT INTO t SELECT 1", False),
+        ("SELECT 1; SELECT 2", False),
+        ("SELEC 1", False),
+    ],
+)
+def test_what_a_server_may_answer(query: str, may: bool) -> None:
+    assert warm.can_answer(query) is may
+
+
+def test_other_settings_are_another_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    plain = warm.socket_of({"a": "1"})
+    assert warm.socket_of({"a": "1"}) == plain
+    assert warm.socket_of({"a": "2"}) != plain
+    for name in ("SPARK_CONF_DIR", "JAVA_HOME", "PYTHONPATH", "AWS_PROFILE"):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, "/other")
+            assert warm.socket_of({"a": "1"}) != plain
+    with monkeypatch.context() as changed:
+        changed.setenv("COLUMNS", "90")
+        assert warm.socket_of({"a": "1"}) == plain
+
+
+def test_a_folder_that_others_can_enter_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "ottla").mkdir(mode=0o755)
+    (tmp_path / "ottla").chmod(0o755)
+    with pytest.raises(Failure, match="not a folder of yours alone"):
+        warm.socket_of({})
+    (tmp_path / "ottla").rmdir()
+    (tmp_path / "ottla").symlink_to("/tmp")
+    with pytest.raises(Failure, match="not a folder of yours alone"):
+        warm.socket_of({})
+
+
+ASKING = """
+import sys
+from ottla.cli.commands.sql import PRESET
+from ottla.cli.spark import warehouse
+from ottla.cli.sql import warm
+if sys.argv[1] == "where":
+    print(warm.socket_of({**warehouse(), **PRESET}))
+else:
+    from ottla.cli.app import run
+    try:
+        run(sys.argv[1:])
+    finally:
+        print(sorted({"pyspark", "pandas", "numba"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_whoever_asks_needs_nothing_of_spark(
+    broker: BrokerProcess, numbers: str, tmp_path: Path
+) -> None:
+    """A server that answers at once: what it takes to ask it."""
+    env = {
+        **os.environ,
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "XDG_STATE_HOME": str(tmp_path),
+        warm.SWITCH: "1",
+    }
+    command = [sys.executable, "-c", ASKING]
+    where = subprocess.check_output([*command, "where"], env=env, text=True).strip()
+    asked: list[dict[str, object]] = []
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rwb") as stream:
+            asked.append(json.loads(stream.readline()))
+            warm.send(stream, {"note": "a note"})
+            warm.send(stream, {"table": [["n"], [[1], [2]]]})
+            warm.send(stream, {"done": 1})
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(where)
+        listener.listen()
+        answering = threading.Thread(target=answer)
+        answering.start()
+        query = f"SELECT n FROM `{numbers}`"
+        words = ["sql", query, "--server", broker.bootstrap, "-n", "2", "--from", "3"]
+        done = subprocess.run(
+            [*command, *words], env=env, capture_output=True, text=True, timeout=60, check=True
+        )
+        answering.join()
+    assert done.stdout.split() == ["N", "1", "2"]
+    assert done.stderr.splitlines() == ["a note", "[]"]
+    [request] = asked
+    assert (request["query"], request["limit"], request["form"]) == (query, 2, "table")
+    assert request["options"] == {"kafka.bootstrap.servers": broker.bootstrap}
+    assert "startingOffsets" in json.dumps(request["bounds"])

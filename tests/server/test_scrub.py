@@ -1,0 +1,65 @@
+"""The background scrub: damage in closed segments is named once, counted, and served as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from server_kit.broker_thread import BrokerThread
+from server_kit.calls import batch_of, create_topic, fill
+
+from ottla.server.broker import Broker
+from ottla.server.observability.metrics import pieces
+
+StartBroker = Callable[..., BrokerThread]
+# An index of three entries, one for each batch, closes a segment.
+SMALL_SEGMENTS = {"segment.index.bytes": "24", "index.interval.bytes": "0"}
+SCRUBBING = {"log.scrub.interval.ms": "20", "log.scrub.bytes.per.second": "100000000"}
+
+
+def _flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x5A
+    path.write_bytes(data)
+
+
+async def _metrics(broker: Broker) -> str:
+    return "".join([piece async for piece in pieces(broker)])
+
+
+@pytest.mark.complains
+def test_damage_at_rest_is_named_and_counted(
+    start_broker: StartBroker, complaints: list[str]
+) -> None:
+    broker = start_broker(settings=SCRUBBING)
+    with broker.wire() as wire:
+        topic = create_topic(wire, **SMALL_SEGMENTS)
+        fill(wire, topic, *[batch_of(b"%d" % number * 300) for number in range(8)])
+    folder = broker.data / f"{topic.name}-0"
+    closed, *_, active = sorted(folder.glob("*.log"))
+    broker.until(lambda inside: inside.scrubber.bytes_read > 0)
+    rounds = broker.run(lambda inside: inside.scrubber.rounds)
+    broker.until(lambda inside: inside.scrubber.rounds > rounds)
+    assert broker.run(lambda inside: inside.scrubber.damaged) == {}
+    _flip(closed, 100)
+    _flip(active, 100)
+    broker.until(lambda inside: bool(inside.scrubber.damaged))
+    rounds = broker.run(lambda inside: inside.scrubber.rounds)
+    broker.until(lambda inside: inside.scrubber.rounds > rounds + 2)
+    (finding,) = broker.run(lambda inside: inside.scrubber.damaged[topic.name, 0])
+    assert (finding.file, finding.position, finding.offset) == (closed.name, 0, 0)
+    told = [line for line in complaints if "damage at rest" in line]
+    assert len(told) == 1
+    assert f"topic={topic.name} partition=0 file={closed.name} position=0 offset=0" in told[0]
+    shown = broker.run_async(_metrics(broker.broker))
+    line = f'ottla_log_damaged_batches{{topic="{topic.name}",partition="0"}} 1'
+    assert line in shown
+    # Mended from a copy, it counts no more.
+    _flip(closed, 100)
+    broker.until(lambda inside: not inside.scrubber.damaged)
+
+
+def test_nothing_is_scrubbed_unless_it_is_asked_for(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    assert broker.run(lambda inside: inside.scrubber._task) is None
