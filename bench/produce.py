@@ -20,6 +20,7 @@ from bench.harness.produce_load import (
     requests_for,
 )
 from bench.harness.results import Measurement, Target
+from ottla.record.codecs import Codec
 
 # Producers as they are configured by default today, with a sync that all of them share.
 ONE_PARTITION = PRODUCTION._replace(name="one partition", partitions=1)
@@ -64,6 +65,19 @@ CASES = (
         "tmpfs",
         False,
         None,
+    ),
+    *(
+        Case(
+            f"produce-64x1kB-{codec.name.lower()}",
+            f"64 × 1 kB of text in {codec.name.lower()}, 4 connections × 5 in flight, MB/s of records",
+            Shape(64, 1000, codec),
+            4,
+            5,
+            "tmpfs",
+            False,
+            Target(1.0, 1.5),
+        )
+        for codec in (Codec.LZ4, Codec.ZSTD)
     ),
     Case(
         "produce-single-8x5",
@@ -178,7 +192,13 @@ def _one_setting(bench: Bench, case: Case, setting: Setting) -> Measurement:
 
 
 def _value(case: Case, load: Load) -> float:
-    return load.requests_per_second if case.in_requests else load.megabytes_per_second
+    if case.in_requests:
+        return load.requests_per_second
+    if case.shape.codec:
+        # What producers have to say, not what is left of it on the wire.
+        per_request = case.shape.records * case.shape.size * case.together
+        return load.requests_per_second * per_request / 1e6
+    return load.megabytes_per_second
 
 
 def busy(name: str, rounds: list[Load]) -> str:

@@ -30,7 +30,8 @@ from ottla.protocol.messages.produce import (
 from ottla.record.batch import Codec, check_batch, check_produced, headers, records
 from ottla.record.errors import InvalidBatch
 from ottla.record.legacy import downgrade, messages, upgrade
-from ottla.record.recompress import recompress, validate_records
+from ottla.record.recompress import recompress
+from ottla.record.validation.findings import Rules
 from ottla.server.disk import worker_jobs as jobs
 
 LIMIT = 1 << 20
@@ -48,11 +49,8 @@ READERS: dict[str, Callable[[bytes], Any]] = {
     "check_produced": check_produced,
     "headers": lambda data: list(headers(data)),
     "records": lambda data: list(records(data, LIMIT)),
-    "validate": lambda data: validate_records(data, LIMIT, keys_required=True),
     "recompress": lambda data: recompress(data, Codec.GZIP, None, LIMIT),
-    "prepare": lambda data: jobs.prepare_batch(
-        data, codec=Codec.NONE, level=None, keyed=False, not_before=0, limit=LIMIT
-    ),
+    "check": lambda data: jobs.check_produced_batch(data, Rules(True, True), 0, LIMIT),
     "messages": lambda data: list(messages(data, LIMIT)),
     "messages, last one cut": lambda data: list(messages(data, LIMIT, partial=True)),
     "upgrade": lambda data: upgrade(data, LIMIT),

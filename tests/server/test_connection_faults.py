@@ -352,14 +352,14 @@ def test_a_bug_in_a_lane_fails_one_append(
     from ottla.server.disk import worker_jobs as jobs
 
     topic = create_topic(wire, compression_type="lz4")
-    real = jobs.prepare_batch
+    real = jobs.repack
 
-    def prepare(batch: bytes, **options: Any) -> bytes:
+    def repack(batch: bytes, **options: Any) -> bytes:
         if b"trouble" in batch:
             raise KeyError("a bug")
         return real(batch, **options)
 
-    monkeypatch.setattr(jobs, "prepare_batch", prepare)
+    monkeypatch.setattr(jobs, "repack", repack)
     wire.send_raw(
         b"".join(
             wire.encode(produce_request(topic, (0, batch_of(value))), 9)

@@ -42,6 +42,8 @@ STOP_TIMEOUT = 30.0
 
 HEAVY = [
     "kio",
+    "numba",
+    "llvmlite",
     "numpy",
     "pyarrow",
     "confluent_kafka",
@@ -64,6 +66,7 @@ HEAVY = [
     "ottla.coordinator.transactions.shard",
     "ottla.record.legacy",
     "ottla.record.recompress",
+    "ottla.record.validation.machine_code",
     "ottla.server.disk.worker_jobs",
     "ottla.testing",
 ]

@@ -422,7 +422,7 @@ def test_timestamps_out_of_range(wire: Wire, version: int) -> None:
 @pytest.mark.parametrize("records", [3, 500])
 def test_the_timestamp_of_every_record_counts(wire: Wire, codec: Codec, records: int) -> None:
     """Not that of the first one alone: deltas may be negative. Small batches are looked at on the
-    loop, large ones in a worker process."""
+    loop, large ones elsewhere."""
     topic = create_topic(wire, message_timestamp_before_max_ms=str(3 * DAY_MS))
     now = now_ms()
 

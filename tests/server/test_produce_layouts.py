@@ -85,7 +85,7 @@ def test_topics_that_need_a_closer_look_answer_alike(
     assert ask(wire, topic, 0, version) == expected(topic, 0, 0, -1, version)
 
     def force(broker: object) -> None:
-        inside.broker.partitions.by_name[topic.name][0].takes_any_batch = False
+        inside.broker.partitions.by_name[topic.name][0].open_to_clients = False
 
     inside.run(force)
     assert ask(wire, topic, 0, version) == expected(topic, 0, 2, -1, version)

@@ -56,7 +56,7 @@ def test_a_worker_that_does_not_come_to_an_end(
     running = start_broker()
     wire = running.wire()
     topic = create_topic(wire, **{"compression.type": "gzip"})
-    monkeypatch.setattr(Workers, "transform", lambda *_: never)
+    monkeypatch.setattr(Workers, "repacking", lambda *_: never)
     send_three(wire, topic)
     running.until(lambda broker: len(broker.lanes.open) == 1)
     running.stop()

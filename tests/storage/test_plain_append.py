@@ -34,7 +34,6 @@ SMALL = LogConfig(
     index_interval_bytes=200,
     segment_index_bytes=600,
     flush_messages=8,
-    message_timestamp_before_max_ms=3_600_000,
 )
 
 
@@ -169,7 +168,9 @@ def test_both_ways_lead_to_the_same(tmp_path: Path, seed: int) -> None:
         short += shortly
         if chance.random() < 0.05:
             for log in logs:
-                log.append(a_marker(3, committed=True, epoch=0, now=now), epoch, now, COORDINATOR)
+                known = log.producers.producers.get(3)
+                marker = a_marker(3, committed=True, epoch=known.epoch if known else 0, now=now)
+                log.append(marker, epoch, now, COORDINATOR)
         for log in logs:
             log.advance_high_watermark(log.log_end_offset)
         assert facts(logs[1]) == facts(logs[0]), f"step {step}"

@@ -71,6 +71,7 @@ __all__ = [
     "read_header_fields",
     "records",
     "set_log_append_time",
+    "set_max_timestamp",
     "stamp",
 ]
 
@@ -243,8 +244,8 @@ def check_produced(buffer: Buffer, at: int = 0) -> HeaderFields:
 
     Beyond `check_batch`: base offset 0, at least one record, as many records as offsets, room for so
     many, a first byte that a record can begin with, no control batch, no delete horizon, timestamps
-    of the producer's own, and a sequence where there is a producer id. (Why no more than that:
-    docs/adr/0008-records-of-producers.md.)
+    of the producer's own, and a sequence where there is a producer id. What is inside is checked
+    after that (`ottla.record.validation`).
     """
     try:
         fields: HeaderFields = _unpack_header(buffer, at)
@@ -377,6 +378,15 @@ def set_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) ->
     attributes = _INT16.unpack_from(view, at + ATTRIBUTES_AT)[0]
     _INT16.pack_into(view, at + ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_BIT)
     _pack_int64(view, at + MAX_TIMESTAMP_AT, now_ms)
+    checksum = crc32c(view[at + ATTRIBUTES_AT : at + LENGTH_OVERHEAD + length])
+    _UINT32.pack_into(view, at + CRC_AT, checksum)
+
+
+def set_max_timestamp(buffer: bytearray | memoryview, at: int, max_timestamp: int) -> None:
+    """Let the header of the batch at `at` tell this max timestamp, and renew the checksum."""
+    view = memoryview(buffer)
+    length = _INT32.unpack_from(view, at + BATCH_LENGTH_AT)[0]
+    _pack_int64(view, at + MAX_TIMESTAMP_AT, max_timestamp)
     checksum = crc32c(view[at + ATTRIBUTES_AT : at + LENGTH_OVERHEAD + length])
     _UINT32.pack_into(view, at + CRC_AT, checksum)
 

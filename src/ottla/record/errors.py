@@ -7,12 +7,15 @@ answer a client picks the protocol's error by the subclass:
     Truncated           a CorruptBatch that is merely too short: a torn tail, a partial fetch
     InvalidRecord       undamaged, but not what a producer may send: INVALID_RECORD (no retry helps)
     WrongTimestampType  an InvalidRecord whose sender took the broker's clock: INVALID_TIMESTAMP
-    TimestampOutOfRange an InvalidRecord that is too old for its topic: INVALID_TIMESTAMP
+    InvalidRecords      an InvalidRecord that names the records that are at fault: INVALID_RECORD
+    InvalidTimestamps   InvalidRecords whose times are out of range: INVALID_TIMESTAMP
     UnsupportedMagic    an InvalidRecord in a message format that the reader at hand does not know
     TooLarge            more bytes after decompression than the caller is ready to hold
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class InvalidBatch(ValueError):
@@ -43,8 +46,20 @@ class WrongTimestampType(InvalidRecord):
     """A producer claims that its timestamps are the broker's."""
 
 
-class TimestampOutOfRange(InvalidRecord):
-    """A record's timestamp is not one that its topic takes."""
+class InvalidRecords(InvalidRecord):
+    """Records that can be read, yet may not be in their topic: `records` has the place of each in its
+    batch, with the reason."""
+
+    def __init__(self, reason: str, records: Sequence[tuple[int, str]]) -> None:
+        super().__init__(reason)
+        self.records = records
+
+    def __reduce__(self) -> tuple[type[InvalidRecords], tuple[str, Sequence[tuple[int, str]]]]:  # type: ignore[override]
+        return type(self), (self.reason, self.records)
+
+
+class InvalidTimestamps(InvalidRecords):
+    """The times of some records are not in the range that their topic allows."""
 
 
 class UnsupportedMagic(InvalidRecord):

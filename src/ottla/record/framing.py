@@ -23,6 +23,7 @@ _UINT64 = struct.Struct("<Q")
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_VERSION_MASK = 0xC0
 _LZ4_VERSION = 0x40
+_LZ4_INDEPENDENT = 0x20
 _LZ4_BLOCK_CHECKSUM = 0x10
 _LZ4_CONTENT_SIZE = 0x08
 _LZ4_CONTENT_CHECKSUM = 0x04
@@ -56,6 +57,20 @@ def lz4_bound(data: memoryview) -> int:
     if at > len(data):
         raise CorruptBatch("the LZ4 frame is truncated")
     return bound
+
+
+def check_single_lz4_frame(data: memoryview) -> None:
+    """CorruptBatch unless `data` is one LZ4 frame from end to end, of blocks that stand alone: Kafka's
+    Java client reads no further than that, and no other ones."""
+    try:
+        flags, _, _ = _lz4_header(data, 0)
+        _, end = _lz4_frame(data, 0)
+    except (IndexError, struct.error):
+        raise CorruptBatch("the LZ4 frame is truncated") from None
+    if end != len(data):
+        raise CorruptBatch("the LZ4 frame does not end where the batch does")
+    if not flags & _LZ4_INDEPENDENT:
+        raise CorruptBatch("the blocks of the LZ4 frame depend on each other")
 
 
 def _lz4_frame(data: memoryview, at: int) -> tuple[int, int]:

@@ -35,6 +35,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.record.validation.findings import Rules
 from ottla.replication.waiters import OffsetWaiter, OffsetWaiters, Reached
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline
@@ -145,11 +146,12 @@ class Partition:
         "lane",
         "leader",
         "leader_epoch",
+        "open_to_clients",
         "partition_epoch",
+        "record_rules",
         "replica_waiters",
         "replicas",
         "role",
-        "takes_any_batch",
         "topic",
         "topic_id",
         "under_min_isr",
@@ -180,9 +182,10 @@ class Partition:
         self.internal = False
         # Made in this life of the broker: there is no older log of it.
         self.is_new = False
-        # Led here, and whatever a producer may send is stored as it came: open to clients, batches
-        # kept as they were compressed, no record looked at. The server keeps it up to date.
-        self.takes_any_batch = False
+        # Led here, and clients may write to it. The server keeps this and the next up to date.
+        self.open_to_clients = False
+        # What is asked of each record of a producer; None: records are not looked at.
+        self.record_rules: Rules | None = Rules()
         # Fewer replicas in sync than `min.insync.replicas` asks for.
         self.under_min_isr = False
         self.config = LogConfig()
@@ -278,7 +281,7 @@ class Partition:
         """The topic was deleted, or the replica was taken away from here."""
         self.role = Role.ABSENT
         self._alone = False
-        self.takes_any_batch = False
+        self.open_to_clients = False
         self.followers = {}
         self.wanted_isr = None
         self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)

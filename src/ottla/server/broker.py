@@ -154,7 +154,13 @@ class Broker:
         self.periodic_work = PeriodicWork(self.loop, self.logs, self.threads)
         self.compactor = Compactor(self.loop, self.logs, self.threads, lambda: self.config)
         self.scrubber = Scrubber(self.loop, self.logs, lambda: self.config)
-        self.partitions = Partitions(self.id, self.logs, self.wakeups, self.topic_config)
+        self.partitions = Partitions(
+            self.id,
+            self.logs,
+            self.wakeups,
+            self.topic_config,
+            validates_records=config.produce_record_validation_enable,
+        )
         # Whoever waits for a flush learns of its end, and of a disk that failed (in any thread).
         self.periodic_work.on_flushed = self.partitions.flushed
         self.logs.on_offline = self._log_went_offline

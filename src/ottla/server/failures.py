@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record import errors as record
 from ottla.storage import errors as storage
@@ -11,7 +13,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (record.UnsupportedMagic, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (record.TooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (record.WrongTimestampType, ErrorCode.INVALID_TIMESTAMP),
-    (record.TimestampOutOfRange, ErrorCode.INVALID_TIMESTAMP),
+    (record.InvalidTimestamps, ErrorCode.INVALID_TIMESTAMP),
     (record.InvalidRecord, ErrorCode.INVALID_RECORD),
     (record.InvalidBatch, ErrorCode.CORRUPT_MESSAGE),
     (storage.RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
@@ -67,3 +69,8 @@ def error_code(error: Exception) -> ErrorCode:
         if isinstance(error, kind):
             return code
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def record_errors(error: Exception) -> Sequence[tuple[int, str]]:
+    """The records of a batch that are at fault, where the error names some: place and reason."""
+    return error.records if isinstance(error, record.InvalidRecords) else ()

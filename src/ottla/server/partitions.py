@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.replication.partition import Partition, Role
-from ottla.server.disk.workers import looks_at_records
+from ottla.server.record_rules import needs_checks, record_rules
 from ottla.storage.errors import TopicIdMismatch
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Partitions:
         logs: Logs,
         wakeups: Wakeups,
         config_of: Callable[[str], LogConfig],
+        *,
+        validates_records: bool = True,
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
@@ -59,6 +61,8 @@ class Partitions:
         self.advanced = wakeups.advanced
         # Set once it can do something: when the broker is part of its cluster.
         self.replicas: Replicas | None = None
+        # Whether producers' records are looked at where the topic does not ask for it.
+        self._validates_records = validates_records
         self.by_name: dict[str, list[Partition]] = {}
         self.by_raw_name: dict[bytes, list[Partition]] = {}
         self.by_id: dict[bytes, list[Partition]] = {}
@@ -124,14 +128,12 @@ class Partitions:
     def settle(self, name: str) -> None:
         """Updates what depends on a topic's configuration."""
         config = self._config_of(name)
+        trusted = not self._validates_records and not needs_checks(config)
+        rules = None if trusted else record_rules(config)
         for partition in self.by_name.get(name, ()):
             partition.configure(config)
-            partition.takes_any_batch = (
-                partition.role is Role.LEADER
-                and not partition.internal
-                and config.compression_type == "producer"
-                and not looks_at_records(config)
-            )
+            partition.record_rules = rules
+            partition.open_to_clients = partition.role is Role.LEADER and not partition.internal
 
     def flushed(self, flushed: Log) -> None:
         """A flush of a log came to its end: appends that it covers may be acknowledged."""

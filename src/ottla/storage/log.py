@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from ottla.record.batch import (
     ATTRIBUTES,
     BASE_OFFSET,
-    BASE_TIMESTAMP,
     BATCH_LENGTH,
     CONTROL_BIT,
     LAST_OFFSET_DELTA,
@@ -96,7 +95,7 @@ class Log(ReadableLog):
         `fields` its header from `check_produced`; it is outside of transactions and in sequence,
         and goes into a segment that has room and has been written to before.
         """
-        (_, _, _, _, _, attributes, last_delta, first_timestamp, timestamp,
+        (_, _, _, _, _, attributes, last_delta, _, timestamp,
          producer_id, _, _, _) = fields  # fmt: skip
         size = len(batch)
         segment = self.active
@@ -113,7 +112,6 @@ class Log(ReadableLog):
             or attributes & TRANSACTIONAL_BIT
             or size > self._largest_batch
             or timestamp - now_ms > self._after_max_ms
-            or now_ms - first_timestamp > self._before_max_ms
             or position + size > self._segment_bytes
             or timestamp > segment.roll_after
             or last_offset > segment.offset_limit
@@ -227,12 +225,10 @@ class Log(ReadableLog):
         )
 
     def _check_timestamps(self, fields: HeaderFields, now_ms: int) -> None:
-        """By the header alone: the largest timestamp, and the first record's."""
-        largest, first = fields[MAX_TIMESTAMP], fields[BASE_TIMESTAMP]
+        """By the header alone: the largest timestamp. (The smallest is known to the records only.)"""
+        largest = fields[MAX_TIMESTAMP]
         if largest - now_ms > self._after_max_ms and largest != NO_TIMESTAMP:
             raise InvalidTimestamp(largest, now_ms)
-        if now_ms - first > self._before_max_ms and first != NO_TIMESTAMP:
-            raise InvalidTimestamp(first, now_ms)
 
     def _check_marker(
         self, batch: bytearray | memoryview, fields: HeaderFields, origin: Origin

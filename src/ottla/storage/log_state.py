@@ -57,7 +57,6 @@ class LogState:
     __slots__ = (
         "_after_max_ms",
         "_append_time",
-        "_before_max_ms",
         "_config",
         "_index_interval",
         "_largest_batch",
@@ -176,7 +175,6 @@ class LogState:
         self._segment_bytes = config.segment_bytes
         self._largest_batch = min(config.max_message_bytes, config.segment_bytes)
         self._append_time = config.stamps_append_time
-        self._before_max_ms = config.message_timestamp_before_max_ms
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._index_interval = config.index_interval_bytes
         self.flush_at_offset = self.recovery_point + config.flush_messages

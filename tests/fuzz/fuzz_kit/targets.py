@@ -23,9 +23,11 @@ from ottla.protocol.message import UnencodableMessage
 from ottla.record.batch import Codec, check_batch, check_produced, headers, records
 from ottla.record.errors import InvalidBatch
 from ottla.record.legacy import downgrade, messages, upgrade
-from ottla.record.recompress import recompress, validate_records
+from ottla.record.recompress import recompress
+from ottla.record.validation.findings import Rules
 from ottla.server import handlers
 from ottla.server.api import DECLARED
+from ottla.server.disk import worker_jobs as jobs
 
 Target = Callable[[bytes], None]
 
@@ -105,7 +107,7 @@ def batches_target() -> Target:
             check_produced,
             lambda given: list(headers(given)),
             lambda given: list(records(given, LIMIT)),
-            lambda given: validate_records(given, LIMIT, keys_required=True),
+            lambda given: jobs.check_produced_batch(given, Rules(True, True), 0, LIMIT),
             lambda given: recompress(given, Codec.ZSTD, None, LIMIT),
             lambda given: list(messages(given, LIMIT)),
             lambda given: upgrade(given, LIMIT),

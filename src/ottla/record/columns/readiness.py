@@ -33,6 +33,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ottla.record.code_cache import code_cache
+
 logger = logging.getLogger(__name__)
 
 # Bytes of batches that a process has to see before kernels are fetched: a tenth of a second of the
@@ -127,21 +129,10 @@ def load_compiled() -> bool:
 
 def cache_folder() -> Path | None:
     """The folder for what numba compiles, made if need be; None if nothing can be written."""
-    if "OTTLA_CACHE_DIR" in os.environ:
-        parent = Path(os.environ["OTTLA_CACHE_DIR"])
-    elif sys.platform == "darwin":
-        parent = Path("~/Library/Caches/ottla")
-    else:
-        parent = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "ottla"
     try:
-        folder = parent.expanduser() / f"kernels-{_version()}"
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".{os.getpid()}.{threading.get_ident()}"
-        probe.touch()
-        probe.unlink()
-    except (OSError, RuntimeError, importlib.metadata.PackageNotFoundError):
-        return None  # RuntimeError: there is no home
-    return folder
+        return code_cache(f"kernels-{_version()}")
+    except (OSError, importlib.metadata.PackageNotFoundError):
+        return None
 
 
 def _version() -> str:

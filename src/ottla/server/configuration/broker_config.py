@@ -188,6 +188,7 @@ class BrokerConfig:
     zookeeper_connection_timeout_ms: int
     # Ottla's own
     worker_processes: int
+    produce_record_validation_enable: bool
     log_scrub_interval_ms: int
     log_scrub_bytes_per_second: int
     metrics_listener: tuple[str, int] | None

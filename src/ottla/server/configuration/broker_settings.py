@@ -473,6 +473,16 @@ def _own() -> Iterator[Setting]:
         "formats). They are started when they are first needed.",
     )
     yield Setting(
+        "produce.record.validation.enable",
+        _BOOLEAN,
+        True,
+        None,
+        "Whether every record of a produced batch is looked at before it is stored, as Kafka does. "
+        "Without it only the header and the checksum of a batch are, except on topics that need more "
+        "(compacted ones, those that recompress, those with message.timestamp.before.max.ms): for "
+        "producers that are trusted to write batches that consumers can read.",
+    )
+    yield Setting(
         "log.scrub.interval.ms",
         _LONG,
         -1,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ottla.record.batch import check_batch, headers
+from ottla.record.batch import check_produced, headers
 from ottla.record.codecs import Codec
 from ottla.record.legacy import downgrade, upgrade
-from ottla.record.recompress import recompress, validate_records
+from ottla.record.recompress import recompress
+from ottla.record.validation.checking import Rules, check_and_correct
 
-__all__ = ["downgrade", "in_memory_file", "prepare_batch", "upgrade_messages"]
+__all__ = ["check_produced_batch", "downgrade", "in_memory_file", "repack", "upgrade_messages"]
 
 
 def in_memory_file(job: Callable[[bytes], bytes], path: str, size: int) -> int:
@@ -36,33 +37,33 @@ def target_codec(compression_type: str, codec: int) -> int:
     return Codec.NONE if compression_type == "uncompressed" else Codec[compression_type.upper()]
 
 
-def prepare_batch(
-    batch: bytes, codec: int, level: int | None, keyed: bool, not_before: int | None, limit: int
-) -> bytes:
-    """Check every record of a produced batch, and pack it with the codec that its topic asks for."""
-    header = check_batch(batch)
-    if keyed or not_before is not None:
-        validate_records(batch, limit, keys_required=keyed, not_before=not_before)
-    if header.codec == codec:
-        return batch
+def repack(batch: bytes, codec: int, level: int | None, limit: int) -> bytes:
+    """A batch whose records have been checked, with the codec that its topic asks for."""
     return recompress(batch, codec, level, limit)
+
+
+def check_produced_batch(batch: bytes, rules: Rules, now_ms: int, limit: int) -> bytes:
+    """Check every record of a produced batch; the batch, with its header corrected."""
+    buffer = memoryview(bytearray(batch))
+    check_and_correct(buffer, check_produced(buffer), rules, now_ms, limit)
+    return bytes(buffer)
 
 
 def upgrade_messages(
     messages: bytes,
     compression_type: str,
     levels: dict[int, int | None],
-    keyed: bool,
-    not_before: int | None,
+    rules: Rules,
+    now_ms: int,
     limit: int,
 ) -> bytes:
     """A message set of an old client as batches of the current format, as their topic wants them."""
     batches = upgrade(messages, limit)
-    if compression_type == "producer" and not keyed and not_before is None:
-        return bytes(batches)
     prepared = []
     for at, header in headers(batches):
+        batch = check_produced_batch(bytes(batches[at : at + header.size]), rules, now_ms, limit)
         codec = target_codec(compression_type, header.codec)
-        batch = bytes(batches[at : at + header.size])
-        prepared.append(prepare_batch(batch, codec, levels[codec], keyed, not_before, limit))
+        if codec != header.codec:
+            batch = repack(batch, codec, levels[codec], limit)
+        prepared.append(batch)
     return b"".join(prepared)

@@ -22,16 +22,16 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from ottla.record.codecs import Codec
+from ottla.record.codecs import DEFAULT_LIMIT, Codec
 from ottla.record.errors import TooLarge
 from ottla.server.disk.priority import give_way
 from ottla.server.network.platform import HAS_MEMORY_FILES
-from ottla.storage.config import LONG_MAX
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from multiprocessing.connection import Connection
 
+    from ottla.record.validation.findings import Rules
     from ottla.server.disk.lanes import Batches, Transform
     from ottla.storage.config import LogConfig
 
@@ -41,8 +41,8 @@ Bytes = bytes | bytearray | memoryview
 # Jobs on so few bytes are done on the loop: sending them to another process would take longer.
 INLINE_BYTES = 4 << 10
 INLINE_DECOMPRESSED_LIMIT = 32 << 10
-# The most that one batch may unfold to.
-DECOMPRESSED_LIMIT = 256 << 20
+# The most that one batch may unfold to: what readers are ready to hold.
+DECOMPRESSED_LIMIT = DEFAULT_LIMIT
 # Copied at once: some kernels let nobody else have the processor during a call.
 _PIECE = 128 << 10
 
@@ -167,28 +167,26 @@ class Workers:
         size = self._do(partial(jobs.in_memory_file, job, exchange.path, len(data)))
         return exchange.take(size, data)
 
-    def transform(self, config: LogConfig, codec: int, now_ms: int) -> Transform | None:
-        """What has to be done to a producer's batch before it is stored, if anything."""
-        looks_inside = looks_at_records(config)
-        if config.compression_type == "producer" and not looks_inside:
+    def repacking(self, config: LogConfig, codec: int) -> Transform | None:
+        """Pack a batch with the codec that its topic asks for; None if it has that already."""
+        if config.compression_type == "producer":
             return None
         from ottla.server.disk import worker_jobs as jobs
 
         wanted = jobs.target_codec(config.compression_type, codec)
-        if wanted == codec and not looks_inside:
+        if wanted == codec:
             return None
-        return partial(
-            self._convert,
-            partial(
-                jobs.prepare_batch,
-                codec=wanted,
-                level=level_of(config, wanted),
-                keyed=config.compacts,
-                not_before=earliest_timestamp(config, now_ms),
-            ),
-        )
+        job = partial(jobs.repack, codec=wanted, level=level_of(config, wanted))
+        return partial(self._convert, job)
 
-    def upgrade(self, config: LogConfig, now_ms: int) -> Transform:
+    async def check(self, rules: Rules, now_ms: int, batch: Batches) -> Batches:
+        """Check the records of a producer's batch: see `ottla.record.validation`."""
+        from ottla.server.disk import worker_jobs as jobs
+
+        job = partial(jobs.check_produced_batch, rules=rules, now_ms=now_ms)
+        return await self._convert(job, batch)
+
+    def upgrade(self, config: LogConfig, rules: Rules, now_ms: int) -> Transform:
         """Turn a message set of an old client into batches of the current format."""
         from ottla.server.disk import worker_jobs as jobs
 
@@ -198,8 +196,8 @@ class Workers:
                 jobs.upgrade_messages,
                 compression_type=config.compression_type,
                 levels={codec: level_of(config, codec) for codec in Codec},
-                keyed=config.compacts,
-                not_before=earliest_timestamp(config, now_ms),
+                rules=rules,
+                now_ms=now_ms,
             ),
         )
 
@@ -230,18 +228,6 @@ class Workers:
         """Takes no more jobs; those that have begun are finished, then their workers end."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def looks_at_records(config: LogConfig) -> bool:
-    """Whether a topic's settings ask for something of each record, not only of batches."""
-    return config.compacts or earliest_timestamp(config, 0) is not None
-
-
-def earliest_timestamp(config: LogConfig, now_ms: int) -> int | None:
-    """The earliest timestamp that `message.timestamp.before.max.ms` allows; None: any."""
-    if config.stamps_append_time or config.message_timestamp_before_max_ms == LONG_MAX:
-        return None
-    return now_ms - config.message_timestamp_before_max_ms
 
 
 def level_of(config: LogConfig, codec: int) -> int | None:

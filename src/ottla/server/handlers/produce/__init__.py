@@ -1,7 +1,8 @@
 """Produce: append record batches to the logs of partitions that this broker leads.
 
-- A batch is checked (length, magic, CRC32C, count, size, timestamps, sequence), stamped with its
-  offset in place, and stored whole or not at all. Partitions of one request succeed or fail alone.
+- A batch is checked (length, magic, CRC32C, count, size, every record in it, sequence), stamped with
+  its offset in place, and stored whole or not at all. Partitions of one request succeed or fail
+  alone. Records that may not be in their topic are named (`record_errors`).
 - acks=1 answers when the batch is in the leader's page cache, acks=all (-1) when every in-sync
   replica has it and there are at least `min.insync.replicas` of them. Either waits for the sync
   where the batch reaches `flush.messages`. acks=0 is never answered; an error then closes the
@@ -13,8 +14,9 @@
 - `compression.type` other than the producer's own: recompressed in a worker process.
 
 The way of a request: `request.read` finds where the records of each partition stand, `checks` says
-whether they may be appended, `Partition.append` does it, `answer` writes the response, and
-`unfinished` holds it back as long as a disk, a worker, a replica or a flush is waited for.
+whether they may be appended, `inside` looks at the records, `Partition.append` does it, `answer`
+writes the response, and `unfinished` holds it back as long as a disk, a worker, a replica or a flush
+is waited for.
 
 Versions:
   v0–v2   message sets of formats 0 and 1, converted to format 2; v1 adds throttle time, v2 the

@@ -5,10 +5,10 @@
 2. The records are one batch of the version's format, small enough, undamaged, and a producer's
    (`check_produced`: the header and the CRC32C).
 3. The codec is one that the version knows; a transactional batch belongs to a transaction.
-4. What is inside the batch: `check_inside`.
-5. The log's own: timestamps by the header, the producer's epoch and sequence (`Log.prepare`).
+4. What is inside the batch: every record (`inside`).
+5. The log's own: the producer's epoch and sequence (`Log.prepare`).
 
-Nothing has been changed until all of it holds, neither in the log nor in the batch.
+Nothing has been changed in the log until all of it holds.
 """
 
 from __future__ import annotations
@@ -18,16 +18,24 @@ from typing import TYPE_CHECKING
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record.batch import (
     ATTRIBUTES,
+    ATTRIBUTES_AT,
     BATCH_LENGTH,
     CODEC_MASK,
     HEADER_SIZE,
     LENGTH_OVERHEAD,
+    MAGIC,
     MAGIC_AT,
     TRANSACTIONAL_BIT,
     check_produced,
 )
 from ottla.record.codecs import Codec
-from ottla.record.errors import InvalidRecord, UnsupportedMagic
+from ottla.record.errors import (
+    CorruptBatch,
+    InvalidBatch,
+    InvalidRecord,
+    Truncated,
+    UnsupportedMagic,
+)
 from ottla.server.handlers.produce.request import FIRST_FORMAT_2
 from ottla.storage.errors import RecordTooLarge
 
@@ -35,8 +43,6 @@ if TYPE_CHECKING:
     from ottla.record.batch import HeaderFields
     from ottla.replication.partition import Partition
     from ottla.server.coordination.verification import Verdict
-    from ottla.server.disk.lanes import Transform
-    from ottla.server.disk.workers import Workers
 
 NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
 FIRST_ZSTD = 7
@@ -83,8 +89,8 @@ def check(
         raise RecordTooLarge(size, target.config.max_message_bytes)
     try:
         fields = check_produced(records)
-    except UnsupportedMagic:
-        raise InvalidRecord(f"format {records[MAGIC_AT]} in Produce v{version}") from None
+    except InvalidBatch as error:
+        raise _refusal(error, records, version, verdict) from None
     if fields[BATCH_LENGTH] + LENGTH_OVERHEAD != size:
         raise InvalidRecord("more than one batch for a partition")
     attributes = fields[ATTRIBUTES]
@@ -100,16 +106,18 @@ def check(
     return fields
 
 
-def check_inside(
-    workers: Workers, target: Partition, fields: HeaderFields | None, now_ms: int
-) -> Transform | None:
-    """Look at the records of a batch whose header and checksum are right; nothing has been changed
-    yet. What takes long comes back as work to be done on the way through the partition's lane,
-    before the append: it may refuse the batch, or give another in its place.
-
-    Today that is asked of topics whose settings look at records (`looks_at_records`), of those that
-    want another codec, and of message sets of old formats (no `fields`).
-    """
-    if fields is None:
-        return workers.upgrade(target.config, now_ms)
-    return workers.transform(target.config, fields[ATTRIBUTES] & CODEC_MASK, now_ms)
+def _refusal(
+    error: InvalidBatch, records: memoryview, version: int, verdict: Verdict | None
+) -> Exception:
+    """Why a batch is refused whose header or checksum is wrong, in Kafka's words."""
+    magic = records[MAGIC_AT]
+    if isinstance(error, UnsupportedMagic):
+        known = f"format {magic} in Produce v{version}"
+        return InvalidRecord(known) if magic < MAGIC else CorruptBatch(known)
+    if isinstance(error, Truncated):
+        # Kafka finds no batch at all then.
+        return InvalidRecord(error.reason)
+    is_transactional = records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT
+    if is_transactional and verdict is None and isinstance(error, InvalidRecord):
+        return ProtocolError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    return error

@@ -18,10 +18,10 @@ from ottla.record.batch import (
 from ottla.record.errors import InvalidBatch
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
-from ottla.server.failures import error_code, error_message
 from ottla.server.handlers.produce.answer import success_piece, topic_piece
-from ottla.server.handlers.produce.checks import ALL_ACKS, NO_ACKS, check, check_inside, check_open
-from ottla.server.handlers.produce.request import FIRST_FORMAT_2, FIRST_TOPIC_IDS, read
+from ottla.server.handlers.produce.checks import ALL_ACKS, NO_ACKS, check, check_open
+from ottla.server.handlers.produce.inside import Inside
+from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read
 from ottla.server.handlers.produce.response import Response, send
 from ottla.server.handlers.produce.unfinished import Unfinished
 from ottla.storage.errors import StorageError
@@ -41,7 +41,15 @@ _CLIENT = Origin.CLIENT
 class Produce:
     """Serves the Produce requests of one broker."""
 
-    __slots__ = ("_broker", "_broker_id", "_by_id", "_by_raw_name", "_lanes", "_membership")
+    __slots__ = (
+        "_broker",
+        "_broker_id",
+        "_by_id",
+        "_by_raw_name",
+        "_inside",
+        "_lanes",
+        "_membership",
+    )
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -50,6 +58,7 @@ class Produce:
         self._by_id = broker.partitions.by_id
         self._lanes = broker.lanes
         self._membership = broker.membership
+        self._inside = Inside(broker)
 
     def serve(
         self,
@@ -75,6 +84,7 @@ class Produce:
             return
         known = self._by_id if version >= FIRST_TOPIC_IDS else self._by_raw_name
         lanes = self._lanes
+        inside = self._inside
         pieces: list[bytes] = []
         # Made for what cannot be answered at once, and for refusals.
         response: Response | None = None
@@ -99,12 +109,15 @@ class Produce:
                         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     records = view[start:end]
                     transform = None
-                    if target.takes_any_batch and version >= FIRST_FORMAT_2:
-                        fields = check(target, records, version, acks, verdict)
-                    else:
+                    if not target.open_to_clients:
                         check_open(target, self._broker_id, connection.client_id)
-                        fields = check(target, records, version, acks, verdict)
-                        transform = check_inside(self._broker.workers, target, fields, now_ms)
+                    fields = check(target, records, version, acks, verdict)
+                    if fields is None:
+                        transform = inside.upgrade(target, now_ms)
+                    else:
+                        rules = target.record_rules
+                        if rules is not None:
+                            fields, transform = inside.check(target, records, fields, rules, now_ms)
                     if (
                         transform is None
                         and target.lane is None
@@ -138,9 +151,7 @@ class Produce:
                             self._broker, connection, version, correlation_id, acks, pieces
                         )
                     pieces.append(b"")
-                    response.refuse(
-                        len(pieces) - 1, index, error_code(error), error_message(error), target
-                    )
+                    response.refuse_for(len(pieces) - 1, index, error, target)
         if response is not None:
             response.slot = slot
             if unfinished is not None:

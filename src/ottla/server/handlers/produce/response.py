@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ErrorCode
+from ottla.server.failures import error_code, error_message, record_errors
 from ottla.server.handlers.produce.answer import FIRST_CURRENT_LEADER, frame, refusal_piece
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
-    from ottla.server.handlers.produce.answer import Node
+    from ottla.server.handlers.produce.answer import Node, RecordError
     from ottla.server.network.connection import Connection, Slot
 
 
@@ -73,6 +74,13 @@ class Response:
         # The brokers that lead what is no longer led here.
         self._leaders: set[int] = set()
 
+    def refuse_for(
+        self, place: int, index: int, error: Exception, target: Partition | None
+    ) -> None:
+        """The partition at this place of the response has failed with this error."""
+        code, message = error_code(error), error_message(error)
+        self.refuse(place, index, code, message, target, record_errors(error))
+
     def refuse(
         self,
         place: int,
@@ -80,14 +88,15 @@ class Response:
         code: ErrorCode,
         message: str | None,
         target: Partition | None,
+        records: Sequence[RecordError] = (),
     ) -> None:
-        """The partition at this place of the response has failed."""
+        """The partition at this place of the response has failed; `records` are those to blame."""
         self._failed = code
         leader = None
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and target is not None:
             leader = (target.leader, target.leader_epoch)
             self._leaders.add(target.leader)
-        self.pieces[place] = refusal_piece(self.version, index, code, message, leader=leader)
+        self.pieces[place] = refusal_piece(self.version, index, code, message, records, leader)
 
     def send(self) -> None:
         nodes: list[Node] = []

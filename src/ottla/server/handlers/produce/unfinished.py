@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ErrorCode
-from ottla.server.failures import error_code, error_message
 from ottla.server.handlers.produce.answer import success_piece
 from ottla.server.handlers.produce.checks import ALL_ACKS
 
@@ -74,8 +73,7 @@ class Unfinished:
         kept.release(reusable=not isinstance(result, Exception))
         response = self._response
         if isinstance(result, Exception):
-            code = error_code(result)
-            response.refuse(place, index, code, error_message(result), target)
+            response.refuse_for(place, index, result, target)
         else:
             base_offset, append_time, log_start_offset, end_offset, _ = result
             response.pieces[place] = success_piece(
