@@ -379,7 +379,9 @@ class Broker:
             )
             await self.membership.join(self._node(), self.logs.may_have_lost_records)
             await self.loop.run_in_executor(self.threads, self.logs.mark_running)
-        except (StorageError, StoreError, OSError) as error:
+        except (StorageError, StoreError, OSError, CannotStart) as error:
+            # The cluster need not wait for the session of a broker that never came to be.
+            await self.membership.close()
             raise CannotStart(str(error)) from error
         for topic in self.image.topics.values():
             self.partitions.put(topic)
