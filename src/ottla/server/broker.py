@@ -625,12 +625,14 @@ class Broker:
             return
         try:
             async with asyncio.timeout(HAND_OVER_SECONDS):
-                remaining = await self.changes.shut_down()
+                await self.changes.shut_down()
+                await self.membership.follower.caught_up()
         except (ProtocolError, WireError, StoreError, TimeoutError) as error:
             log.warning("leadership was not handed over: %s", error)
             return
-        if remaining:
-            log.warning("partitions that only this broker could lead: %d", len(remaining))
+        kept = sum(each.role is Role.LEADER for each in self.partitions)
+        if kept:
+            log.warning("partitions that only this broker could lead: %d", kept)
 
     async def stop(self) -> None:
         """Hand leaders over, answer what is in flight, flush, and leave the marker of a clean
