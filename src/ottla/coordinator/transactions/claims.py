@@ -55,9 +55,6 @@ def fault_of_end(transaction: Transaction, producer: Identity, bumps: bool) -> E
     again = ended_before(transaction, producer)
     if producer.producer_id != holder.producer_id and not again:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    state = transaction.state
-    if state in (State.ONGOING, State.EMPTY):
-        valid = producer == holder
-    else:
-        valid = again or producer == holder
+    has_ended = transaction.state not in (State.ONGOING, State.EMPTY)
+    valid = producer == holder or (again and has_ended)
     return None if valid else ErrorCode.PRODUCER_FENCED
