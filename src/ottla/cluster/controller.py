@@ -138,8 +138,7 @@ class Controller:
     ) -> None:
         """`cluster_id` is the one a new cluster gets, or must be the one that is found."""
         self.defaults = defaults or TopicDefaults()  # may be replaced while running
-        # Of topics that do not say.
-        self.default_policy = ElectionPolicy()
+        self._default_policy = ElectionPolicy()
         # Called when another has taken office, or the session is over.
         self.on_resigned: Callable[[], None] = lambda: None
         self._store = store
@@ -178,6 +177,17 @@ class Controller:
                 self._subscribers.remove(subscriber)
 
         return unsubscribe
+
+    @property
+    def default_policy(self) -> ElectionPolicy:
+        """Of topics that do not say. It may be replaced while running."""
+        return self._default_policy
+
+    @default_policy.setter
+    def default_policy(self, policy: ElectionPolicy) -> None:
+        if policy != self._default_policy:
+            self._default_policy = policy
+            self.registrations_changed()  # all partitions are looked at then
 
     @property
     def in_office(self) -> bool:
@@ -261,11 +271,8 @@ class Controller:
             results = config_decisions.alter_configs(
                 draft, resources, self._rules, incremental=incremental, receiver=receiver
             )
-            topics = {
-                name
-                for kind, name in draft.touched_configs
-                if kind is ResourceType.TOPIC and MIN_ISR in draft.configs.get((kind, name), ())
-            }
+            # Also those whose minimum is no longer set: the default holds for them now.
+            topics = {name for kind, name in draft.touched_configs if kind is ResourceType.TOPIC}
             partition_decisions.follow_policies(draft, topics, self._policy_of(draft))
             return results
 
@@ -306,7 +313,9 @@ class Controller:
     ) -> list[ElectionResult]:
         """Elections on demand; for all partitions that need one if `wanted` is None."""
         return await self._decide(
-            lambda draft: partition_decisions.elect_leaders(draft, kind, wanted)
+            lambda draft: partition_decisions.elect_leaders(
+                draft, kind, wanted, self._policy_of(draft)
+            )
         )
 
     async def shut_down_broker(self, broker_id: int, broker_epoch: int) -> list[tuple[str, int]]:
@@ -401,7 +410,9 @@ class Controller:
                             broker_decisions.fence(
                                 draft, broker_id, policy_of=self._policy_of(draft)
                             )
-            broker_decisions.settle_all(draft, policy_of=self._policy_of(draft))
+            policy_of = self._policy_of(draft)
+            partition_decisions.follow_policies(draft, draft.topics, policy_of)
+            broker_decisions.settle_all(draft, policy_of=policy_of)
 
         await self._serve([_Request(decide, answer)])
         if answer.done() and not answer.cancelled() and answer.exception() is not None:
