@@ -71,6 +71,7 @@ from ottla.cluster.store import (
     Store,
     StoreError,
     StoreUnavailable,
+    Unknown,
 )
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import uuid_text
@@ -333,16 +334,25 @@ class Controller:
     async def fence_broker(self, broker_id: int, epoch: int) -> None:
         """A life of a broker is known to have ended: its registration is deleted, so that its session
         counts for nothing, and its partitions get other leaders."""
-        node = await self._patiently(partial(self._store.get, layout.broker_path(broker_id)))
-        if node is not None and node.created == epoch:
+        path = layout.broker_path(broker_id)
+        for pause in self._pauses:
+            await asyncio.sleep(pause)
+            node = await self._patiently(partial(self._store.get, path))
+            if node is None or node.created != epoch:
+                break
             answer = await self._store.multi(
-                [
-                    Check(layout.CONTROLLER_EPOCH, self._epoch),
-                    Delete(layout.broker_path(broker_id), node.version),
-                ]
+                [Check(layout.CONTROLLER_EPOCH, self._epoch), Delete(path, node.version)]
             )
             log.warning("broker %d of epoch %d is fenced: %s", broker_id, epoch, answer)
+            if not isinstance(answer, Unknown):
+                break
+            await self._patiently(self._store.sync)
         self.registrations_changed()
+
+    def office_may_be_lost(self) -> None:
+        """/controller is another's: find out whether it has taken office, and resign then."""
+        self._stale = True
+        self._wake.set()
 
     def registrations_changed(self) -> None:
         """A broker's own node came, changed or went: look at them."""
@@ -365,6 +375,8 @@ class Controller:
         while self._over is None:
             await self._wake.wait()
             self._wake.clear()
+            if self._stale:
+                await self._serve([])
             if self._registrations_changed and self._over is None:
                 self._registrations_changed = False
                 await self._look_at_registrations()
