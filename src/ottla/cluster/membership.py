@@ -270,7 +270,9 @@ class Membership:
         self.follower.led = True
         self.follower.publish(image)
         controller.subscribe(self._publish)
-        log.info("broker %d is the controller, epoch %d", self.broker_id, controller.epoch)
+        # A single broker is always its own controller: no news.
+        level = logging.INFO if self._reconnects else logging.DEBUG
+        log.log(level, "broker %d is the controller, epoch %d", self.broker_id, controller.epoch)
         self.on_office()
 
     def _publish(self, _old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
