@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from ottla.server.configuration.listeners import ListenerAddress
     from ottla.server.handlers.fetch import Fetch
     from ottla.server.observability.endpoint import MetricsEndpoint
+    from ottla.settings import InvalidSetting
     from ottla.storage.log import Log
-    from ottla.storage.settings import InvalidSetting
 
 log = logging.getLogger("ottla.broker")
 limited_log = LimitedLog(log)
