@@ -103,6 +103,8 @@ class Fetcher:
         connection = self._connection
         if connection is None or connection.closed:
             self.following.reset()
+            # What changed before is in the first request; only what comes now cuts a pause short.
+            self._changed.clear()
             connection = self._connection = await self._connect(self.leader)
         self._changed.clear()
         request = self.following.request(*self._identity(), self._now_ms())
@@ -164,7 +166,9 @@ class Fetcher:
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:
+    # Not wait_for, which in Python 3.11 forgets that it was cancelled if the event comes as well.
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
     except TimeoutError:
         pass
