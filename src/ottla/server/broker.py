@@ -637,6 +637,7 @@ class Broker:
         """Hand leaders over, answer what is in flight, flush, and leave the marker of a clean
         shutdown."""
         await self._hand_over()
+        self.membership.leave()
         self.reactor.stop_listening()
         if self.metrics_endpoint is not None:
             self.metrics_endpoint.stop()
