@@ -561,7 +561,7 @@ class Partition:
         self._owner.isr_wanted(self)
 
     def resign(self) -> None:
-        """The log here has failed: another member of the in-sync set is to lead, if there is one."""
+        """The log here has failed or is full: another in-sync replica is to lead, if there is one."""
         others = [each for each in self.isr if each != self.broker_id]
         if self.role is Role.LEADER and others:
             self._want_isr(others)

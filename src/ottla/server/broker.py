@@ -164,6 +164,7 @@ class Broker:
         # Whoever waits for a flush learns of its end, and of a disk that failed (in any thread).
         self.periodic_work.on_flushed = self.partitions.flushed
         self.logs.on_offline = self._log_went_offline
+        self.logs.on_full = self._log_is_full
         self.membership = Membership(
             self.id,
             self._connect_to_store,
@@ -569,6 +570,16 @@ class Broker:
         self.partitions.flushed(failed)
         partition = self.partitions.get(failed.topic, failed.partition)
         if partition is not None and partition.opened is failed:
+            partition.resign()
+
+    def _log_is_full(self, full: Log) -> None:
+        self.loop.call_soon_threadsafe(self._lead_no_more, full)
+
+    def _lead_no_more(self, full: Log) -> None:
+        """Another replica, whose disk may have room, leads. This one follows, and is in sync again
+        once there is room here."""
+        partition = self.partitions.get(full.topic, full.partition)
+        if partition is not None and partition.opened is full:
             partition.resign()
 
     async def _make_folders(self, topics: Iterable[Topic]) -> None:
