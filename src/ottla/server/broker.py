@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from ottla.server.configuration.listeners import ListenerAddress
     from ottla.server.handlers.fetch import Fetch
     from ottla.server.observability.endpoint import MetricsEndpoint
+    from ottla.settings import InvalidSetting
     from ottla.storage.log import Log
-    from ottla.storage.settings import InvalidSetting
 
 log = logging.getLogger("ottla.broker")
 limited_log = LimitedLog(log)
@@ -379,7 +379,9 @@ class Broker:
             )
             await self.membership.join(self._node(), self.logs.may_have_lost_records)
             await self.loop.run_in_executor(self.threads, self.logs.mark_running)
-        except (StorageError, StoreError, OSError) as error:
+        except (StorageError, StoreError, OSError, CannotStart) as error:
+            # The cluster need not wait for the session of a broker that never came to be.
+            await self.membership.close()
             raise CannotStart(str(error)) from error
         for topic in self.image.topics.values():
             self.partitions.put(topic)
@@ -622,12 +624,14 @@ class Broker:
             return
         try:
             async with asyncio.timeout(HAND_OVER_SECONDS):
-                remaining = await self.changes.shut_down()
+                await self.changes.shut_down()
+                await self.membership.follower.caught_up()
         except (ProtocolError, WireError, StoreError, TimeoutError) as error:
             log.warning("leadership was not handed over: %s", error)
             return
-        if remaining:
-            log.warning("partitions that only this broker could lead: %d", len(remaining))
+        kept = sum(each.role is Role.LEADER for each in self.partitions)
+        if kept:
+            log.warning("partitions that only this broker could lead: %d", kept)
 
     async def stop(self) -> None:
         """Hand leaders over, answer what is in flight, flush, and leave the marker of a clean
