@@ -51,7 +51,7 @@ class WatchedPartition:
 
 
 class Session:
-    __slots__ = ("by_id", "epoch", "id", "partitions", "used_at")
+    __slots__ = ("by_id", "epoch", "id", "noted_ms", "partitions", "used_at")
 
     def __init__(self, session_id: int, now: float, by_id: bool) -> None:
         # Whether its requests name topics by id; that may not change within a session.
@@ -60,6 +60,8 @@ class Session:
         # The epoch that the next request has to carry.
         self.epoch = 1
         self.used_at = now
+        # Of a replica: when the positions in all its partitions were last noted.
+        self.noted_ms = 0
         # In the order in which they are served. One that returned data moves to the end, so that a
         # busy partition cannot starve the ones after it.
         self.partitions: OrderedDict[Key, WatchedPartition] = OrderedDict()
