@@ -24,7 +24,7 @@ for kit in ("wire", "storage", "cluster_model", "record", "replication"):
     sys.path.insert(0, str(Path(__file__).resolve().parent / kit))
 
 # What they assert is told in full, as in a test.
-pytest.register_assert_rewrite("storage_kit", "store_kit", "simulation_kit")
+pytest.register_assert_rewrite("storage_kit", "store_kit", "simulation_kit", "replica_kit")
 
 from wire_kit.fixtures import certificates, kafka  # noqa: E402 - found only now
 

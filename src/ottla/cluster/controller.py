@@ -71,6 +71,7 @@ from ottla.cluster.store import (
     Store,
     StoreError,
     StoreUnavailable,
+    Unknown,
 )
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import uuid_text
@@ -138,8 +139,7 @@ class Controller:
     ) -> None:
         """`cluster_id` is the one a new cluster gets, or must be the one that is found."""
         self.defaults = defaults or TopicDefaults()  # may be replaced while running
-        # Of topics that do not say.
-        self.default_policy = ElectionPolicy()
+        self._default_policy = ElectionPolicy()
         # Called when another has taken office, or the session is over.
         self.on_resigned: Callable[[], None] = lambda: None
         self._store = store
@@ -178,6 +178,17 @@ class Controller:
                 self._subscribers.remove(subscriber)
 
         return unsubscribe
+
+    @property
+    def default_policy(self) -> ElectionPolicy:
+        """Of topics that do not say. It may be replaced while running."""
+        return self._default_policy
+
+    @default_policy.setter
+    def default_policy(self, policy: ElectionPolicy) -> None:
+        if policy != self._default_policy:
+            self._default_policy = policy
+            self.registrations_changed()  # all partitions are looked at then
 
     @property
     def in_office(self) -> bool:
@@ -261,11 +272,8 @@ class Controller:
             results = config_decisions.alter_configs(
                 draft, resources, self._rules, incremental=incremental, receiver=receiver
             )
-            topics = {
-                name
-                for kind, name in draft.touched_configs
-                if kind is ResourceType.TOPIC and MIN_ISR in draft.configs.get((kind, name), ())
-            }
+            # Also those whose minimum is no longer set: the default holds for them now.
+            topics = {name for kind, name in draft.touched_configs if kind is ResourceType.TOPIC}
             partition_decisions.follow_policies(draft, topics, self._policy_of(draft))
             return results
 
@@ -306,7 +314,9 @@ class Controller:
     ) -> list[ElectionResult]:
         """Elections on demand; for all partitions that need one if `wanted` is None."""
         return await self._decide(
-            lambda draft: partition_decisions.elect_leaders(draft, kind, wanted)
+            lambda draft: partition_decisions.elect_leaders(
+                draft, kind, wanted, self._policy_of(draft)
+            )
         )
 
     async def shut_down_broker(self, broker_id: int, broker_epoch: int) -> list[tuple[str, int]]:
@@ -324,16 +334,25 @@ class Controller:
     async def fence_broker(self, broker_id: int, epoch: int) -> None:
         """A life of a broker is known to have ended: its registration is deleted, so that its session
         counts for nothing, and its partitions get other leaders."""
-        node = await self._patiently(partial(self._store.get, layout.broker_path(broker_id)))
-        if node is not None and node.created == epoch:
+        path = layout.broker_path(broker_id)
+        for pause in self._pauses:
+            await asyncio.sleep(pause)
+            node = await self._patiently(partial(self._store.get, path))
+            if node is None or node.created != epoch:
+                break
             answer = await self._store.multi(
-                [
-                    Check(layout.CONTROLLER_EPOCH, self._epoch),
-                    Delete(layout.broker_path(broker_id), node.version),
-                ]
+                [Check(layout.CONTROLLER_EPOCH, self._epoch), Delete(path, node.version)]
             )
             log.warning("broker %d of epoch %d is fenced: %s", broker_id, epoch, answer)
+            if not isinstance(answer, Unknown):
+                break
+            await self._patiently(self._store.sync)
         self.registrations_changed()
+
+    def office_may_be_lost(self) -> None:
+        """/controller is another's: find out whether it has taken office, and resign then."""
+        self._stale = True
+        self._wake.set()
 
     def registrations_changed(self) -> None:
         """A broker's own node came, changed or went: look at them."""
@@ -356,6 +375,8 @@ class Controller:
         while self._over is None:
             await self._wake.wait()
             self._wake.clear()
+            if self._stale:
+                await self._serve([])
             if self._registrations_changed and self._over is None:
                 self._registrations_changed = False
                 await self._look_at_registrations()
@@ -401,7 +422,9 @@ class Controller:
                             broker_decisions.fence(
                                 draft, broker_id, policy_of=self._policy_of(draft)
                             )
-            broker_decisions.settle_all(draft, policy_of=self._policy_of(draft))
+            policy_of = self._policy_of(draft)
+            partition_decisions.follow_policies(draft, draft.topics, policy_of)
+            broker_decisions.settle_all(draft, policy_of=policy_of)
 
         await self._serve([_Request(decide, answer)])
         if answer.done() and not answer.cancelled() and answer.exception() is not None:

@@ -58,6 +58,7 @@ class MetadataFollower:
         self._dirty: set[str] = set()
         self._resync = False
         self._moved = asyncio.Event()
+        self._stream: Stream[Change] | None = None
         # The controller of this broker is in office: its images are ahead of the store's news.
         self.led = False
         # Called when /controller changed, and when a node below /brokers/ids did.
@@ -122,7 +123,7 @@ class MetadataFollower:
 
     async def run(self) -> None:
         """Follows until the session ends."""
-        stream = self._store.watch("/")
+        stream = self._stream = self._store.watch("/")
         # What happened before the watch stood.
         self._resync = True
         self._notice()
@@ -135,6 +136,7 @@ class MetadataFollower:
                 self._note(change)
                 self._note_waiting(stream)
         finally:
+            self._stream = None
             stream.close()
 
     async def caught_up(self) -> None:
@@ -145,8 +147,10 @@ class MetadataFollower:
             await self._moved.wait()
 
     def resync(self) -> None:
-        """Read everything again with the next change."""
+        """Read everything again, now if news are being followed."""
         self._resync = True
+        if self._stream is not None:
+            self._stream.push(Change("/", ChangeKind.RESYNC))
 
     def _note_waiting(self, stream: Stream[Change]) -> None:
         for change in stream.take():

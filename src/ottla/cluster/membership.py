@@ -77,6 +77,8 @@ class Membership:
         self._dead_controller: Node | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._looking: asyncio.Task[None] | None = None
+        self._look_again = False  # something happened since the registration was last read
+        self._reconnecting: asyncio.Task[None] | None = None
         self._closing = False
 
     @property
@@ -114,7 +116,7 @@ class Membership:
         await self.store.start()
         # The first image is there before anybody stands for office, unless there is no cluster.
         await self.follower.open()
-        await self._stand()
+        await self._stand_patiently()
         while not self.follower.is_open:
             await self.follower.open()
         self._begin()
@@ -190,8 +192,10 @@ class Membership:
     async def close(self) -> None:
         """Lays down the office if it is held, and ends the session in good order."""
         self._closing = True
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in (self._looking, self._reconnecting):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -211,6 +215,7 @@ class Membership:
         controller = self.controller
         if controller is not None:
             controller.registrations_changed()
+        self._look_again = True
         if self.epoch >= 0 and (self._looking is None or self._looking.done()):
             self._looking = asyncio.get_running_loop().create_task(
                 self._look_at_own_registration(), name="own registration"
@@ -220,7 +225,10 @@ class Membership:
         """A controller that took this broker for dead has deleted its node: register again, as the
         next life of the broker, for others may lead what it led."""
         try:
-            node = await self.store.get(layout.broker_path(self.broker_id))
+            node = None
+            while self._look_again:
+                self._look_again = False
+                node = await self.store.get(layout.broker_path(self.broker_id))
             if node is not None or self._registration is None or self._closing:
                 return
             log.warning("broker %d was fenced, and registers again", self.broker_id)
@@ -229,6 +237,14 @@ class Membership:
             self.epoch = await self._register(broker, lost_data=False)
         except StoreError as error:
             log.info("the broker's own registration is not looked at: %s", error)
+
+    async def _stand_patiently(self) -> None:
+        while True:
+            try:
+                return await self._stand()
+            except StoreUnavailable as error:
+                log.warning("the metadata store gives no answer: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _candidacy(self) -> None:
         self._vacancy.set()
@@ -245,16 +261,22 @@ class Membership:
                 self._vacancy.set()
 
     async def _stand(self) -> None:
-        """Takes office if nobody holds it."""
-        if self.controller is not None:
-            return
-        dead, self._dead_controller = self._dead_controller, None
+        """Takes office if nobody holds it. If this broker's controller is in office, it is told when
+        another has taken its place: nobody may ever ask it for anything again."""
+        if self.controller is None:
+            dead, self._dead_controller = self._dead_controller, None
+        else:
+            dead = None
         try:
             holder = await self.store.get(layout.CONTROLLER)
         except StoreUnavailable:
             self._vacancy.set()
             raise
         is_other = holder is not None and holder.owner != self.store.session_id
+        if self.controller is not None:
+            if holder is None or is_other:
+                self.controller.office_may_be_lost()
+            return
         if holder is not None and is_other and (dead is None or dead.created != holder.created):
             return
         if self._controller is not None:

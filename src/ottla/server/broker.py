@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from ottla.server.configuration.listeners import ListenerAddress
     from ottla.server.handlers.fetch import Fetch
     from ottla.server.observability.endpoint import MetricsEndpoint
+    from ottla.settings import InvalidSetting
     from ottla.storage.log import Log
-    from ottla.storage.settings import InvalidSetting
 
 log = logging.getLogger("ottla.broker")
 limited_log = LimitedLog(log)
@@ -181,7 +181,7 @@ class Broker:
             self, CONSUMER_OFFSETS, self._group_shard
         )
         self.transactions: Coordinators[TransactionShard] = Coordinators(
-            self, TRANSACTION_STATE, self._transaction_shard
+            self, TRANSACTION_STATE, self._transaction_shard, self.markers.forget
         )
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
         # Logs are open and partitions in place: coordinators may be loaded.
@@ -553,7 +553,6 @@ class Broker:
                 self.groups.unload(partition.index)
             elif topic.name == TRANSACTION_STATE:
                 self.transactions.unload(partition.index)
-                self.markers.forget(partition.index)
 
     def _delete_log(self, topic: str, index: int) -> None:
         if (topic, index) in self.logs:

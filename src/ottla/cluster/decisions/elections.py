@@ -60,8 +60,9 @@ def elected(partition: Partition, alive: Collection[int], policy: ElectionPolicy
     for candidate in partition.replicas:
         if candidate in partition.isr and candidate in alive:
             return replace(partition, leader=candidate, last_known_leader=NO_LEADER)
+    eligible = _eligible(partition, policy)
     for candidate in partition.replicas:
-        if candidate in partition.elr and candidate in alive:
+        if candidate in eligible and candidate in alive:
             return _led_alone(partition, candidate, policy)
     if not partition.isr and not partition.elr:
         last = partition.last_known_leader
@@ -104,9 +105,16 @@ def with_isr(partition: Partition, isr: Collection[int], policy: ElectionPolicy)
 def with_policy(partition: Partition, policy: ElectionPolicy) -> Partition:
     """The partition once its topic's settings have changed: with a smaller minimum the high watermark
     may move on, and who is not in sync may lack what is committed then."""
-    if partition.elr and len(partition.isr) >= min(policy.min_isr, len(partition.replicas)):
+    if partition.elr and not _eligible(partition, policy):
         return _settled(partition, replace(partition, elr=()))
     return partition
+
+
+def _eligible(partition: Partition, policy: ElectionPolicy) -> tuple[int, ...]:
+    """Who has all that is committed without being in sync. Nobody once the set is large enough: the
+    minimum may have been lowered since, and the high watermark goes on without them then."""
+    small = len(partition.isr) < min(policy.min_isr, len(partition.replicas))
+    return partition.elr if small else ()
 
 
 def _with_members(partition: Partition, isr: tuple[int, ...], policy: ElectionPolicy) -> Partition:
@@ -114,7 +122,7 @@ def _with_members(partition: Partition, isr: tuple[int, ...], policy: ElectionPo
     remembered."""
     elr: tuple[int, ...] = ()
     if len(isr) < min(policy.min_isr, len(partition.replicas)):
-        had = {*partition.isr, *partition.elr}
+        had = {*partition.isr, *_eligible(partition, policy)}
         elr = tuple(each for each in partition.replicas if each in had and each not in isr)
     last_known = partition.last_known_leader
     if not isr and partition.leader != NO_LEADER:

@@ -118,7 +118,10 @@ def _fault(draft: Draft, state: Partition, broker_id: int, wanted: WantedIsr) ->
 
 
 def elect_leaders(
-    draft: Draft, kind: ElectionType, wanted: Sequence[tuple[str, int]] | None
+    draft: Draft,
+    kind: ElectionType,
+    wanted: Sequence[tuple[str, int]] | None,
+    policy_of: PolicyOf,
 ) -> list[ElectionResult]:
     """Elections that somebody asks for; `wanted` is None for all partitions that need one."""
     on_demand = wanted is not None
@@ -138,7 +141,7 @@ def elect_leaders(
             continue
         state = topic.partitions[index]
         try:
-            newer = _elected(draft, kind, state)
+            newer = _elected(draft, kind, state, policy_of(name))
         except ProtocolError as error:
             if on_demand or error.code is not ErrorCode.ELECTION_NOT_NEEDED:
                 results.append(ElectionResult(name, index, error))
@@ -151,7 +154,9 @@ def elect_leaders(
     return results
 
 
-def _elected(draft: Draft, kind: ElectionType, state: Partition) -> Partition:
+def _elected(
+    draft: Draft, kind: ElectionType, state: Partition, policy: ElectionPolicy
+) -> Partition:
     if kind is ElectionType.PREFERRED:
         if state.leader == state.replicas[0]:
             raise ProtocolError(ErrorCode.ELECTION_NOT_NEEDED)
@@ -161,7 +166,7 @@ def _elected(draft: Draft, kind: ElectionType, state: Partition) -> Partition:
         return newer
     if state.leader != NO_LEADER:
         raise ProtocolError(ErrorCode.ELECTION_NOT_NEEDED)
-    newer = elections.led_anew(state, draft.eligible, ElectionPolicy(unclean=True))
+    newer = elections.led_anew(state, draft.eligible, policy._replace(unclean=True))
     if newer.leader == NO_LEADER:
         raise ProtocolError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
     return newer
@@ -179,7 +184,7 @@ def follow_policies(draft: Draft, topics: Collection[str], policy_of: PolicyOf) 
     changed = []
     for name in topics:
         topic = draft.topics.get(name)
-        if topic is None:
+        if topic is None or not any(each.elr for each in topic.partitions):
             continue
         policy = policy_of(name)
         partitions = tuple(elections.with_policy(each, policy) for each in topic.partitions)

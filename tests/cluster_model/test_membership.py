@@ -1,0 +1,587 @@
+"""Brokers that come, go, fail and come back, several in one loop over one store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from store_kit.faulty import Faults, FaultyStore
+
+from ottla.cluster import layout
+from ottla.cluster.controller import Controller
+from ottla.cluster.decisions.configs import AlteredResource, ConfigChange, ConfigOperation
+from ottla.cluster.decisions.elections import ElectionPolicy
+from ottla.cluster.decisions.features import FeatureRange
+from ottla.cluster.decisions.partitions import WantedIsr
+from ottla.cluster.decisions.topics import DeadTopic, MorePartitions, NewTopic
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.following import MetadataFollower
+from ottla.cluster.loading import load_image
+from ottla.cluster.membership import BrokerIdTaken, Membership
+from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, ResourceType
+from ottla.cluster.store import Delete, SessionEvent, Store, StoreUnavailable
+
+SECONDS = 20
+FEATURES = {"group.version": FeatureRange(0, 1, 1)}
+# Every fault that a store can have, often.
+BAD = Faults(lost_before=0.1, lost_after=0.1, lost_late=0.1, unavailable=0.04)
+
+
+class AnyRules:
+    """All settings are fine."""
+
+    def check(self, resource: object, config: object, altered: object) -> None:
+        pass
+
+    def is_list(self, resource_type: ResourceType, name: str) -> bool:
+        return False
+
+    def list_default(self, resource_type: ResourceType, name: str) -> str | None:
+        return None
+
+
+class Cluster:
+    """Members over one embedded store, each with a session of its own."""
+
+    def __init__(self, path: Path, faults: Faults | None, seed: int = 0) -> None:
+        # Keeps the file open while members come and go; it also reads behind all faults.
+        self.own = EmbeddedStore(path)
+        self._faults = faults
+        self._seed = seed
+        self.members: list[Membership] = []
+
+    def connect(self) -> Store:
+        store: Store = self.own.join()
+        if self._faults is not None:
+            self._seed += 1
+            store = FaultyStore(store, self._seed, self._faults)
+        return store
+
+    def member(self, broker_id: int) -> Membership:
+        def make(store: Store) -> Controller:
+            return Controller(
+                store, broker_id, AnyRules(), FEATURES, random=Random(1), pauses=(0.0,) * 60
+            )
+
+        member = Membership(broker_id, self.connect, make, reconnects=True)
+        self.members.append(member)
+        return member
+
+    async def joined(
+        self, broker_id: int, folder: str = "", lost_data: bool = False, port: int = 9092
+    ) -> Membership:
+        member = self.member(broker_id)
+        await member.open()
+        await member.join(broker(broker_id, folder, port), lost_data)
+        return member
+
+    @property
+    def controller(self) -> Controller:
+        (office,) = [each.controller for each in self.members if each.controller is not None]
+        return office
+
+    async def has_controller(self) -> Controller:
+        await eventually(
+            lambda: sum(1 for each in self.members if each.controller is not None) == 1
+        )
+        return self.controller
+
+    async def agree(self, *members: Membership) -> ClusterImage:
+        """Waits until these members, or all, have the image that the store has."""
+
+        async def all_have_it() -> bool:
+            image = await load_image(self.own)
+            return all(each.image == image for each in members or self.members)
+
+        await eventually(all_have_it)
+        image = await load_image(self.own)
+        assert image is not None
+        return image
+
+    async def lose_session(self, member: Membership) -> None:
+        store = member.store
+        inner = store.inner if isinstance(store, FaultyStore) else store
+        assert isinstance(inner, EmbeddedStore)
+        await inner.expire()
+
+
+def broker(broker_id: int, folder: str = "", port: int = 9092) -> Broker:
+    endpoints = (Endpoint("PLAINTEXT", "127.0.0.1", port, "PLAINTEXT"),)
+    return Broker(broker_id, -1, None, endpoints, folder or f"folder {broker_id}")
+
+
+async def eventually(condition: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Lets the others work until something holds."""
+
+    async def look() -> None:
+        while True:
+            held = condition()
+            if not isinstance(held, bool):
+                held = await held
+            if held:
+                return
+            await asyncio.sleep(0.002)
+
+    await asyncio.wait_for(look(), SECONDS)
+
+
+@asynccontextmanager
+async def cluster_over(path: Path, faults: Faults | None, seed: int) -> AsyncIterator[Cluster]:
+    cluster = Cluster(path, faults, 1000 * seed)
+    await cluster.own.start()
+    try:
+        yield cluster
+    finally:
+        for member in cluster.members:
+            await member.close()
+        await cluster.own.close()
+
+
+Scenario = Callable[[Cluster], Awaitable[None]]
+Run = Callable[[Scenario], None]
+
+
+@pytest.fixture(params=["without faults", 1, 2])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """Runs a scenario over the embedded store, and with some seeds over one with faults."""
+    faults = BAD if isinstance(request.param, int) else None
+    seed = request.param if isinstance(request.param, int) else 0
+
+    def run_scenario(scenario: Scenario) -> None:
+        async def whole() -> None:
+            async with cluster_over(tmp_path / "metadata.db", faults, seed) as cluster:
+                await asyncio.wait_for(scenario(cluster), 3 * SECONDS)
+
+        asyncio.run(whole())
+
+    return run_scenario
+
+
+# Coming ---------------------------------------------------------------------------------------------
+
+
+def test_the_first_founds_the_cluster_and_all_have_one_image(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.joined(1)
+        assert first.controller is not None
+        second, third = await cluster.joined(2), await cluster.joined(3)
+        assert (second.controller, third.controller) == (None, None)
+        image = await cluster.agree()
+        assert set(image.brokers) == {1, 2, 3}
+        assert [image.brokers[each.broker_id].epoch for each in cluster.members] == [
+            each.epoch for each in cluster.members
+        ]
+        assert all(each.is_member for each in cluster.members)
+        assert image.controller_id == 1
+
+    run(scenario)
+
+
+def test_several_that_come_at_once_find_one_cluster_and_one_controller(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        members = [cluster.member(each) for each in (1, 2, 3)]
+        images = await asyncio.gather(*(each.open() for each in members))
+        assert len({image.cluster_id for image in images}) == 1
+        await asyncio.gather(*(each.join(broker(each.broker_id), False) for each in members))
+        await cluster.has_controller()
+        image = await cluster.agree()
+        assert set(image.brokers) == {1, 2, 3}
+
+    run(scenario)
+
+
+def test_a_broker_id_with_another_folder_is_refused(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2, "a folder", port=9999)
+        epoch = second.epoch
+        intruder = cluster.member(2)
+        await intruder.open()
+        with pytest.raises(BrokerIdTaken, match=r"127\.0\.0\.1:9999, with another data folder"):
+            await intruder.join(broker(2, "another folder"), False)
+        image = await cluster.agree()
+        assert image.brokers[2].epoch == epoch
+        assert second.is_member
+        assert not intruder.is_member
+
+    run(scenario)
+
+
+def test_the_same_folder_takes_its_node_over_while_the_old_session_stands(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.joined(1)
+        former = cluster.member(2)
+        former._reconnects = False
+        await former.open()
+        await former.join(broker(2), False)
+        topics = await cluster.controller.create_topics([NewTopic("t", 1, 2)])
+        assert topics[0].error is None
+        # Its process is dead; nobody has told the store so far.
+        for task in former._tasks:
+            task.cancel()
+        cluster.members.remove(former)
+        later = await cluster.joined(2, lost_data=False)
+        assert later.epoch > former.epoch
+        image = await cluster.agree(first, later)
+        assert image.brokers[2].epoch == later.epoch
+        assert set(image.topics["t"].partitions[0].isr) == {1, 2}
+        await cluster.lose_session(former)
+        await cluster.controller.create_topics([NewTopic("u", 1, 1)])
+        image = await cluster.agree(first, later)
+        assert image.brokers[2].epoch == later.epoch, "what its former life owned is not its own"
+
+    run(scenario)
+
+
+def test_a_life_that_lost_its_records_leaves_the_sets_before_it_is_taken_in(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.joined(1)
+        second = await cluster.joined(2)
+        await cluster.controller.create_topics([NewTopic("t", 4, 2)])
+        seen: list[tuple[int, ...]] = []
+        await second.close()
+        cluster.members.remove(second)
+        first.follower.subscribe(
+            lambda _old, new, _delta: (
+                seen.extend(each.isr for each in new.topics["t"].partitions)
+                if new.brokers.get(2) is not None
+                else None
+            )
+        )
+        await cluster.joined(2, lost_data=True)
+        image = await cluster.agree()
+        assert {each.isr for each in image.topics["t"].partitions} == {(1,)}
+        assert set(seen) == {(1,)}
+
+    run(scenario)
+
+
+# Going ----------------------------------------------------------------------------------------------
+
+
+def test_when_the_controller_goes_another_takes_office(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first, second, third = [await cluster.joined(each) for each in (1, 2, 3)]
+        await cluster.controller.create_topics([NewTopic("t", 6, 3)])
+        before = await cluster.agree()
+        epoch = before.controller_epoch
+        await first.close()
+        cluster.members.remove(first)
+        controller = await cluster.has_controller()
+        assert controller.epoch > epoch
+        await eventually(lambda: 1 in second.image.fenced and 1 in third.image.fenced)
+        after = await cluster.agree()
+        assert {each.leader for each in after.topics["t"].partitions} == {2, 3}
+        assert all(1 not in each.isr for each in after.topics["t"].partitions)
+        # Leaders that stayed keep their epochs.
+        for old, new in zip(
+            before.topics["t"].partitions, after.topics["t"].partitions, strict=True
+        ):
+            assert new.leader_epoch == old.leader_epoch + (old.leader == 1)
+        await controller.create_topics([NewTopic("u", 2, 2)])
+        assert "u" in (await cluster.agree()).topics
+
+    run(scenario)
+
+
+def test_a_controller_that_is_taken_for_dead_resigns_and_follows(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first, second = await cluster.joined(1), await cluster.joined(2)
+        old = first.controller
+        assert old is not None
+        holder = await cluster.own.get(layout.CONTROLLER)
+        assert holder is not None
+        second.replace_controller(holder)
+        await eventually(lambda: second.controller is not None)
+        # Nobody asks the one that was replaced for anything: it hears of it all the same.
+        await eventually(lambda: first.controller is None)
+        await cluster.agree()
+        new = second.controller
+        assert new is not None
+        assert new.epoch > old.epoch
+        await new.create_topics([NewTopic("t", 1, 2)])
+        image = await cluster.agree()
+        assert image.controller_id == 2
+        assert "t" in first.image.topics
+
+    run(scenario)
+
+
+def test_a_broker_that_lost_its_session_registers_anew(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        await cluster.controller.create_topics([NewTopic("t", 2, 2)])
+        lost: list[int] = []
+        second.on_lost = lambda: lost.append(second.epoch)
+        epoch, store = second.epoch, second.store
+        await cluster.lose_session(second)
+        await eventually(lambda: second.epoch > epoch and second.is_member)
+        assert lost == [-1], "from the loss on it has no epoch"
+        assert second.store is not store
+        image = await cluster.agree()
+        assert image.brokers[2].epoch == second.epoch
+        # What it had it still has; it is for its leaders to take it back into the sets.
+        for state in image.topics["t"].partitions:
+            assert state.leader in (1, 2)
+        await cluster.controller.create_topics([NewTopic("u", 1, 1)])
+        assert "u" in (await cluster.agree()).topics
+
+    run(scenario)
+
+
+def test_a_controller_that_lost_its_session_comes_back_as_a_follower(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first, second = await cluster.joined(1), await cluster.joined(2)
+        await cluster.controller.create_topics([NewTopic("t", 2, 2)])
+        epoch = first.epoch
+        # The other one stands as soon as the node is gone; the first must connect before it can.
+        await cluster.lose_session(first)
+        await eventually(lambda: first.epoch > epoch and first.is_member)
+        controller = await cluster.has_controller()
+        await controller.create_topics([NewTopic("u", 1, 2)])
+        image = await cluster.agree()
+        assert {"t", "u"} <= set(image.topics)
+        assert image.controller_epoch >= 2
+        assert second.is_member
+
+    run(scenario)
+
+
+def test_a_fenced_broker_registers_again(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        await cluster.controller.create_topics([NewTopic("t", 2, 2)])
+        epoch, session = second.epoch, second.store.session_id
+        await cluster.controller.fence_broker(2, epoch)
+        await eventually(lambda: second.epoch > epoch and second.is_member)
+        assert second.store.session_id == session, "its session was never lost"
+        image = await cluster.agree()
+        assert image.brokers[2].epoch == second.epoch
+        # A life that has ended cannot be fenced again: the new one goes on.
+        now = second.epoch
+        await cluster.controller.fence_broker(2, epoch)
+        await cluster.controller.create_topics([NewTopic("u", 1, 1)])
+        await cluster.agree()
+        assert (second.epoch, second.is_member) == (now, True)
+
+    run(scenario)
+
+
+def test_a_broker_is_fenced_while_it_looks_at_its_registration(tmp_path: Path) -> None:
+    """The news of the second change must not be lost because the first is still being looked at."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        epoch = second.epoch
+        store = second.store
+        get, arrived, go_on = store.get, asyncio.Event(), asyncio.Event()
+
+        async def slow_get(path: str) -> Any:
+            node = await get(path)
+            if path == layout.broker_path(2) and not arrived.is_set():
+                arrived.set()
+                await go_on.wait()
+            return node
+
+        store.get = slow_get  # type: ignore[method-assign]
+        third = await cluster.joined(3)
+        await asyncio.wait_for(arrived.wait(), SECONDS)
+        await cluster.controller.fence_broker(2, epoch)
+        await eventually(lambda: 2 in third.image.fenced)
+        await asyncio.sleep(0)
+        go_on.set()
+        await eventually(lambda: second.epoch > epoch and second.is_member)
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(whole())
+
+
+def test_closing_while_it_reconnects_leaves_no_session(tmp_path: Path) -> None:
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await cluster.joined(1)
+            second = await cluster.joined(2)
+            lost = asyncio.Event()
+            second.on_lost = lost.set
+            await cluster.lose_session(second)
+            await lost.wait()
+            await second.close()
+            cluster.members.remove(second)
+            await cluster.agree()
+            assert second.store.session_state is SessionEvent.LOST
+            sessions = cluster.own._database.sessions
+            assert {each.session_id for each in sessions} == {
+                cluster.own.session_id,
+                cluster.members[0].store.session_id,
+            }
+
+    asyncio.run(whole())
+
+
+# Elections by what is set ---------------------------------------------------------------------------
+
+
+def test_a_minimum_that_is_lowered_or_removed_ends_eligibility(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.joined(1)
+        await cluster.joined(2)
+        controller = cluster.controller
+        setting = {"min.insync.replicas": "2"}
+        await controller.create_topics(
+            [NewTopic("own", 1, 2, configs=setting), NewTopic("default", 1, 2)]
+        )
+        controller.default_policy = ElectionPolicy(min_isr=2)
+
+        def eligible(topic: str) -> tuple[int, ...]:
+            return first.image.topics[topic].partitions[0].elr
+
+        for name in ("own", "default"):
+            topic = first.image.topics[name]
+            (state,) = topic.partitions
+            wanted = WantedIsr(
+                topic.topic_id, 0, state.leader_epoch, state.partition_epoch, [(state.leader, -1)]
+            )
+            epoch = first.image.brokers[state.leader].epoch
+            await controller.alter_isr(state.leader, epoch, [wanted])
+            assert len(eligible(name)) == 1
+        controller.default_policy = ElectionPolicy(min_isr=1)
+        await eventually(lambda: eligible("default") == ())
+        assert len(eligible("own")) == 1
+        removed = ConfigChange("min.insync.replicas", ConfigOperation.DELETE, None)
+        change = AlteredResource(ResourceType.TOPIC, "own", [removed])
+        await controller.alter_configs([change], incremental=True)
+        assert eligible("own") == ()
+
+    run(scenario)
+
+
+async def caught_up(member: Membership) -> None:
+    while True:
+        try:
+            return await member.follower.caught_up()
+        except StoreUnavailable:
+            await asyncio.sleep(0)
+
+
+# Following ------------------------------------------------------------------------------------------
+
+
+def test_followers_pass_through_the_same_changes_under_faults(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        members = [await cluster.joined(each) for each in (1, 2, 3)]
+        versions: dict[int, list[int]] = {each.broker_id: [] for each in members}
+        topics: dict[int, set[bytes]] = {each.broker_id: set() for each in members}
+        wrong: list[int] = []
+
+        def watch(member: Membership) -> None:
+            def hear(old: ClusterImage, new: ClusterImage, delta: Any) -> None:
+                versions[member.broker_id].append(new.version)
+                known = topics[member.broker_id]
+                known.difference_update(each.topic_id for each in delta.deleted)
+                known.update(each.topic_id for each in delta.created)
+                if known != set(new.topics_by_id):
+                    wrong.append(new.version)
+
+            member.follower.subscribe(hear)
+
+        for member in members:
+            watch(member)
+        controller, chance = cluster.controller, Random(7)
+        for step in range(30):
+            name = chance.choice("abc")
+            match chance.randrange(4):
+                case 0:
+                    await controller.create_topics([NewTopic(name, 2, 2)])
+                case 1:
+                    await controller.delete_topics([DeadTopic(name)])
+                case 2:
+                    await controller.create_partitions([MorePartitions(name, 3 + step)])
+                case 3:
+                    change = ConfigChange("retention.ms", ConfigOperation.SET, str(step))
+                    await controller.alter_configs(
+                        [AlteredResource(ResourceType.BROKER, "", [change])], incremental=True
+                    )
+            if step % 10 == 0:
+                await caught_up(members[chance.randrange(3)])
+        image = await cluster.agree()
+        assert wrong == []
+        for heard in versions.values():
+            assert heard == sorted(heard)
+            assert heard[-1] == image.version
+
+    run(scenario)
+
+
+def test_caught_up_means_that_all_earlier_changes_are_in_the_image(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        for number in range(10):
+            await cluster.controller.create_topics([NewTopic(f"t{number}", 1, 1)])
+            await caught_up(second)
+            assert f"t{number}" in second.image.topics
+
+    run(scenario)
+
+
+def test_one_subscriber_that_fails_does_not_keep_the_news_from_others(tmp_path: Path) -> None:
+    follower = MetadataFollower(EmbeddedStore(tmp_path / "unused.db"))
+    with pytest.raises(RuntimeError, match="no image"):
+        _ = follower.image
+    heard: list[int] = []
+
+    def fails(_old: ClusterImage, _new: ClusterImage, _delta: object) -> None:
+        raise ValueError("on purpose")
+
+    async def run() -> None:
+        follower.publish(ClusterImage("c", version=1))
+        follower.subscribe(fails)
+        unsubscribe = follower.subscribe(lambda _old, new, _delta: heard.append(new.version))
+        follower.publish(ClusterImage("c", version=2))
+        unsubscribe()
+        unsubscribe()
+        follower.publish(ClusterImage("c", version=3))
+
+    asyncio.run(run())
+    assert heard == [2]
+    assert follower.image.version == 3
+
+
+def test_a_store_without_a_cluster_has_no_image(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = EmbeddedStore(tmp_path / "metadata.db")
+        await store.start()
+        follower = MetadataFollower(store)
+        assert await follower.open() is None
+        assert not follower.is_open
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_node_that_goes_is_gone_from_the_image(tmp_path: Path) -> None:
+    """A change that no controller made, as a careless hand would: followers show what is there."""
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await cluster.joined(1)
+            second = await cluster.joined(2)
+            await cluster.controller.create_topics([NewTopic("t", 1, 1), NewTopic("a.b", 1, 1)])
+            await cluster.agree()
+            await cluster.own.multi([Delete(layout.topic_path("a.b"))])
+            await eventually(lambda: "a.b" not in second.image.topics)
+            assert second.image.collisions == {}
+            assert set(second.image.topics) == {"t"}
+
+    asyncio.run(whole())
