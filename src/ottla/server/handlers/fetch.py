@@ -97,9 +97,6 @@ SEARCH_STEPS = 4
 # Of more partitions than this, only some are looked at before the loop has its turn.
 MANY_PARTITIONS = 2000
 PARTITIONS_AT_ONCE = 10
-# A replica's positions that have not moved are noted this often: that it still fetches is news only for
-# the reckoning of lags, in which a fetch that waits counts for more than this.
-NOTE_ALL_MS = 100
 
 
 @handles_raw(FetchRequest, versions=(0, 18))
@@ -292,12 +289,8 @@ class Fetch:
     def _note_each(self, named: dict[sessions.Key, WatchedPartition]) -> None:
         now = now_ms()
         positions: Iterable[WatchedPartition] = self.watched
-        session = self.session
-        if session is not None:
-            if self._is_incremental and now - session.noted_ms < NOTE_ALL_MS:
-                positions = named.values()  # the others stand where they stood
-            else:
-                session.noted_ms = now
+        if self.session is not None and not self.session.is_time_to_note_all(now):
+            positions = named.values()  # the others stand where they stood
         for watched in positions:
             partition = self._partition_of(watched)
             if (
