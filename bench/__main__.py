@@ -19,6 +19,7 @@ from bench import (
     backlog,
     client_consume,
     client_produce,
+    cluster,
     compaction,
     fetch,
     groups,
@@ -58,6 +59,7 @@ ROWS: tuple[Row, ...] = (
     *memory.ROWS,
     *partitions.ROWS,
     *groups.ROWS,
+    *cluster.ROWS,
     *sql.ROWS,
 )
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.harness.broker import HOST, HOUSEKEEPING, ManagedBroker, free_port
@@ -106,6 +106,11 @@ def java_version() -> str:
     return shown.stderr.splitlines()[0] if shown.stderr else "unknown"
 
 
+def new_cluster_id() -> str:
+    # A leading "i" keeps the random id from beginning with a dash, like an option.
+    return "i" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+
+
 class KafkaBroker(ManagedBroker):
     """One broker that is its own controller."""
 
@@ -116,10 +121,14 @@ class KafkaBroker(ManagedBroker):
         self._configuration = folder / "server.properties"
         self._format()
 
-    def _format(self) -> None:
+    @property
+    def cluster_id(self) -> str:
+        return new_cluster_id()
+
+    def settings(self) -> Mapping[str, str]:
         host, port = self.address
         controller = free_port()
-        settings = {
+        return {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@{HOST}:{controller}",
@@ -138,13 +147,13 @@ class KafkaBroker(ManagedBroker):
             "log.initial.task.delay.ms": "1000",
             **HOUSEKEEPING,
         }
-        lines = [f"{name}={value}" for name, value in settings.items()]
+
+    def _format(self) -> None:
+        lines = [f"{name}={value}" for name, value in self.settings().items()]
         self._configuration.write_text("\n".join(lines) + "\n")
-        # A leading "i" keeps the random id from beginning with a dash, like an option.
-        cluster_id = "i" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
         command = [self._java, "-cp", self._class_path, "kafka.tools.StorageTool", "format"]
         formatted = subprocess.run(
-            [*command, "-t", cluster_id, "-c", str(self._configuration)],
+            [*command, "-t", self.cluster_id, "-c", str(self._configuration)],
             capture_output=True,
             text=True,
         )

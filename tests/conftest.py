@@ -20,11 +20,13 @@ import pytest
 
 # Kits that tests of several folders use. They are packages beside the tests of their own; with pytest's
 # importlib mode nothing else puts them on the path.
-for kit in ("wire", "storage", "cluster_model", "record", "replication"):
+for kit in ("wire", "storage", "cluster_model", "record", "replication", "cluster"):
     sys.path.insert(0, str(Path(__file__).resolve().parent / kit))
 
 # What they assert is told in full, as in a test.
-pytest.register_assert_rewrite("storage_kit", "store_kit", "simulation_kit", "replica_kit")
+pytest.register_assert_rewrite(
+    "storage_kit", "store_kit", "simulation_kit", "replica_kit", "cluster_kit"
+)
 
 from wire_kit.fixtures import certificates, kafka  # noqa: E402 - found only now
 
@@ -47,6 +49,7 @@ FIRST = (
     "cross-reading",
     "pipeline/",
     "interop/",
+    "cluster/",
     "durability/",
     "client/",
     "collect/",

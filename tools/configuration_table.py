@@ -13,8 +13,8 @@ import generated_page
 
 from ottla.server.configuration.broker_settings import DIFFERENT_DEFAULTS, SECTIONS
 from ottla.server.configuration.ignored_settings import WITHOUT_MEANING
+from ottla.settings import Setting
 from ottla.storage.config import TOPIC_SETTINGS, UNSUPPORTED_TOPIC_SETTINGS
-from ottla.storage.settings import Setting
 
 INTRODUCTION = """\
 <!-- Written by tools/configuration_table.py from the tables in the code; change those. -->

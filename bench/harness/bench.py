@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from bench import peer
 from bench.harness.batch import Shape
 from bench.harness.broker import Broker, ManagedBroker, OttlaBroker
+from bench.harness.clusters import Cluster, KafkaCluster, OttlaCluster
 from bench.harness.errors import BenchError
 from bench.harness.fetch_load import Filled, fetch_load, fill
 from bench.harness.produce_load import (
@@ -63,6 +64,7 @@ class Bench:
     notes: list[str] = field(default_factory=list)
     _folders: list[Path] = field(default_factory=list)
     _pairs: dict[Place, list[Broker]] = field(default_factory=dict)
+    _clusters: list[Cluster] = field(default_factory=list)
     _owned: list[ManagedBroker] = field(default_factory=list)
     _counter: Iterator[int] = field(default_factory=itertools.count)
     _alone: str | None = None
@@ -158,6 +160,28 @@ class Bench:
                 if isinstance(broker, ManagedBroker):
                     self.discard(broker)
         self._pairs.clear()
+        self._drop_clusters()
+
+    def _drop_clusters(self) -> None:
+        for cluster in self._clusters:
+            cluster.discard()
+        self._clusters.clear()
+
+    def new_clusters(self, place: Place) -> list[Cluster]:
+        """Clusters that a row starts itself; they go when other brokers come."""
+        self.drop_pairs()
+        if self.has_peer and not self.manages_peer:
+            self.note("a peer that runs already is one broker, not a cluster")
+        clusters: list[Cluster] = [OttlaCluster(self._folder(place), self.settings)]
+        self._clusters = clusters
+        if self.manages_peer:
+            clusters.append(KafkaCluster(self._folder(place)))
+        return clusters
+
+    @property
+    def clusters(self) -> list[Cluster]:
+        """Those that there are."""
+        return self._clusters
 
     def discard(self, broker: ManagedBroker) -> None:
         """End a broker, and pass on what it complained about."""
@@ -184,6 +208,7 @@ class Bench:
 
     def close(self) -> None:
         """End every broker and remove every folder of this run."""
+        self._drop_clusters()
         for broker in self._owned:
             broker.discard()
         for folder in self._folders:
@@ -258,8 +283,19 @@ class RollingTopic:
         self._name = None
 
 
+class Measured(Protocol):
+    """A broker or a cluster."""
+
+    name: str
+
+    def blamed(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+Subject = TypeVar("Subject", bound=Measured)
+
+
 def alternate(
-    brokers: list[Broker], rounds: int, measure: Callable[[Broker], Value]
+    brokers: list[Subject], rounds: int, measure: Callable[[Subject], Value]
 ) -> dict[str, list[Value]]:
     """One round that does not count, then `rounds` of each broker in turn; who begins alternates."""
     values: dict[str, list[Value]] = {broker.name: [] for broker in brokers}

@@ -103,10 +103,9 @@ class ManagedBroker(Broker, ABC):
             raise BenchError(f"{self.name} was never started")
         return self._process.pid
 
-    def start(self) -> float:
-        """Start the process; the seconds until it answered its first request."""
+    def launch(self) -> None:
+        """Start the process and do not wait for it."""
         with self.log.open("ab") as log:
-            began = time.perf_counter()
             self._process = subprocess.Popen(
                 self.command(),
                 stdin=subprocess.DEVNULL,
@@ -116,6 +115,11 @@ class ManagedBroker(Broker, ABC):
                 start_new_session=True,
                 preexec_fn=_lift_file_limit,
             )
+
+    def start(self) -> float:
+        """Start the process; the seconds until it answered its first request."""
+        began = time.perf_counter()
+        self.launch()
         while not self.answers():
             if not self.running:
                 raise BenchError(f"{self.name} ended before it answered; {self.last_words()}")

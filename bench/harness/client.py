@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from bench.harness import wire
@@ -78,7 +78,10 @@ class Client:
         return receive_frame(self._connection)
 
     def topic(self, name: str) -> wire.TopicAnswer:
-        return wire.metadata_answer(self.ask(wire.metadata_request([name])))[name]
+        return self.metadata([name]).topics[name]
+
+    def metadata(self, topics: Sequence[str]) -> wire.ClusterAnswer:
+        return wire.metadata_answer(self.ask(wire.metadata_request(topics)))
 
     def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str] | None = None
@@ -127,9 +130,9 @@ class Client:
             raise BenchError(f"the offsets of {topic}-{partition}: error {error}")
         return offset
 
-    def produce(self, topic: str, partition: int, batch: bytes) -> int:
-        """Produce version 7, acks=1; the error code of the answer."""
-        answer = self.ask(wire.produce_request(7, 1, topic, partition, batch))
+    def produce(self, topic: str, partition: int, batch: bytes, acks: int = 1) -> int:
+        """Produce version 7; the error code of the answer."""
+        answer = self.ask(wire.produce_request(7, acks, topic, partition, batch))
         at = wire.produce_answer(7, topic).errors_at[0] - 4
         return int.from_bytes(answer[at : at + 2], "big", signed=True)
 

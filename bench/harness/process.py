@@ -65,17 +65,17 @@ def resident_bytes(root: int) -> int:
 
 
 class PeakMemory:
-    """Looks at a family's memory every 50 ms while the block runs; `peak` is the most it held."""
+    """Looks at the memory of families every 50 ms while the block runs; `peak` is the most they held."""
 
-    def __init__(self, root: int) -> None:
-        self._root = root
+    def __init__(self, *roots: int) -> None:
+        self._roots = roots
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.peak = 0
 
     def _watch(self) -> None:
         while True:
-            self.peak = max(self.peak, resident_bytes(self._root))
+            self.peak = max(self.peak, sum(resident_bytes(root) for root in self._roots))
             if self._stop.wait(0.05):
                 return
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -84,7 +84,9 @@ class IdempotentRequests:
         producer_id: int,
         epoch: int,
         together: int = 1,
+        partitions: Sequence[int] | None = None,
     ) -> None:
+        """`partitions` are those to go round; by default all of the topic."""
         batch = record_batch(shape, producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
         version = setting.version
         around = wire.ProduceFrame.build(version, setting.acks, topic, len(batch), together)
@@ -98,8 +100,8 @@ class IdempotentRequests:
         self._parts: list[tuple[bytearray, int, bytes]] = []
         records = batch[HEADER_SIZE:] + around.after
         last_records = records + around.end
-        for partition in range(setting.partitions):
-            place = partition % together
+        for number, partition in enumerate(partitions or range(setting.partitions)):
+            place = number % together
             before = around.before(partition)
             if place == 0:
                 before = around.head + before
@@ -237,7 +239,7 @@ class Load:
 
 
 def produce_load(
-    address: tuple[str, int],
+    address: tuple[str, int] | list[tuple[str, int]],
     supplies: list[Requests],
     depth: int,
     *,
@@ -248,18 +250,20 @@ def produce_load(
 ) -> Load:
     """Keep `depth` requests in flight on a connection for each supply until a limit is reached.
 
+    `address` is where all connections go, or has one for each of them.
     Every request that was sent is waited for. `requests` is exact, the other limits are rounded up
     by what is in flight.
     """
     size = supplies[0].size
+    addresses = address if isinstance(address, list) else [address] * len(supplies)
     limit = requests if requests is not None else 1 << 62
     if max_bytes is not None:
         limit = min(limit, max_bytes // size + 1)
     poller = select.epoll()
     connections: dict[int, _Connection] = {}
     try:
-        for supply in supplies:
-            connection = _Connection(address, supply)
+        for supply, where in zip(supplies, addresses, strict=True):
+            connection = _Connection(where, supply)
             connections[connection.socket.fileno()] = connection
             poller.register(connection.socket.fileno(), select.EPOLLIN)
         cpu_before, broker_before = time.process_time(), broker_cpu()

@@ -133,25 +133,41 @@ def metadata_request(topics: Sequence[str]) -> bytes:
     )
 
 
+class PartitionAnswer(NamedTuple):
+    """What Metadata says of a partition; brokers by their numbers, −1 where nobody leads."""
+
+    leader: int
+    in_sync: int  # how many
+
+
 class TopicAnswer(NamedTuple):
-    """What Metadata says of a topic; `leaders` has one entry for each partition with a leader."""
+    """What Metadata says of a topic; `leaders` counts the partitions with a leader."""
 
     error: int
     topic_id: bytes
     leaders: int
+    partitions: dict[int, PartitionAnswer]
+
+
+class ClusterAnswer(NamedTuple):
+    """A whole Metadata answer: the brokers by number, and the topics asked for."""
+
+    brokers: dict[int, tuple[str, int]]
+    topics: dict[str, TopicAnswer]
 
 
 _PARTITION = struct.Struct(">hiii")
 
 
-def metadata_answer(body: Buffer) -> dict[str, TopicAnswer]:
+def metadata_answer(body: Buffer) -> ClusterAnswer:
     reader = Reader(body, 4)
     reader.tags()
     reader.int32()
+    brokers = {}
     for _ in range(reader.compact_count()):
-        reader.int32()
-        reader.compact_string()
-        reader.int32()
+        number = reader.int32()
+        host = reader.compact_string() or ""
+        brokers[number] = (host, reader.int32())
         reader.compact_string()
         reader.tags()
     reader.compact_string()
@@ -163,27 +179,35 @@ def metadata_answer(body: Buffer) -> dict[str, TopicAnswer]:
         topic_id = reader.take(16)
         reader.int8()
         leaders = 0
+        partitions = {}
         for _ in range(reader.compact_count()):
-            partition_error, _index, leader, _epoch = reader.unpack(_PARTITION)
+            partition_error, index, leader, _epoch = reader.unpack(_PARTITION)
             leaders += partition_error == 0 and leader >= 0
-            for _ in range(3):  # replicas, those in sync, those offline
-                reader.skip(4 * reader.compact_count())
+            reader.skip(4 * reader.compact_count())  # replicas
+            in_sync = reader.compact_count()
+            reader.skip(4 * in_sync)
+            reader.skip(4 * reader.compact_count())  # those that are offline
             reader.tags()
+            partitions[index] = PartitionAnswer(leader, in_sync)
         reader.int32()
         reader.tags()
-        topics[name or ""] = TopicAnswer(error, topic_id, leaders)
-    return topics
+        topics[name or ""] = TopicAnswer(error, topic_id, leaders, partitions)
+    return ClusterAnswer(brokers, topics)
 
 
 def create_topics_request(
-    topic: str, partitions: int, configs: Mapping[str, str], timeout_ms: int = 60_000
+    topic: str,
+    partitions: int,
+    configs: Mapping[str, str],
+    replicas: int = 1,
+    timeout_ms: int = 60_000,
 ) -> bytes:
     settings = b"".join(string(name) + string(value) for name, value in configs.items())
     return frame(
         request_header(CREATE_TOPICS, 4),
         struct.pack(">i", 1),
         string(topic),
-        struct.pack(">ihii", partitions, 1, 0, len(configs)),
+        struct.pack(">ihii", partitions, replicas, 0, len(configs)),
         settings,
         struct.pack(">ib", timeout_ms, 0),
     )

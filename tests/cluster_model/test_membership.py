@@ -374,6 +374,25 @@ def test_a_fenced_broker_registers_again(run: Run) -> None:
     run(scenario)
 
 
+def test_a_broker_that_leaves_does_not_register_again(run: Run) -> None:
+    """Its port is closed while it stops, so whoever fences it is right."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        epoch = second.epoch
+        second.leave()
+        await cluster.controller.fence_broker(2, epoch)
+        await eventually(lambda: 2 not in second.image.brokers)
+        # Another look, which it takes at every change of the registrations, changes nothing.
+        await cluster.joined(3)
+        image = await cluster.agree()
+        assert sorted(image.brokers) == [1, 3]
+        assert second.epoch == epoch
+
+    run(scenario)
+
+
 def test_a_broker_is_fenced_while_it_looks_at_its_registration(tmp_path: Path) -> None:
     """The news of the second change must not be lost because the first is still being looked at."""
 

@@ -1,4 +1,5 @@
-"""franz-go's own test suite, the most demanding one that a client brings, against our broker.
+"""franz-go's own test suite, the most demanding one that a client brings, against our broker, and
+against three of them that hold every partition together.
 
 The version is the one that go/go.mod pins for the other tests with franz-go; its sources come as a Go
 module. Nothing may fail, and what is skipped is named here, with the reason.
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from interop_kit import toolchain
+from interop_kit.running_cluster import BROKERS, running_cluster
 
 from ottla.testing import BrokerProcess
 
@@ -44,21 +46,31 @@ FEWEST_PASSED = 440
 @pytest.mark.long
 @pytest.mark.timeout(TIME_LIMIT + 60, func_only=True)
 def test_franz_go_is_content(fresh_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    run_suite(fresh_broker().bootstrap, 1, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(TIME_LIMIT + 60, func_only=True)
+def test_franz_go_is_content_with_a_cluster(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "cluster") as cluster:
+        run_suite(cluster.bootstrap, BROKERS, tmp_path)
+
+
+def run_suite(bootstrap: str, replicas: int, folder: Path) -> None:
     go, package = toolchain.go_suite(MODULE, "pkg/kgo")
-    broker = fresh_broker()
     only = os.environ.get("OTTLA_FRANZ_GO_RUN")
     command = [go, "test", "-json", "-count=1", "-vet=off", f"-timeout={TIME_LIMIT}s"]
     command += [f"-run={only}"] if only else []
     environment = {
         **os.environ,
-        "KGO_SEEDS": broker.bootstrap,
-        "KGO_TEST_RF": "1",
+        "KGO_SEEDS": bootstrap,
+        "KGO_TEST_RF": str(replicas),
         "KGO_TEST_RECORDS": str(RECORDS),
         "KGO_LOG_LEVEL": "none",
     }
     outcome: dict[str, str] = {}
     said: defaultdict[str, list[str]] = defaultdict(list)
-    with (tmp_path / "errors").open("w+") as errors:
+    with (folder / "errors").open("w+") as errors:
         suite = subprocess.Popen(
             [*command, "."], cwd=package, env=environment, stdout=subprocess.PIPE, stderr=errors
         )

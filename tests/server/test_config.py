@@ -37,8 +37,8 @@ from ottla.server.configuration.sources import (
     read_toml,
     setting_name,
 )
+from ottla.settings import BrokerLayers, InvalidSetting, Scope, SettingType, Source
 from ottla.storage.config import LOG_BROKER_SETTINGS, LogConfig
-from ottla.storage.settings import BrokerLayers, InvalidSetting, Scope, SettingType, Source
 
 HERE = Path(__file__).parent
 KAFKA: dict[str, Any] = json.loads((HERE / "kafka_broker_settings.json").read_text("utf-8"))

@@ -13,16 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.storage.config import (
-    LOG_BROKER_SETTINGS,
-    TOPIC_SETTINGS,
-    UNSUPPORTED_TOPIC_SETTINGS,
-    LogConfig,
-    broker_defaults,
-    describe_topic,
-    parse,
-)
-from ottla.storage.settings import (
+from ottla.settings import (
     HIDDEN,
     LONG_MAX,
     BrokerLayers,
@@ -34,6 +25,15 @@ from ottla.storage.settings import (
     Source,
     UnknownSetting,
     render_double,
+)
+from ottla.storage.config import (
+    LOG_BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    UNSUPPORTED_TOPIC_SETTINGS,
+    LogConfig,
+    broker_defaults,
+    describe_topic,
+    parse,
 )
 
 KAFKA: dict[str, Any] = json.loads(

@@ -19,6 +19,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, OutOfResources
 from ottla.storage.files import Reserve
 from ottla.storage.folders import CheckpointJob
+from ottla.storage.log import Log
 from ottla.storage.logs import RETRY_MS, Logs
 from ottla.storage.segment_file import (
     FEWEST_OPEN_FILES,
@@ -228,6 +229,26 @@ def test_a_roll_without_room_leaves_no_segment_behind() -> None:
     assert again.get("topic", 0).log_end_offset == 2
 
 
+def test_who_keeps_the_logs_is_told_that_one_found_no_room() -> None:
+    """So that a replica on another disk can lead."""
+    disk = Disk()
+    disk.make_durable_folder("/data")
+    files = FaultyFiles(disk)
+    logs = Logs(["/data"], lambda _: CONFIG, files=files, clock=lambda: NOW)
+    logs.open()
+    told: list[Log] = []
+    logs.on_full = told.append
+    log = logs.create("topic", 0, ID)
+    for error, expected in ((errno.ENOSPC, [log]), (errno.ENOMEM, [])):
+        told.clear()
+        files.fault = lambda kind, _, error=error: error if kind == "pwrite" else 0
+        with pytest.raises(OutOfResources):
+            log.append(a_batch(b"value"), 0, NOW)
+        assert told == expected
+    files.fault = None
+    assert log.append(a_batch(b"value"), 0, NOW).base_offset == 0
+
+
 def test_more_logs_are_written_to_than_files_may_be_open(tmp_path: Path) -> None:
     """In a process of its own: it has few descriptors. No append fails, no flush, no checkpoint."""
     program = f"""
@@ -236,6 +257,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from storage_kit.logs import NOW, a_batch
 from ottla.storage.config import LogConfig
+from ottla.storage.log import Log
 from ottla.storage.logs import Logs
 logs = Logs([{str(tmp_path)!r}], lambda _: LogConfig())
 logs.open()

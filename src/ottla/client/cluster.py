@@ -22,7 +22,7 @@ import contextlib
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Protocol, TypeVar
@@ -57,6 +57,7 @@ from ottla.wire.errors import ConnectFailed, WireError
 logger = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer", bound=Message)
+_Told = TypeVar("_Told")
 # A request, or how to make one for the versions that the connection's broker has.
 Request = Message | Callable[[Connection], Message]
 
@@ -369,6 +370,20 @@ class Cluster:
         answer = await self.ask(MetadataRequest(topics=[]), MetadataResponse, timeout=timeout)
         self.metadata.learn(answer, (), asyncio.get_running_loop().time())
         return self.metadata.nodes
+
+    async def of_every_broker(
+        self, ask: Callable[[int], Awaitable[_Told]], *, timeout: float | None = None
+    ) -> list[_Told]:
+        """What every broker tells. If one leaves the cluster before it has answered, all are asked
+        again: others have taken over what it would have told."""
+        while True:
+            nodes = list(await self.brokers(timeout=timeout))
+            try:
+                return list(await asyncio.gather(*map(ask, nodes)))
+            except BrokerError as error:
+                if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                    raise
+                logger.debug("asking all brokers again: %s", error)
 
     async def topic(
         self,

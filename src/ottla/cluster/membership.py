@@ -79,6 +79,8 @@ class Membership:
         self._looking: asyncio.Task[None] | None = None
         self._look_again = False  # something happened since the registration was last read
         self._reconnecting: asyncio.Task[None] | None = None
+        # Whether the broker registers again when it finds itself without a registration.
+        self._stays = True
         self._closing = False
 
     @property
@@ -189,9 +191,14 @@ class Membership:
 
     # Going
 
+    def leave(self) -> None:
+        """The broker is about to stop: whoever takes it for dead from now on is right."""
+        self._stays = False
+
     async def close(self) -> None:
         """Lays down the office if it is held, and ends the session in good order."""
         self._closing = True
+        self._stays = False
         for task in (self._looking, self._reconnecting):
             if task is not None:
                 task.cancel()
@@ -229,7 +236,7 @@ class Membership:
             while self._look_again:
                 self._look_again = False
                 node = await self.store.get(layout.broker_path(self.broker_id))
-            if node is not None or self._registration is None or self._closing:
+            if node is not None or self._registration is None or not self._stays:
                 return
             log.warning("broker %d was fenced, and registers again", self.broker_id)
             self.epoch = -1
@@ -292,7 +299,9 @@ class Membership:
         self.follower.led = True
         self.follower.publish(image)
         controller.subscribe(self._publish)
-        log.info("broker %d is the controller, epoch %d", self.broker_id, controller.epoch)
+        # A single broker is always its own controller: no news.
+        level = logging.INFO if self._reconnects else logging.DEBUG
+        log.log(level, "broker %d is the controller, epoch %d", self.broker_id, controller.epoch)
         self.on_office()
 
     def _publish(self, _old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
@@ -338,7 +347,7 @@ class Membership:
                 self.follower.move_to(self.store)
                 await self.follower.open()
                 self._begin()
-                if self._registration is not None:
+                if self._registration is not None and self._stays:
                     broker, _ = self._registration
                     # The process went on, and so did its logs: nothing was lost.
                     self.epoch = await self._register(broker, lost_data=False)

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.fetch import FetchResponse
+from ottla.protocol.message import Buffer
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -52,15 +53,22 @@ class Fetcher:
         self._now_ms = now_ms
         self._changed = asyncio.Event()
         self._connection: Connection | None = None
+        # The answer that is waited for; cancelled when what is to be asked for changes.
+        self._answer: asyncio.Future[tuple[Buffer, int]] | None = None
         self._task = spawn(self._run(), f"replication from broker {leader}")
 
     def put(self, partition: Partition) -> None:
         self.following.put(partition)
-        self._changed.set()
+        self._notice()
 
     def remove(self, partition: Partition) -> None:
         self.following.remove(partition)
+        self._notice()
+
+    def _notice(self) -> None:
         self._changed.set()
+        if self._answer is not None:
+            self._answer.cancel()
 
     def close(self) -> None:
         self._task.cancel()
@@ -95,27 +103,31 @@ class Fetcher:
         connection = self._connection
         if connection is None or connection.closed:
             self.following.reset()
+            # What changed before is in the first request; only what comes now cuts a pause short.
+            self._changed.clear()
             connection = self._connection = await self._connect(self.leader)
         self._changed.clear()
         request = self.following.request(*self._identity(), self._now_ms())
-        answer = asyncio.ensure_future(
-            connection.request(
-                request,
-                FetchResponse,
-                timeout=_ANSWER_SECONDS + request.max_wait_ms / 1000,
-            )
+        version = connection.version_of(FetchRequest)
+        # One future for each request: this is the way of every acknowledgement with acks=all.
+        answer = self._answer = connection.send(
+            FetchRequest.api_key,
+            version,
+            request.encode_parts(version),
+            timeout=_ANSWER_SECONDS + request.max_wait_ms / 1000,
         )
-        changed = asyncio.ensure_future(self._changed.wait())
         try:
-            await asyncio.wait((answer, changed), return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                self._drop()
-                return
+            frame, at = await answer
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not answer.cancelled() or (task is not None and task.cancelling()):
+                raise  # it is this fetcher that ends
+            self._drop()
+            return
         finally:
-            changed.cancel()
-            if not answer.done():
-                answer.cancel()
-        lost = self.following.answered(answer.result(), self._now_ms())
+            self._answer = None
+        response = connection.read(FetchRequest.api_key, version, frame, at, FetchResponse)
+        lost = self.following.answered(response, self._now_ms())
         for partition in lost:
             await self._look_up(connection, partition)
 
@@ -154,7 +166,9 @@ class Fetcher:
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:
+    # Not wait_for, which in Python 3.11 forgets that it was cancelled if the event comes as well.
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
     except TimeoutError:
         pass

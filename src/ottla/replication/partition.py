@@ -120,6 +120,10 @@ class Follower:
         self.fetched_end = log_end
 
 
+# Nobody has heard of it.
+_UNHEARD = Follower(0)
+
+
 class Partition:
     """See the module.
 
@@ -132,6 +136,7 @@ class Partition:
         "_awaiting_commit",
         "_awaiting_flush",
         "_broken",
+        "_counted",
         "_log",
         "_owner",
         "_uncommitted_bytes",
@@ -207,6 +212,9 @@ class Partition:
         # The in-sync set that the controller was asked for and has not confirmed: brokers with the
         # epochs in which they fetched.
         self.wanted_isr: dict[int, int] | None = None
+        # The other members of the larger in-sync set, while a change of it is not confirmed: what all
+        # of them have is committed. Reckoned by `_settle`, which every change of the set ends with.
+        self._counted: tuple[Follower, ...] = ()
         # This replica is the whole in-sync set: what it has is committed.
         self._alone = False
         self._uncommitted_bytes = 0
@@ -276,6 +284,12 @@ class Partition:
             and self.wanted_isr is None
             and not self.under_min_isr
         )
+        members = set(self.isr)
+        if self.wanted_isr is not None:
+            members |= self.wanted_isr.keys()
+        members.discard(self.broker_id)
+        # A member that is no replica (an image under way) has nothing that is known of.
+        self._counted = tuple(self.followers.get(each) or _UNHEARD for each in members)
 
     def removed(self) -> None:
         """The topic was deleted, or the replica was taken away from here."""
@@ -460,8 +474,10 @@ class Partition:
             self.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
             return
         flushed = log.flush_at_offset - 1
-        self._awaiting_flush.advance(flushed)
-        self._awaiting_commit.advance(min(log.high_watermark, flushed))
+        if self._awaiting_flush.waiting:
+            self._awaiting_flush.advance(flushed)
+        if self._awaiting_commit.waiting:
+            self._awaiting_commit.advance(min(log.high_watermark, flushed))
 
     def advance(self) -> None:
         """Move the high watermark to where the in-sync replicas are."""
@@ -472,13 +488,9 @@ class Partition:
         if not self._alone:
             if self.under_min_isr:
                 return
-            members = set(self.isr)
-            if self.wanted_isr is not None:
-                members |= self.wanted_isr.keys()
-            for member in members:
-                if member != self.broker_id:
-                    follower = self.followers.get(member)
-                    end = min(end, UNKNOWN if follower is None else follower.end_offset)
+            for follower in self._counted:
+                if follower.end_offset < end:
+                    end = follower.end_offset
         if end <= log.high_watermark:
             return
         log.advance_high_watermark(end)
@@ -560,7 +572,7 @@ class Partition:
         self._owner.isr_wanted(self)
 
     def resign(self) -> None:
-        """The log here has failed: another member of the in-sync set is to lead, if there is one."""
+        """The log here has failed or is full: another in-sync replica is to lead, if there is one."""
         others = [each for each in self.isr if each != self.broker_id]
         if self.role is Role.LEADER and others:
             self._want_isr(others)

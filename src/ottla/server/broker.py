@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from ottla.server.configuration.listeners import ListenerAddress
     from ottla.server.handlers.fetch import Fetch
     from ottla.server.observability.endpoint import MetricsEndpoint
+    from ottla.settings import InvalidSetting
     from ottla.storage.log import Log
-    from ottla.storage.settings import InvalidSetting
 
 log = logging.getLogger("ottla.broker")
 limited_log = LimitedLog(log)
@@ -164,6 +164,7 @@ class Broker:
         # Whoever waits for a flush learns of its end, and of a disk that failed (in any thread).
         self.periodic_work.on_flushed = self.partitions.flushed
         self.logs.on_offline = self._log_went_offline
+        self.logs.on_full = self._log_is_full
         self.membership = Membership(
             self.id,
             self._connect_to_store,
@@ -181,7 +182,7 @@ class Broker:
             self, CONSUMER_OFFSETS, self._group_shard
         )
         self.transactions: Coordinators[TransactionShard] = Coordinators(
-            self, TRANSACTION_STATE, self._transaction_shard
+            self, TRANSACTION_STATE, self._transaction_shard, self.markers.forget
         )
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
         # Logs are open and partitions in place: coordinators may be loaded.
@@ -379,7 +380,9 @@ class Broker:
             )
             await self.membership.join(self._node(), self.logs.may_have_lost_records)
             await self.loop.run_in_executor(self.threads, self.logs.mark_running)
-        except (StorageError, StoreError, OSError) as error:
+        except (StorageError, StoreError, OSError, CannotStart) as error:
+            # The cluster need not wait for the session of a broker that never came to be.
+            await self.membership.close()
             raise CannotStart(str(error)) from error
         for topic in self.image.topics.values():
             self.partitions.put(topic)
@@ -551,7 +554,6 @@ class Broker:
                 self.groups.unload(partition.index)
             elif topic.name == TRANSACTION_STATE:
                 self.transactions.unload(partition.index)
-                self.markers.forget(partition.index)
 
     def _delete_log(self, topic: str, index: int) -> None:
         if (topic, index) in self.logs:
@@ -568,6 +570,16 @@ class Broker:
         self.partitions.flushed(failed)
         partition = self.partitions.get(failed.topic, failed.partition)
         if partition is not None and partition.opened is failed:
+            partition.resign()
+
+    def _log_is_full(self, full: Log) -> None:
+        self.loop.call_soon_threadsafe(self._lead_no_more, full)
+
+    def _lead_no_more(self, full: Log) -> None:
+        """Another replica, whose disk may have room, leads. This one follows, and is in sync again
+        once there is room here."""
+        partition = self.partitions.get(full.topic, full.partition)
+        if partition is not None and partition.opened is full:
             partition.resign()
 
     async def _make_folders(self, topics: Iterable[Topic]) -> None:
@@ -623,17 +635,20 @@ class Broker:
             return
         try:
             async with asyncio.timeout(HAND_OVER_SECONDS):
-                remaining = await self.changes.shut_down()
+                await self.changes.shut_down()
+                await self.membership.follower.caught_up()
         except (ProtocolError, WireError, StoreError, TimeoutError) as error:
             log.warning("leadership was not handed over: %s", error)
             return
-        if remaining:
-            log.warning("partitions that only this broker could lead: %d", len(remaining))
+        kept = sum(each.role is Role.LEADER for each in self.partitions)
+        if kept:
+            log.warning("partitions that only this broker could lead: %d", kept)
 
     async def stop(self) -> None:
         """Hand leaders over, answer what is in flight, flush, and leave the marker of a clean
         shutdown."""
         await self._hand_over()
+        self.membership.leave()
         self.reactor.stop_listening()
         if self.metrics_endpoint is not None:
             self.metrics_endpoint.stop()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ottla.storage.settings import (
+from ottla.settings import (
     INT_MAX,
     LONG_MAX,
     Allowed,

@@ -41,6 +41,7 @@ from ottla.storage.errors import (
     OutOfResources,
     RecordTooLarge,
     UnexpectedOffset,
+    is_full_disk,
     passes,
 )
 from ottla.storage.producer_state import Duplicate, EndMarker, Origin
@@ -309,6 +310,8 @@ class Log(ReadableLog):
         the next append; else it goes offline, and recovery cuts what is there."""
         self._writing = None
         if self._take_back(segment, position) and passes(error):
+            if is_full_disk(error):
+                self.owner.found_no_room(self)
             return OutOfResources(self.name, f"write to {segment.path} failed: {error}")
         return self.go_offline(f"write to {segment.path} failed: {error}")
 

@@ -36,6 +36,9 @@ class LogOwner:
     def went_offline(self, log: LogState) -> None:
         """The log takes no more calls; `log.offline` says why."""
 
+    def found_no_room(self, log: LogState) -> None:
+        """The disk is full: an append was refused, and the log is as it was."""
+
     def lower_offsets(self, log: LogState, offset: int) -> None:
         """Makes it last, before it returns, that neither the log's recovery point nor its start is
         above `offset`."""

@@ -107,6 +107,8 @@ class Logs(LogOwner):
         self.is_known: Callable[[Key, bytes | None], bool] = lambda _key, _topic_id: True
         # Called when a log went offline.
         self.on_offline: Callable[[Log], None] | None = None
+        # Called when an append to a log found its disk full.
+        self.on_full: Callable[[Log], None] | None = None
         self._config_of = config_of
         self._clock = clock
         self._recovery_threads = recovery_threads
@@ -504,6 +506,11 @@ class Logs(LogOwner):
         assert isinstance(log, Log)
         if self.on_offline is not None:
             self.on_offline(log)
+
+    def found_no_room(self, log: LogState) -> None:
+        assert isinstance(log, Log)
+        if self.on_full is not None:
+            self.on_full(log)
 
     def lower_offsets(self, log: LogState, offset: int) -> None:
         key = (log.topic, log.partition)

@@ -132,6 +132,7 @@ class ProducerState:
         "batches",
         "coordinator_epoch",
         "epoch",
+        "last_marker_offset",
         "next_sequence",
         "producer_id",
         "seen",
@@ -144,6 +145,8 @@ class ProducerState:
         self.epoch = epoch
         # Of the coordinator that wrote the last marker, -1 if there was none.
         self.coordinator_epoch = -1
+        # Of the last marker since the state was loaded, -1 if there was none; not kept in snapshots.
+        self.last_marker_offset = -1
         # Largest timestamp of the last batch, or that of the last marker.
         self.timestamp = -1
         # The clock when it was last heard of: at its last append, or when the state was rebuilt from
@@ -403,6 +406,7 @@ class ProducerStates:
         first_offset = state.transaction_first_offset
         state.transaction_first_offset = -1
         state.coordinator_epoch = marker.coordinator_epoch
+        state.last_marker_offset = offset
         state.timestamp = timestamp
         state.seen = now
         self.map_end_offset = offset + 1

@@ -212,13 +212,20 @@ class Connection:
             timeout=timeout,
             arriving=arriving,
         )
+        return self.read(message.api_key, version, frame, at, answer)
+
+    def read(
+        self, api_key: int, version: int, frame: Buffer, at: int, answer: type[_Answer]
+    ) -> _Answer:
+        """Decode what `send` gave, and heed its throttle time. One that cannot be read ends the
+        connection (ProtocolViolation)."""
         try:
             decoded, _ = answer.decode(frame, at, version)
         except MalformedMessage as error:
             reason = f"{answer.__name__} v{version} cannot be read: {error}"
             raise self._break(ProtocolViolation(self.address, reason)) from error
         throttle_time = getattr(decoded, "throttle_time_ms", 0)
-        if throttle_time > 0 and client_throttles(message.api_key, version):
+        if throttle_time > 0 and client_throttles(api_key, version):
             self.throttle(throttle_time / 1000)
         return decoded
 

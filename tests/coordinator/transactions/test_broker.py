@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from transactions_kit.calls import (
 from ottla.coordinator.transactions.ending import Ending
 from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.message import Message
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -37,6 +39,7 @@ from ottla.protocol.messages.list_transactions import (
 )
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.broker import Broker
+from ottla.server.coordination import markers, verification
 from ottla.storage.errors import StorageError
 
 StartBroker = Callable[..., BrokerThread]
@@ -370,3 +373,62 @@ def test_a_transaction_costs_four_records(ready: BrokerThread) -> None:
         )
     )
     assert ends == [0, 4]
+
+
+def test_a_permission_that_the_marker_overtook_counts_no_more(
+    ready: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator's answer was under way while the transaction ended."""
+    permissions: list[tuple[asyncio.Future[Message], Message]] = []
+    ask = verification._ask
+
+    def held_back(*arguments: Any) -> asyncio.Future[Message]:
+        answer = ask(*arguments)
+        assert isinstance(answer, Message)
+        later: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        permissions.append((later, answer))
+        return later
+
+    name = fresh_id()
+    with ready.wire() as wire, ready.wire() as other, ThreadPoolExecutor(1) as beside:
+        topic = create_topic(wire)
+        producer = begin(wire, name)
+        assert add(wire, name, producer, (topic, 0)) == [ErrorCode.NONE]
+        monkeypatch.setattr(verification, "_ask", held_back)
+        late = beside.submit(send, other, topic, name, producer, b"late", version=11, patient=False)
+        ready.until(lambda _: bool(permissions))
+        # The producer lost patience.
+        finish(wire, name, producer, committed=False)
+        ((later, permission),) = permissions
+        monkeypatch.undo()
+        ready.run(lambda _: later.set_result(permission))
+        assert late.result().error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        # Nothing is open that nobody would end, and asking again tells that it is too late.
+        again = send(wire, topic, name, producer, b"late", version=11)
+        assert again.error_code == ErrorCode.TRANSACTION_ABORTABLE
+        assert values(wire, topic) == []
+        assert stable_end(wire, topic) == 1
+
+
+def test_who_leads_no_more_writes_no_markers(
+    ready: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unwilling(*arguments: Any) -> None:
+        arguments[-1](StorageError("not now"))
+
+    name = fresh_id()
+    with ready.wire() as wire:
+        topic = create_topic(wire)
+        producer = begin(wire, name)
+        sent(wire, topic, name, producer, b"decided", version=12)
+        monkeypatch.setattr(markers, "append_marker", unwilling)
+        assert end(wire, name, producer, True, version=5).error_code == 0
+        assert ready.run(lambda broker: broker.markers.under_way) == 1
+        index = ready.run(lambda broker: broker.transactions.partition_for(name))
+        assert index is not None
+        ready.run(lambda broker: broker.transactions.unload(index))
+        assert ready.run(lambda broker: broker.markers.under_way) == 0
+        # Who leads next does it.
+        monkeypatch.undo()
+        assert until_complete(wire, name).transaction_state == "CompleteCommit"
+        assert committed_values(wire, topic) == [b"decided"]

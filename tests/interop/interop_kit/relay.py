@@ -8,6 +8,10 @@ say how far the input was read are written in one transaction, which is held ope
 the records are in the log: there is something to interrupt. Prints {"event": "ready"}, then
 {"event": "committed", "records": N} for each transaction, {"event": "aborted", "reason": ...} for those
 that failed. Ends with status 3 when it was fenced: somebody else does its work.
+
+With "gives_up" it ends with status 4 when a call takes too long, to be started anew. librdkafka 2.16
+drops a broker that has left the cluster, and then waits for it for ever to send it a group's offsets,
+whatever time-out it was given.
 """
 
 from __future__ import annotations
@@ -16,15 +20,19 @@ import json
 import os
 import struct
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 FENCED = 3
+STUCK = 4
 MOST_RECORDS = 100
 TIMEOUT = 30.0
+LONGEST_CALL = 6.0  # of one that gives up
 HEARTBEATS_IN_A_SESSION = 6
 COMMON = {
     "socket.timeout.ms": 5_000,
@@ -62,6 +70,7 @@ def generation(metadata: bytes) -> int:
 class Relay:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._output = settings["output"]
+        self._gives_up = settings.get("gives_up", False)
         self._open_seconds = settings["open_ms"] / 1000
         self._consumer = Consumer(
             {
@@ -125,12 +134,22 @@ class Relay:
         for each in self._consumer.committed(self._consumer.assignment(), TIMEOUT):
             self._consumer.seek(TopicPartition(each.topic, each.partition, max(each.offset, 0)))
 
-    @staticmethod
-    def _try(call: Callable[[], Any]) -> None:
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        watch = threading.Timer(LONGEST_CALL, os._exit, (STUCK,))
+        if self._gives_up:
+            watch.start()
+        try:
+            yield
+        finally:
+            watch.cancel()
+
+    def _try(self, call: Callable[[], Any]) -> None:
         """Until it is done, or cannot be done: a broker that is away comes back."""
         while True:
             try:
-                call()
+                with self._watched():
+                    call()
             except KafkaException as problem:
                 if not problem.args[0].retriable():
                     raise

@@ -57,6 +57,9 @@ class AttentiveOwner(LogOwner):
     def went_offline(self, log: LogState) -> None:
         self.told.append("offline")
 
+    def found_no_room(self, log: LogState) -> None:
+        self.told.append("no room")
+
     def lower_offsets(self, log: LogState, offset: int) -> None:
         self.told.append(f"not above {offset}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import error as struct_error
@@ -124,11 +123,9 @@ class GroupsAdmin(AdminPart):
         """
         wanted_states = [_capitalised(state) for state in names_of(states, "states")]
         wanted_types = names_of(types, "types")
-        listings = await asyncio.gather(
-            *(
-                self._list_groups(node, wanted_states, wanted_types, timeout)
-                for node in await self.cluster.brokers(timeout=timeout)
-            )
+        listings = await self.cluster.of_every_broker(
+            lambda node: self._list_groups(node, wanted_states, wanted_types, timeout),
+            timeout=timeout,
         )
         return sorted((each for some in listings for each in some), key=lambda each: each.group)
 

@@ -6,7 +6,6 @@ ever write one. Readers of committed records then stop before it for ever, and c
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -141,8 +140,7 @@ class TransactionsAdmin(AdminPart):
                 for each in answer.transaction_states
             ]
 
-        nodes = await self.cluster.brokers(timeout=timeout)
-        listings = await asyncio.gather(*(ask(node) for node in nodes))
+        listings = await self.cluster.of_every_broker(ask, timeout=timeout)
         return sorted(
             (each for some in listings for each in some), key=lambda each: each.transactional_id
         )

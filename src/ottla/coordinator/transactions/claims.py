@@ -42,7 +42,11 @@ def ended_before(transaction: Transaction, producer: Identity) -> bool:
 
 
 def fault_of_end(transaction: Transaction, producer: Identity, bumps: bool) -> ErrorCode | None:
-    """Why a producer may not end a transaction, by its identity alone."""
+    """Why a producer may not end a transaction, by its identity alone.
+
+    While markers are being written, the producer may already have the epoch that follows, and end what
+    it began with it (Kafka takes it for a zombie then, unless the markers are quicker).
+    """
     holder = transaction.holder
     if not bumps:
         if producer.producer_id != holder.producer_id:
@@ -51,11 +55,6 @@ def fault_of_end(transaction: Transaction, producer: Identity, bumps: bool) -> E
     again = ended_before(transaction, producer)
     if producer.producer_id != holder.producer_id and not again:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    state = transaction.state
-    if state in (State.ONGOING, State.EMPTY):
-        valid = producer == holder
-    elif transaction.is_ending:
-        valid = again
-    else:
-        valid = again or producer == holder
+    has_ended = transaction.state not in (State.ONGOING, State.EMPTY)
+    valid = producer == holder or (again and has_ended)
     return None if valid else ErrorCode.PRODUCER_FENCED

@@ -395,7 +395,9 @@ class TransactionShard:
             return Effects(
                 (ticket, answer(ErrorCode.NONE, transaction.holder if bumps else NOBODY))
             )
-        if state is under_way:
+        is_next = bumps and not again and transaction.is_ending
+        if state is under_way or is_next:
+            # The same end again, or that of the next transaction: this one is not through yet.
             return Effects((ticket, answer(ErrorCode.CONCURRENT_TRANSACTIONS)))
         return Effects((ticket, answer(ErrorCode.INVALID_TXN_STATE)))
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from ottla.protocol.apis import ApiKey
-from ottla.protocol.message import Int16, Int32, Int64, Message
+from ottla.protocol.message import (
+    Int16,
+    Int32,
+    Int64,
+    Message,
+)
 
 
 class AllocateProducerIdsRequest(

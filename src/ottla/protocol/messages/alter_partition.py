@@ -12,6 +12,7 @@ from ottla.protocol.message import (
     Int64,
     Message,
     Part,
+    String,
     Uuid,
     field,
 )
@@ -22,7 +23,7 @@ class BrokerState(Part):
     broker_epoch: Int64 = -1
 
 
-class PartitionData(Part):
+class PartitionDataRequest(Part):
     partition_index: Int32 = 0
     leader_epoch: Int32 = 0
     new_isr: list[Int32] = field(default=EMPTY, until=2)
@@ -31,20 +32,21 @@ class PartitionData(Part):
     partition_epoch: Int32 = 0
 
 
-class TopicData(Part):
+class TopicDataRequest(Part):
+    topic_name: String = field(default="", until=1, ignorable=True)
     topic_id: Uuid = field(default=ZERO_UUID, since=2, ignorable=True)
-    partitions: list[PartitionData] = EMPTY
+    partitions: list[PartitionDataRequest] = EMPTY
 
 
 class AlterPartitionRequest(
-    Message, api_key=ApiKey.ALTER_PARTITION, versions=(2, 3), flexible_since=0
+    Message, api_key=ApiKey.ALTER_PARTITION, versions=(0, 3), flexible_since=0
 ):
     broker_id: Int32 = 0
     broker_epoch: Int64 = -1
-    topics: list[TopicData] = EMPTY
+    topics: list[TopicDataRequest] = EMPTY
 
 
-class PartitionResult(Part):
+class PartitionDataResponse(Part):
     partition_index: Int32 = 0
     error_code: Int16 = 0
     leader_id: Int32 = 0
@@ -54,14 +56,15 @@ class PartitionResult(Part):
     partition_epoch: Int32 = 0
 
 
-class TopicResult(Part):
+class TopicDataResponse(Part):
+    topic_name: String = field(default="", until=1, ignorable=True)
     topic_id: Uuid = field(default=ZERO_UUID, since=2, ignorable=True)
-    partitions: list[PartitionResult] = EMPTY
+    partitions: list[PartitionDataResponse] = EMPTY
 
 
 class AlterPartitionResponse(
-    Message, api_key=ApiKey.ALTER_PARTITION, versions=(2, 3), flexible_since=0
+    Message, api_key=ApiKey.ALTER_PARTITION, versions=(0, 3), flexible_since=0
 ):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    topics: list[TopicResult] = EMPTY
+    topics: list[TopicDataResponse] = EMPTY

@@ -37,13 +37,7 @@ from ottla.server.configuration.sources import (
     read_environment,
     read_file,
 )
-from ottla.storage.config import (
-    LOG_BROKER_SETTINGS,
-    TOPIC_SETTINGS,
-    LogConfig,
-    broker_defaults,
-)
-from ottla.storage.settings import (
+from ottla.settings import (
     BrokerLayers,
     Described,
     InvalidSetting,
@@ -54,6 +48,12 @@ from ottla.storage.settings import (
     Value,
     as_kafka_shows,
     synonym_chain,
+)
+from ottla.storage.config import (
+    LOG_BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    LogConfig,
+    broker_defaults,
 )
 
 NOTHING_SET = BrokerLayers()

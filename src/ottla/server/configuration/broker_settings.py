@@ -14,8 +14,7 @@ from ottla.server.configuration.coordinator_settings import (
     share_group_settings,
     transaction_settings,
 )
-from ottla.storage.config import LOG_BROKER_SETTINGS
-from ottla.storage.settings import (
+from ottla.settings import (
     INT_MAX,
     Scope,
     Setting,
@@ -25,6 +24,7 @@ from ottla.storage.settings import (
     one_of,
     some,
 )
+from ottla.storage.config import LOG_BROKER_SETTINGS
 
 DEFAULT_NODE_ID = 1
 DEFAULT_LOG_DIR = "./data"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ottla.storage.settings import (
+from ottla.settings import (
     INT_MAX,
     Allowed,
     Scope,

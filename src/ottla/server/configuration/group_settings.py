@@ -14,7 +14,7 @@ from ottla.coordinator.groups.settings import (
     HEARTBEAT_INTERVAL,
     SESSION_TIMEOUT,
 )
-from ottla.storage.settings import (
+from ottla.settings import (
     Described,
     InvalidSetting,
     Scope,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.server.configuration.broker_settings import SECURITY_PROTOCOLS
-from ottla.storage.settings import InvalidSetting
+from ottla.settings import InvalidSetting
 
 SUPPORTED_PROTOCOLS = ("PLAINTEXT",)
 EVERY_INTERFACE = ("", "0.0.0.0", "::")

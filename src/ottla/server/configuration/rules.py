@@ -9,9 +9,9 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.server.configuration.broker_config import BrokerConfig, check_dynamic
 from ottla.server.configuration.broker_settings import BROKER_SETTINGS
 from ottla.server.configuration.group_settings import GROUP_SETTINGS, check_group_settings
+from ottla.settings import InvalidSetting, SettingTable, SettingType
 from ottla.storage import config as topic_config
 from ottla.storage.config import TOPIC_SETTINGS
-from ottla.storage.settings import InvalidSetting, SettingTable, SettingType
 
 _TABLES: dict[ResourceType, SettingTable] = {
     ResourceType.TOPIC: TOPIC_SETTINGS,

@@ -127,8 +127,16 @@ class _Held(Generic[S]):
 class Coordinators(Generic[S]):
     """The shards of one internal topic that this broker leads."""
 
-    def __init__(self, broker: Broker, topic: str, make: Callable[[int], S]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        topic: str,
+        make: Callable[[int], S],
+        on_unload: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`on_unload` is told the index of a shard that is no longer held here."""
         self._broker = broker
+        self._on_unload = on_unload
         self._loop = broker.loop
         self._make = make
         self.topic = topic
@@ -366,6 +374,7 @@ class Coordinators(Generic[S]):
             self._refuse(effects, ErrorCode.NOT_COORDINATOR)
         if held.alarm is not None:
             held.alarm.cancel()
+        self._on_unload(index)
         if held.phase is _Phase.SERVING:
             self._answer(held.shard.unloaded())
 

@@ -140,6 +140,11 @@ class Markers:
             shard, lambda held, now: held.markers_written(work.ending, now)
         )
 
+    @property
+    def under_way(self) -> int:
+        """How many transactions have been decided here and not been ended everywhere."""
+        return sum(map(len, self._under_way.values()))
+
     def forget(self, shard: int) -> None:
         """The shard is led elsewhere, and its new leader will write what is missing."""
         for work in self._under_way.pop(shard, ()):
@@ -234,12 +239,8 @@ class _Ending:
             log.info("markers not sent, will be tried again: broker=%d %s", leader, error)
         for topic, index in partitions:
             code = codes.get((topic, index), ErrorCode.NETWORK_EXCEPTION)
-            if code is ErrorCode.NONE or code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                # A topic that was just made is not known everywhere at once.
-                if code is ErrorCode.NONE or (topic, index) in self._waits:
-                    self._written(topic, index, None)
-                else:
-                    self._again(topic, index)
+            if code is ErrorCode.NONE:
+                self._written(topic, index, None)
             elif code is ErrorCode.INVALID_PRODUCER_EPOCH:
                 log.info("marker not needed: topic=%s partition=%d", topic, index)
                 self._written(topic, index, None)
@@ -247,6 +248,8 @@ class _Ending:
                 # Another coordinator has taken over, and ends the transaction itself.
                 self.cancelled = True
             else:
+                # Also one that does not know the partition: it may only have heard less of the
+                # cluster than this broker, whose own image tells when a topic was deleted.
                 self._again(topic, index)
 
     def _written(self, topic: str, index: int, error: Exception | None) -> None:

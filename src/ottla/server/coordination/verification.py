@@ -6,8 +6,9 @@ a partition is written only if the coordinator knows the partition to be part of
 the second transaction protocol (Produce v12, TxnOffsetCommit v5) the producer does not announce its
 partitions: the same question makes them part of the transaction.
 
-The answer of a coordinator on this broker is used in the same turn of the loop, so nothing comes
-between it and the append. One on another broker is asked by AddPartitionsToTxn.
+A coordinator on another broker is asked by AddPartitionsToTxn. Its answer may come after the marker
+that ends the transaction. So it counts only if no marker of the producer was written to the partition
+since the question was put; otherwise the question has to be put again.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ _AGAIN = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.NETWORK_EXCEPTION,
+    # Of several partitions one was not known to the coordinator yet.
+    ErrorCode.OPERATION_NOT_ATTEMPTED,
 )
 
 
@@ -120,6 +123,7 @@ def verify(
     deadline = broker.loop.time() + PATIENCE_SECONDS
 
     def ask() -> None:
+        before = _last_markers(broker, producer, partitions)
         coordinator = _coordinator(broker, transactional_id)
         if coordinator == broker.id:
             asked = _ask(broker, transactional_id, producer, partitions, client)
@@ -129,11 +133,11 @@ def verify(
             )
             asked = broker.spawn(work, f"question to the coordinator of {transactional_id!r}")
         if isinstance(asked, asyncio.Future):
-            asked.add_done_callback(lambda done: answered(done.result()))
+            asked.add_done_callback(lambda done: answered(done.result(), before))
         else:
-            answered(asked)
+            answered(asked, before)
 
-    def answered(response: Message) -> None:
+    def answered(response: Message, before: Mapping[TopicPartition, int]) -> None:
         assert isinstance(response, AddPartitionsToTxnResponse)
         codes = {
             (topic.name, each.partition_index): _BY_NUMBER[each.partition_error_code]
@@ -147,9 +151,26 @@ def verify(
         ):
             broker.loop.call_later(BACKOFF_SECONDS, ask)
             return
+        now = _last_markers(broker, producer, partitions)
+        for each, code in codes.items():
+            if code is ErrorCode.NONE and now.get(each) != before.get(each):
+                codes[each] = ErrorCode.CONCURRENT_TRANSACTIONS
         then({each: _told(code, client) for each, code in codes.items()})
 
     ask()
+
+
+def _last_markers(
+    broker: Broker, producer: Identity, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Where the producer's last marker is in each partition that this broker leads."""
+    found: dict[TopicPartition, int] = {}
+    for topic, index in partitions:
+        target = broker.partitions.get(topic, index)
+        if target is not None and target.opened is not None:
+            state = target.opened.producers.producers.get(producer.producer_id)
+            found[topic, index] = -1 if state is None else state.last_marker_offset
+    return found
 
 
 def _coordinator(broker: Broker, transactional_id: str) -> int:

@@ -16,9 +16,9 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
-    PartitionData,
-    PartitionResult,
-    TopicResult,
+    PartitionDataRequest,
+    PartitionDataResponse,
+    TopicDataResponse,
 )
 from ottla.server.api import Request, handles
 
@@ -44,23 +44,23 @@ async def alter_partition(request: Request[AlterPartitionRequest]) -> AlterParti
         )
     except ProtocolError as error:
         return AlterPartitionResponse(error_code=error.code)
-    topics: dict[bytes, TopicResult] = {}
+    topics: dict[bytes, TopicDataResponse] = {}
     for result in results:
         topic = topics.setdefault(
-            result.topic_id, TopicResult(topic_id=result.topic_id, partitions=[])
+            result.topic_id, TopicDataResponse(topic_id=result.topic_id, partitions=[])
         )
         topic.partitions.append(_answer(result))
     return AlterPartitionResponse(topics=list(topics.values()))
 
 
-def _members(wanted: PartitionData, version: int) -> list[tuple[int, int]]:
+def _members(wanted: PartitionDataRequest, version: int) -> list[tuple[int, int]]:
     if version < 3:
         return [(broker_id, -1) for broker_id in wanted.new_isr]
     return [(each.broker_id, each.broker_epoch) for each in wanted.new_isr_with_epochs]
 
 
-def _answer(result: IsrResult) -> PartitionResult:
-    answer = PartitionResult(partition_index=result.index, error_code=result.error)
+def _answer(result: IsrResult) -> PartitionDataResponse:
+    answer = PartitionDataResponse(partition_index=result.index, error_code=result.error)
     state = result.state
     if result.error is ErrorCode.NONE and state is not None:
         answer.leader_id = state.leader

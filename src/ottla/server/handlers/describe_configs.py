@@ -32,8 +32,8 @@ from ottla.server.api import Outcome, Request, handles
 from ottla.server.configuration.group_settings import describe_group
 from ottla.server.failures import error_message
 from ottla.server.turns import Steps, distinct
+from ottla.settings import Described, Source
 from ottla.storage.config import describe_topic
-from ottla.storage.settings import Described, Source
 
 
 @handles(DescribeConfigsRequest, versions=(0, 4))

@@ -274,7 +274,16 @@ class Fetch:
         return partition.waiters if self.replica < 0 else partition.replica_waiters
 
     def _note_positions(self) -> None:
-        """What a replica asks for is what it has: the high watermark may move by it."""
+        """What a replica asks for is what it has: the high watermark may move by it. Producers that
+        waited for that get their answers together: those of one connection in one piece."""
+        reactor = self.broker.reactor
+        reactor.gather()
+        try:
+            self._note_each()
+        finally:
+            reactor.send_gathered()
+
+    def _note_each(self) -> None:
         now = now_ms()
         for watched in self.watched:
             partition = self._partition_of(watched)

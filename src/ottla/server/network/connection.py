@@ -578,9 +578,18 @@ class Connection:
             assert slot.parts is not None
             self.out.extend(slot.parts)
         if self.out and not self._writing:
-            self.flush()
+            gathered = self.reactor.gathered
+            if gathered is None:
+                self.flush()
+            else:
+                gathered.append(self)
         if self._stalled or not self._reading:
             self._loop.call_soon(self.resume)
+
+    def flush_ready(self) -> None:
+        """Send what is ready, unless that was done or is under way."""
+        if self.out and not self._writing and not self.closed:
+            self.flush()
 
     def flush(self) -> None:
         """Send what is ready; what the socket does not take waits until it is writable."""

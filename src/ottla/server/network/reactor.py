@@ -91,6 +91,8 @@ class Reactor:
         # For want of memory.
         self.refused_requests = 0
         self.connections: set[Connection] = set()
+        # Connections whose answers leave with `send_gathered`; None: answers leave when they are given.
+        self.gathered: list[Connection] | None = None
         self.listeners: list[Listener] = []
         # While the broker stops: done when every connection has been answered.
         self.draining: asyncio.Future[None] | None = None
@@ -106,6 +108,18 @@ class Reactor:
         self._preferred_check: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._accept_pause: asyncio.TimerHandle | None = None
+
+    # Answering ----------------------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """Many answers are about to be given, several of them on one connection: until
+        `send_gathered`, which must follow at once, they are only collected."""
+        self.gathered = []
+
+    def send_gathered(self) -> None:
+        gathered, self.gathered = self.gathered, None
+        for connection in gathered or ():
+            connection.flush_ready()
 
     # Listening ----------------------------------------------------------------------------------
 

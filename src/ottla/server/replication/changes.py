@@ -11,7 +11,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ottla.cluster.decisions.partitions import IsrResult, WantedIsr
 from ottla.cluster.decisions.topics import NewTopic, TopicResult
@@ -27,12 +27,13 @@ from ottla.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerState,
-    PartitionData,
-    TopicData,
+    PartitionDataRequest,
+    PartitionDataResponse,
+    TopicDataRequest,
 )
-from ottla.protocol.messages.controlled_shutdown import (
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
+from ottla.protocol.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
 )
 from ottla.protocol.messages.create_topics import (
     CreatableTopic,
@@ -133,13 +134,13 @@ class Changes:
         controller = self.controller
         if controller is not None:
             return await controller.alter_isr(broker.id, broker.membership.epoch, wanted)
-        topics: dict[bytes, TopicData] = {}
+        topics: dict[bytes, TopicDataRequest] = {}
         for each in wanted:
             topic = topics.setdefault(
-                each.topic_id, TopicData(topic_id=each.topic_id, partitions=[])
+                each.topic_id, TopicDataRequest(topic_id=each.topic_id, partitions=[])
             )
             topic.partitions.append(
-                PartitionData(
+                PartitionDataRequest(
                     partition_index=each.index,
                     leader_epoch=each.leader_epoch,
                     new_isr_with_epochs=[
@@ -168,7 +169,7 @@ class Changes:
             for each in answered.partitions
         ]
 
-    def _state(self, topic_id: bytes, answered: Any) -> PartitionState | None:
+    def _state(self, topic_id: bytes, answered: PartitionDataResponse) -> PartitionState | None:
         """The partition as the controller has it now, with what an answer does not repeat."""
         topic = self._broker.image.topics_by_id.get(topic_id)
         if answered.error_code or topic is None:
@@ -185,19 +186,19 @@ class Changes:
             answered.partition_epoch,
         )
 
-    async def shut_down(self) -> list[tuple[str, int]]:
-        """This broker is about to stop: leaders move away; those that cannot. One attempt."""
+    async def shut_down(self) -> None:
+        """This broker is about to stop: leaders move away from it. One attempt."""
         broker = self._broker
         controller = self.controller
         if controller is not None:
-            return await controller.shut_down_broker(broker.id, broker.membership.epoch)
-        request = ControlledShutdownRequest(
-            broker_id=broker.id, broker_epoch=broker.membership.epoch
+            await controller.shut_down_broker(broker.id, broker.membership.epoch)
+            return
+        request = BrokerHeartbeatRequest(
+            broker_id=broker.id, broker_epoch=broker.membership.epoch, want_shut_down=True
         )
-        answer = await self._ask_once(request, ControlledShutdownResponse, None)
+        answer = await self._ask_once(request, BrokerHeartbeatResponse, None)
         if answer.error_code:
             raise ProtocolError(error_code(answer.error_code))
-        return [(each.topic_name, each.partition_index) for each in answer.remaining_partitions]
 
     # The way ------------------------------------------------------------------------------------
 

@@ -64,14 +64,15 @@ class Replicas:
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()
+        self._followed.clear()
 
     # Following ----------------------------------------------------------------------------------
 
     def role_changed(self, partition: Partition) -> None:
         broker = self._broker
         leader = partition.leader if partition.role is Role.FOLLOWER else -1
-        if not broker.membership.is_member:
-            leader = -1
+        if not broker.membership.is_member or broker.partitions.replicas is None:
+            leader = -1  # the others do not know this broker, or it stops
         before = self._followed.get(partition, -1)
         if before >= 0 and before != leader:
             self._fetchers[before].remove(partition)

@@ -1,0 +1,151 @@
+"""A cluster with a topic on it, and what may be done to it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
+
+from cluster_kit.checker import check, report
+from cluster_kit.workload import Workload
+from ottla.testing.cluster import LocalCluster
+from ottla.testing.process_identity import send
+
+TOPIC: Final = "events"
+PARTITIONS: Final = 3
+SESSION_SECONDS: Final = 2.0
+WAIT_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.05
+
+SETTINGS: Final = {
+    "zookeeper.session.timeout.ms": str(int(SESSION_SECONDS * 1000)),
+    "replica.lag.time.max.ms": "3000",
+    "replica.socket.timeout.ms": "3000",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+}
+
+
+def wait_until(what: str, condition: Callable[[], bool], timeout: float = WAIT_SECONDS) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:.0f} s: {what}")
+        time.sleep(_LOOK_SECONDS)
+
+
+class Brokers:
+    """What clients can ask the brokers of a cluster."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    def metadata(self, bootstrap: str | None = None) -> ClusterMetadata | None:
+        """What one of the brokers says now; None if none answers in time."""
+        admin = AdminClient(
+            {
+                "bootstrap.servers": bootstrap or self.bootstrap,
+                "socket.timeout.ms": 2000,
+                "log_level": 0,
+            }
+        )
+        try:
+            return admin.list_topics(timeout=3.0)
+        except KafkaException:
+            return None
+
+    def create_topic(self, **config: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        topic = NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2", **config})
+        admin.create_topics([topic])[TOPIC].result(WAIT_SECONDS)
+        self.wait_until_in_sync()
+
+    def leader(self, partition: int = 0, *, other_than: int = -1, ask: str | None = None) -> int:
+        """The leader of a partition, as soon as it is another than the one given."""
+        found = -1
+
+        def look() -> bool:
+            nonlocal found
+            metadata = self.metadata(ask)
+            if metadata is None or TOPIC not in metadata.topics:
+                return False
+            found = metadata.topics[TOPIC].partitions[partition].leader
+            return found not in (-1, other_than)
+
+        wait_until(f"a leader of partition {partition} other than {other_than}", look)
+        return found
+
+    def controller(self) -> int:
+        found = -1
+
+        def look() -> bool:
+            nonlocal found
+            metadata = self.metadata()
+            found = -1 if metadata is None else metadata.controller_id
+            return found != -1
+
+        wait_until("a controller", look)
+        return found
+
+    def wait_until_in_sync(self, replicas: int = 3) -> None:
+        """Until every partition of the topic has a leader and so many replicas in sync."""
+
+        def look() -> bool:
+            metadata = self.metadata()
+            if metadata is None or TOPIC not in metadata.topics:
+                return False
+            partitions = metadata.topics[TOPIC].partitions.values()
+            return len(partitions) == PARTITIONS and all(
+                each.leader != -1 and len(each.isrs) >= replicas for each in partitions
+            )
+
+        wait_until(f"{replicas} replicas in sync", look)
+
+    def workload(self, *, producers: int = 2, transactional: int = 0) -> Workload:
+        return Workload(
+            self.bootstrap, TOPIC, PARTITIONS, producers=producers, transactional=transactional
+        )
+
+
+class Scene(Brokers):
+    """A cluster of three brokers on this machine."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        super().__init__(cluster.bootstrap)
+        self.cluster = cluster
+
+    @property
+    def numbers(self) -> list[int]:
+        return list(self.cluster.state.brokers)
+
+    def signal(self, broker: int, number: signal.Signals) -> None:
+        process = self.cluster.state.brokers[broker].process
+        assert process is not None
+        assert send(process, number), f"broker {broker} does not run"
+
+    def address(self, *brokers: int) -> str:
+        state = self.cluster.state
+        return ",".join(f"127.0.0.1:{state.brokers[each].port}" for each in brokers)
+
+    def others(self, broker: int) -> str:
+        return self.address(*(each for each in self.numbers if each != broker))
+
+    def data(self, broker: int) -> Path:
+        return self.cluster.data_path(broker)
+
+
+def expect_no_anomaly(workload: Workload) -> None:
+    """The verdict on what a workload saw."""
+    history = workload.history
+    anomalies = check(history)
+    assert not anomalies, report(anomalies)
+    assert history.acknowledged() > 0
+    print(
+        f"{len(history.writes)} writes, {history.acknowledged()} acknowledged, "
+        f"{len(workload.write_errors)} errors; {len(history.final.polled)} records read"
+    )

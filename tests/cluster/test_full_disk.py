@@ -1,0 +1,74 @@
+"""The disk of one broker is full: its partitions are led by others until there is room again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_kit.scene import PARTITIONS, SETTINGS, Scene, expect_no_anomaly
+
+from ottla.testing.cluster import LocalCluster
+
+SMALL = 2
+SIZE = 32 << 20
+
+
+@pytest.fixture
+def small_disk_scene(tmp_path: Path) -> Iterator[Scene]:
+    """A cluster in which the data of broker 2 is on a file system of its own."""
+    cluster = LocalCluster(tmp_path / "cluster", brokers=3, base_port=None, settings=SETTINGS)
+    folder = cluster.data_path(SMALL)
+    folder.mkdir(parents=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    try:
+        with cluster:
+            scene = Scene(cluster)
+            scene.create_topic()
+            yield scene
+    finally:
+        # Lazily: a broker that a failed test left behind may still be in there.
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Leaves no room on a file system; the file that takes it."""
+    path = folder.parent / folder.name / "filler"
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+    assert os.statvfs(folder).f_bavail == 0
+    return path
+
+
+@pytest.mark.long
+def test_full_disk_of_one_broker(small_disk_scene: Scene) -> None:
+    scene = small_disk_scene
+    with scene.workload() as workload:
+        for _ in range(2):
+            workload.wait_for_progress()
+            led = [each for each in range(PARTITIONS) if scene.leader(each) == SMALL]
+            filler = fill(scene.data(SMALL))
+            # Enough that files which had room in their last page have none.
+            workload.wait_for_progress(400)
+            assert scene.cluster.state.brokers[SMALL].running
+            for partition in led:
+                assert scene.leader(partition) != SMALL
+            filler.unlink()
+            # A full disk is no failure: with room on it, the broker goes on by itself.
+            workload.wait_for_progress()
+            scene.wait_until_in_sync()
+    expect_no_anomaly(workload)
