@@ -127,17 +127,17 @@ def test_operations_of_a_draft(
     draft.next_producer_id = 1000
     operations = layout.operations_of(draft)
     assert [(type(operation), operation.path) for operation in operations] == [
+        (Set, "/config/topics/kept"),
+        (Create, "/config/topics/new"),
         (Set, "/brokers/topics/kept"),
         (Create, "/brokers/topics/new"),
         (Delete, "/brokers/topics/gone"),
         (Delete, "/config/topics/gone"),
-        (Set, "/config/topics/kept"),
-        (Create, "/config/topics/new"),
         (Set, "/features"),
         (Set, "/latest_producer_id_block"),
         (Set, "/brokers/registrations/1"),
     ]
-    created = operations[1]
+    created = operations[3]
     assert isinstance(created, Create)
     assert json.loads(created.value) == {
         "topic_id": "bm5ubm5ubm5ubm5ubm5ubg",

@@ -236,6 +236,30 @@ def test_the_same_term_with_another_set_fails_nobody() -> None:
     assert told == [ErrorCode.NONE]
 
 
+def test_where_logs_part_although_the_term_has_no_record_yet() -> None:
+    holder = Holder(FOLLOWED)
+    for offset in range(3):
+        holder.partition.take(batch(1, base=offset, epoch=2), 0, 0)
+    log = holder.partition.log
+    assert holder.partition.end_offset_for_epoch(4) == (-1, -1), "it does not lead"
+    holder.partition.update(state(leader=1, leader_epoch=7, partition_epoch=10), 0)
+    # Whoever has records of the terms 3 to 6 has nothing of them in common with this log.
+    assert [holder.partition.end_offset_for_epoch(each) for each in (1, 2, 4, 6, 7, 8)] == [
+        (1, 0),
+        (2, 3),
+        (2, 3),
+        (2, 3),
+        (7, 3),
+        (-1, -1),
+    ]
+    assert log.end_offset_for_epoch(4) == (-1, -1)
+    holder.append(2)
+    assert holder.partition.end_offset_for_epoch(4) == (2, 3)
+    assert holder.partition.end_offset_for_epoch(7) == (7, 5)
+    empty = Holder(state(leader_epoch=7))
+    assert empty.partition.end_offset_for_epoch(4) == (4, 0)
+
+
 # Who joins ------------------------------------------------------------------------------------------
 
 

@@ -216,6 +216,7 @@ class Controller:
             raise UnsupportedFeature(fault)
         self._image = image
         await self._take_office(replacing)
+        await self._tidy()
         self._registrations_changed = True
         self._wake.set()
         self._worker = asyncio.create_task(self._work(), name="controller")
@@ -481,6 +482,8 @@ class Controller:
             await asyncio.sleep(pause)
             if self._stale:
                 await self._refresh()
+                if not await self._tidy():
+                    continue
             draft, outcomes = self._draft(batch)
             if not await self._write_draft(draft):
                 continue
@@ -591,13 +594,69 @@ class Controller:
 
     async def _missing_nodes(self) -> list[Operation]:
         """What a store that an older version made does not have yet."""
-        wanted = ((layout.REGISTRATIONS, b""), (layout.LEADER_EPOCH_BASE, b"0"))
+        wanted = (
+            (layout.REGISTRATIONS, b""),
+            (layout.PARTITIONS, b""),
+            (layout.LEADER_EPOCH_BASE, b"0"),
+        )
         nodes = await self._patiently(partial(self._store.get_many, [path for path, _ in wanted]))
         return [
             Create(path, value)
             for (path, value), node in zip(wanted, nodes, strict=True)
             if node is None
         ]
+
+    async def _tidy(self) -> bool:
+        """Deletes what a change left that was not written to its end, and gives the partitions of
+        large topics that an older version wrote nodes of their own. False if another has changed the
+        metadata meanwhile."""
+        image = self.image
+        names = await self._patiently(partial(self._store.children, layout.PARTITIONS)) or []
+        large = [topic for topic in image.topics.values() if layout.is_large(topic)]
+        paths = [layout.topic_path(topic.name) for topic in large]
+        nodes = await self._patiently(partial(self._store.get_many, paths)) if paths else []
+        old = [
+            topic
+            for topic, node in zip(large, nodes, strict=True)
+            if node is not None and layout.partition_count(node.value) is None
+        ]
+        owned = {
+            path
+            for topic in large
+            if topic not in old
+            for path in layout.chunk_paths(topic.topic_id, len(topic.partitions))
+        }
+        operations: list[Operation] = [
+            Delete(path)
+            for path in (f"{layout.PARTITIONS}/{name}" for name in names)
+            if path not in owned
+        ]
+        operations += [
+            Delete(layout.config_path((kind, name)))
+            for kind, name in image.configs
+            if kind is ResourceType.TOPIC and name not in image.topics
+        ]
+        operations += layout.rewritten(old, image.leader_epoch_base)
+        if not operations:
+            return True
+        log.info("%d nodes of changes that were not finished are settled", len(operations))
+        self._stale = True
+        version = image.version
+        in_office = Check(layout.CONTROLLER_EPOCH, self._epoch)
+        for part in _in_parts(operations, self._store.largest_multi):
+            answer = await self._write([in_office, *part], version)
+            if isinstance(answer, Conflict):
+                return False
+            version += 1
+        configs = {
+            (kind, name): config
+            for (kind, name), config in image.configs.items()
+            if kind is not ResourceType.TOPIC or name in image.topics
+        }
+        new = replace(image, version=version, configs=configs)
+        self._publish(image, new, difference(image, new))
+        self._stale = False
+        return True
 
     async def _lay_down_office(self) -> None:
         """The next one need not wait for the end of this session."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -45,6 +46,9 @@ Subscriber = Callable[[ClusterImage, ClusterImage, ImageDelta], None]
 
 # Pause before the store is asked again after it gave no answer.
 _RETRY_SECONDS = 0.1
+# Stands in the stream of changes for no change, where somebody waits for those before it.
+_BARRIER = Change("/", ChangeKind.SET)
+_TOPICS = layout.TOPICS + "/"
 _CONFIGS = {path: kind for kind, path in layout.CONFIG_FOLDERS.items()}
 
 
@@ -59,6 +63,10 @@ class MetadataFollower:
         self._resync = False
         self._moved = asyncio.Event()
         self._stream: Stream[Change] | None = None
+        # Those who wait until the news before their mark in the stream are in the image, and those
+        # whose mark was met.
+        self._barriers: deque[asyncio.Future[None]] = deque()
+        self._met: list[asyncio.Future[None]] = []
         # The controller of this broker is in office: its images are ahead of the store's news.
         self.led = False
         # Called when /controller changed, and when a node below /brokers/ids did.
@@ -130,6 +138,7 @@ class MetadataFollower:
         try:
             while True:
                 await self._look()
+                _release(self._met)
                 change = await anext(stream, None)
                 if change is None:
                     return
@@ -138,11 +147,20 @@ class MetadataFollower:
         finally:
             self._stream = None
             stream.close()
+            _release(self._met)
+            _release(self._barriers)
 
     async def caught_up(self) -> None:
         """Returns when all that was written before this call is in the image."""
         await self._store.sync()
         node = await self._store.get(layout.REVISION)
+        if self._stream is not None and not self.led:
+            # The image may have the revision's version already and lack what it changed: the news of
+            # that are in the stream by now, and perhaps not read.
+            reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._barriers.append(reached)
+            self._stream.push(_BARRIER)
+            await reached
         while node is not None and self.image.version < node.version:
             await self._moved.wait()
 
@@ -157,7 +175,9 @@ class MetadataFollower:
             self._note(change)
 
     def _note(self, change: Change) -> None:
-        if change.kind is ChangeKind.RESYNC:
+        if change is _BARRIER:
+            self._met.append(self._barriers.popleft())
+        elif change.kind is ChangeKind.RESYNC:
             self._resync = True
             self._notice()
         elif change.path == layout.CONTROLLER:
@@ -205,11 +225,37 @@ class MetadataFollower:
         revision = nodes[layout.REVISION]
         if revision is None:
             return
-        self.publish(_patched(self.image, nodes, revision.version))
+        if not await self._read_chunks(nodes):
+            self._resync = True  # the topic changed while it was read
+            return
+        if not self.led:
+            self.publish(_patched(self.image, nodes, revision.version))
+
+    async def _read_chunks(self, nodes: dict[str, Node | None]) -> bool:
+        """Adds the partitions of large topics that are new or have more of them; False if some are
+        not there."""
+        wanted = [
+            path
+            for topic_path, node in nodes.items()
+            if node is not None and topic_path.startswith(_TOPICS)
+            for path in layout.chunks_wanted(topic_path.removeprefix(_TOPICS), node.value)
+        ]
+        if not wanted:
+            return True
+        found = await self._store.get_many(wanted)
+        nodes.update(zip(wanted, found, strict=True))
+        return None not in found
 
 
 def _nothing() -> None:
     pass
+
+
+def _release(waiting: deque[asyncio.Future[None]] | list[asyncio.Future[None]]) -> None:
+    for each in waiting:
+        if not each.done():
+            each.set_result(None)
+    waiting.clear()
 
 
 def _patched(image: ClusterImage, nodes: dict[str, Node | None], version: int) -> ClusterImage:
@@ -220,12 +266,17 @@ def _patched(image: ClusterImage, nodes: dict[str, Node | None], version: int) -
     configs = dict(image.configs)
     known: dict[bytes, tuple[Partition, ...]] = {}
     changes: dict[str, Any] = {}
+    chunks: dict[tuple[bytes, int], Node | None] = {}
     for path, node in nodes.items():
         folder, _, name = path.rpartition("/")
         if folder == layout.TOPICS:
             base = image.leader_epoch_base
-            topic = None if node is None else layout.decode_topic(name, node.value, known, base)
+            topic = (
+                None if node is None else layout.decode_topic(name, node.value, known, base, nodes)
+            )
             _put_topic(name, topic, topics, by_id, collisions)
+        elif folder == layout.PARTITIONS:
+            chunks[layout.chunk_of(name)] = node
         elif folder == layout.REGISTRATIONS:
             _put_broker(int(name), node, brokers, fenced)
         elif folder in _CONFIGS:
@@ -238,6 +289,7 @@ def _patched(image: ClusterImage, nodes: dict[str, Node | None], version: int) -
             changes["controller_id"] = layout.decode_controller(node)
         elif path == layout.CONTROLLER_EPOCH and node is not None:
             changes["controller_epoch"] = int(node.value)
+    _put_chunks(chunks, image.leader_epoch_base, topics, by_id)
     return replace(
         image,
         version=version,
@@ -273,6 +325,30 @@ def _put_topic(
             collisions[key] = names
         else:
             collisions.pop(key, None)
+
+
+def _put_chunks(
+    chunks: Mapping[tuple[bytes, int], Node | None],
+    epoch_base: int,
+    topics: dict[str, Topic],
+    by_id: dict[bytes, Topic],
+) -> None:
+    """Partitions of large topics that changed. Those of a topic that is not known, or is no longer,
+    concern nobody: the topic's own node tells of it."""
+    changed: dict[bytes, list[Partition]] = {}
+    for (topic_id, number), node in chunks.items():
+        topic = by_id.get(topic_id)
+        if topic is None or node is None or not layout.is_large(topic):
+            continue
+        partitions = changed.setdefault(topic_id, list(topic.partitions))
+        for each in layout.decode_chunk(number, node.value, epoch_base):
+            if each.index < len(partitions) and each != partitions[each.index]:
+                partitions[each.index] = each
+    for topic_id, partitions in changed.items():
+        topic = by_id[topic_id]
+        if any(new is not old for new, old in zip(partitions, topic.partitions, strict=True)):
+            newer = replace(topic, partitions=tuple(partitions))
+            topics[topic.name] = by_id[topic_id] = newer
 
 
 def _put_broker(

@@ -20,12 +20,21 @@ The paths are those that Kafka used in ZooKeeper, where it had them. Values are 
                                  "isr":[…],"leader":N,"leader_epoch":N,"partition_epoch":N}, …]}, in
                                  a reassignment also "adding" and "removing", and where too few are
                                  in sync "elr" and "last_known_leader"
+                                 A topic with more than 64 partitions has "partition_count":N in place
+                                 of "partitions", which stand in nodes of 64 each:
+    /brokers/partitions/ID-K     {"partitions":[…]}: the partitions from 64 × K on of the topic with
+                                 this id; entries beyond the topic's count do not exist yet
     /config/KIND/NAME            {"config":{"<name>":"<value>", …}}; KIND is topics, brokers, groups
                                  or client-metrics; `<default>` stands for the name "", and what may
                                  not stand in a path is written as in a URL
 
-One node for each topic, not for each partition: 9,000 partitions of 90 topics are read and changed
-with 90 operations. Nobody but the controller writes them, so partitions do not compete for the node.
+One node for each topic, not for each partition: few operations read and change thousands of them. Nobody
+but the controller writes them, so partitions do not compete for the node. The nodes of large topics stay
+small all the same (ZooKeeper refuses a MiB), and a change of one partition writes 64 of them at most.
+
+A change that is too large for one multi is written in several. A topic's own node is what makes it
+exist: it is written after its partitions and settings, and deleted before them. So what a crash leaves
+in between belongs to no topic and is deleted by the next controller.
 
 Every change by a controller sets /metadata_revision, as its last operation, at the version it knows,
 and checks /controller_epoch. So all changes stand in one line, a controller that was replaced can
@@ -35,7 +44,7 @@ change nothing, and one look at the node settles whether a change without an ans
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -65,6 +74,9 @@ REGISTRATIONS: Final = "/brokers/registrations"
 CONTROLLER: Final = "/controller"
 LEADER_EPOCH_BASE: Final = "/leader_epoch_base"
 TOPICS: Final = "/brokers/topics"
+PARTITIONS: Final = "/brokers/partitions"
+# Partitions in one node at most.
+CHUNK: Final = 64
 
 CONFIG_FOLDERS: Final[Mapping[ResourceType, str]] = {
     ResourceType.TOPIC: "/config/topics",
@@ -72,6 +84,7 @@ CONFIG_FOLDERS: Final[Mapping[ResourceType, str]] = {
     ResourceType.GROUP: "/config/groups",
     ResourceType.CLIENT_METRICS: "/config/client-metrics",
 }
+_NO_CHUNKS: Final[Mapping[str, Node | None]] = {}
 _DEFAULT_NAME: Final = "<default>"
 _ALIVE: Final = "alive"
 _LEAVING: Final = "leaving"
@@ -83,6 +96,7 @@ SKELETON: Final = (
     BROKERS,
     REGISTRATIONS,
     TOPICS,
+    PARTITIONS,
     "/config",
     *CONFIG_FOLDERS.values(),
 )
@@ -105,6 +119,28 @@ def registration_path(broker_id: int) -> str:
 def topic_path(name: str) -> str:
     """Where a topic is."""
     return f"{TOPICS}/{name}"
+
+
+def chunk_path(topic_id: bytes, number: int) -> str:
+    """Where a large topic's partitions from 64 × `number` on are."""
+    return f"{PARTITIONS}/{uuid_text(topic_id)}-{number}"
+
+
+def chunk_of(name: str) -> tuple[bytes, int]:
+    """The topic's id and the number in the name of a node below /brokers/partitions."""
+    with _readable(f"{PARTITIONS}/{name}"):
+        text, _, number = name.rpartition("-")
+        return uuid_from_text(text), int(number)
+
+
+def chunk_paths(topic_id: bytes, partition_count: int) -> list[str]:
+    """Where the partitions of a large topic are."""
+    return [chunk_path(topic_id, at) for at in range((partition_count + CHUNK - 1) // CHUNK)]
+
+
+def is_large(topic: Topic) -> bool:
+    """Whether a topic's partitions have nodes of their own."""
+    return len(topic.partitions) > CHUNK
 
 
 def config_path(resource: Resource) -> str:
@@ -144,11 +180,41 @@ def encode_topic(topic: Topic, known: dict[int, bytes], epoch_base: int = 0) -> 
     On one node nearly all topics have equal partitions, in the same tuple even. So what was encoded
     is kept in `known`, by the tuple's identity: it serves for one call, while the topics are alive.
     """
+    if is_large(topic):
+        topic_id = uuid_text(topic.topic_id).encode()
+        return b'{"topic_id":"%b","partition_count":%d}' % (topic_id, len(topic.partitions))
     rest = known.get(id(topic.partitions))
     if rest is None:
         partitions = [_partition_fields(each, epoch_base) for each in topic.partitions]
         rest = known[id(topic.partitions)] = dump({"partitions": partitions})[1:]
     return b'{"topic_id":"%b",%b' % (uuid_text(topic.topic_id).encode(), rest)
+
+
+def encode_chunk(partitions: Sequence[Partition], epoch_base: int = 0) -> bytes:
+    """The value of a node with some of a large topic's partitions."""
+    return dump({"partitions": [_partition_fields(each, epoch_base) for each in partitions]})
+
+
+def decode_chunk(number: int, value: bytes, epoch_base: int = 0) -> tuple[Partition, ...]:
+    """The partitions of such a node."""
+    return _decode_partitions(json.loads(value), epoch_base, CHUNK * number)
+
+
+def partition_count(value: bytes) -> int | None:
+    """How many partitions a topic has in nodes of their own; None if its own node holds them."""
+    if _COUNT not in value:
+        return None
+    count: int = json.loads(value)["partition_count"]
+    return count
+
+
+def chunks_wanted(name: str, value: bytes) -> list[str]:
+    """The nodes that are needed beside a topic's own to read it."""
+    with _readable(topic_path(name)):
+        count = partition_count(value)
+        if count is None:
+            return []
+        return chunk_paths(uuid_from_text(json.loads(value)["topic_id"]), count)
 
 
 def _partition_fields(partition: Partition, epoch_base: int) -> dict[str, Any]:
@@ -170,20 +236,27 @@ def _partition_fields(partition: Partition, epoch_base: int) -> dict[str, Any]:
     return fields
 
 
+_COUNT: Final = b'"partition_count"'
 _BEFORE_TOPIC_ID: Final = b'{"topic_id":"'
 _TOPIC_ID_AT: Final = len(_BEFORE_TOPIC_ID)
 _TOPIC_ID_END: Final = _TOPIC_ID_AT + 22
 
 
 def decode_topic(
-    name: str, value: bytes, known: dict[bytes, tuple[Partition, ...]], epoch_base: int = 0
+    name: str,
+    value: bytes,
+    known: dict[bytes, tuple[Partition, ...]],
+    epoch_base: int = 0,
+    chunks: Mapping[str, Node | None] = _NO_CHUNKS,
 ) -> Topic:
-    """A topic from its node.
+    """A topic from its node, and the nodes of its partitions if it is a large one.
 
     Topics with equal partitions share them: `known` has those that were seen, by what follows the
     topic id in the value. That saves most of the time of a start with thousands of topics, and most
     of the memory they would take.
     """
+    if _COUNT in value:
+        return _decode_large(name, json.loads(value), epoch_base, chunks)
     if value.startswith(_BEFORE_TOPIC_ID):  # as encode_topic writes it
         topic_id = uuid_from_text(value[_TOPIC_ID_AT:_TOPIC_ID_END].decode())
         rest = value[_TOPIC_ID_END:]
@@ -197,7 +270,24 @@ def decode_topic(
     return Topic(name, topic_id, partitions, is_internal(name))
 
 
-def _decode_partitions(fields: dict[str, Any], epoch_base: int) -> tuple[Partition, ...]:
+def _decode_large(
+    name: str, fields: dict[str, Any], epoch_base: int, chunks: Mapping[str, Node | None]
+) -> Topic:
+    topic_id, count = uuid_from_text(fields["topic_id"]), int(fields["partition_count"])
+    partitions: list[Partition] = []
+    for number, path in enumerate(chunk_paths(topic_id, count)):
+        node = chunks.get(path)
+        if node is None:
+            raise KeyError(path)
+        partitions += decode_chunk(number, node.value, epoch_base)
+        if len(partitions) < min(count, CHUNK * (number + 1)):
+            raise ValueError(path)
+    return Topic(name, topic_id, tuple(partitions[:count]), is_internal(name))
+
+
+def _decode_partitions(
+    fields: dict[str, Any], epoch_base: int, first: int = 0
+) -> tuple[Partition, ...]:
     return tuple(
         Partition(
             index,
@@ -211,7 +301,7 @@ def _decode_partitions(fields: dict[str, Any], epoch_base: int) -> tuple[Partiti
             tuple(entry.get("elr", ())),
             entry.get("last_known_leader", NO_LEADER),
         )
-        for index, entry in enumerate(fields["partitions"])
+        for index, entry in enumerate(fields["partitions"], first)
     )
 
 
@@ -330,28 +420,84 @@ def skeleton(cluster_id: str, features: Mapping[str, int], write: str) -> list[O
     ]
 
 
+def _own_fields(topic: Topic) -> tuple[bytes, int]:
+    """What a large topic's own node says."""
+    return topic.topic_id, len(topic.partitions)
+
+
+def _chunk_operations(
+    before: Topic | None,
+    after: Topic | None,
+    epoch_base: int,
+    operations: list[Operation],
+    left: list[Operation],
+) -> None:
+    """Adds what writes the partitions of a large topic, and what deletes those of a former one."""
+    old = before.partitions if before is not None and is_large(before) else ()
+    new = after.partitions if after is not None and is_large(after) else ()
+    if before is not None and old and (after is None or after.topic_id != before.topic_id):
+        left.extend(Delete(path) for path in chunk_paths(before.topic_id, len(old)))
+        old = ()
+    if after is None:
+        return
+    for number, path in enumerate(chunk_paths(after.topic_id, len(new))):
+        part = slice(CHUNK * number, CHUNK * (number + 1))
+        known, wanted = old[part], new[part]
+        if not known:
+            operations.append(Create(path, encode_chunk(wanted, epoch_base)))
+        elif known != wanted:
+            operations.append(Set(path, encode_chunk(wanted, epoch_base)))
+
+
+def rewritten(topics: Iterable[Topic], epoch_base: int) -> list[Operation]:
+    """What moves the partitions of large topics out of their own nodes."""
+    topics = list(topics)
+    operations: list[Operation] = []
+    for topic in topics:
+        _chunk_operations(None, topic, epoch_base, operations, [])
+    operations += [
+        Set(topic_path(each.name), encode_topic(each, {}, epoch_base)) for each in topics
+    ]
+    return operations
+
+
 def operations_of(draft: Draft) -> list[Operation]:
     """What a draft changes in the store, without the revision."""
     base = draft.base
     operations: list[Operation] = []
+    # In this order: what a topic needs, topics that come or change, topics that go, what they leave.
+    topics: list[Operation] = []
+    gone: list[Operation] = []
+    left: list[Operation] = []
     encoded: dict[int, bytes] = {}
     for name in draft.touched_topics:
         before, after = base.topics.get(name), draft.topics.get(name)
-        if after is not None and before is not after:
-            value = encode_topic(after, encoded, draft.leader_epoch_base)
-            operations.append(
-                Create(topic_path(name), value) if before is None else Set(topic_path(name), value)
+        if before is after:
+            continue
+        _chunk_operations(before, after, draft.leader_epoch_base, operations, left)
+        if after is None:
+            gone.append(Delete(topic_path(name)))
+        elif before is None:
+            topics.append(
+                Create(topic_path(name), encode_topic(after, encoded, draft.leader_epoch_base))
             )
-        elif after is None and before is not None:
-            operations.append(Delete(topic_path(name)))
+        elif not (is_large(before) and is_large(after)) or _own_fields(before) != _own_fields(
+            after
+        ):
+            topics.append(
+                Set(topic_path(name), encode_topic(after, encoded, draft.leader_epoch_base))
+            )
     for resource in draft.touched_configs:
         existing, wanted = base.configs.get(resource), draft.configs.get(resource)
         if wanted is not None:  # written even if it is the same: somebody wants it to be heard of
             value = dump({"config": dict(wanted)})
             path = config_path(resource)
             operations.append(Create(path, value) if existing is None else Set(path, value))
-        elif wanted is None and existing is not None:
-            operations.append(Delete(config_path(resource)))
+        elif existing is not None:
+            left.append(Delete(config_path(resource)))
+    operations += topics
+    operations += gone
+    operations += left
     if draft.touched_features and draft.features != base.features:
         operations.append(Set(FEATURES, dump({"features": dict(draft.features)})))
     if draft.next_producer_id != base.next_producer_id:
@@ -381,8 +527,10 @@ def decode_image(
     registrations: Iterable[tuple[int, Node]],
     topics: Iterable[tuple[str, Node]],
     configs: Iterable[tuple[Resource, Node]],
+    chunks: Mapping[str, Node | None] = _NO_CHUNKS,
 ) -> ClusterImage:
-    """The image that a store holds. `single` has the nodes that are not in a list of their own."""
+    """The image that a store holds. `single` has the nodes that are not in a list of their own,
+    `chunks` those of large topics' partitions, by their paths."""
     base_node = single.get(LEADER_EPOCH_BASE)
     with _readable(LEADER_EPOCH_BASE):
         base = 0 if base_node is None else int(base_node.value)
@@ -391,7 +539,7 @@ def decode_image(
     collisions: dict[str, tuple[str, ...]] = {}
     for name, node in topics:
         with _readable(topic_path(name)):
-            decoded[name] = decode_topic(name, node.value, known, base)
+            decoded[name] = decode_topic(name, node.value, known, base, chunks)
         key = collision_key(name)
         if key is not None:
             collisions[key] = (*collisions.get(key, ()), name)

@@ -29,10 +29,18 @@ async def load_image(store: Store) -> ClusterImage | None:
         before = await store.get(layout.REVISION)
         if before is None:
             return None
-        image = await _read(store)
+        image: ClusterImage | None = None
+        fault: layout.UnreadableMetadata | None = None
+        try:
+            image = await _read(store)
+        except layout.UnreadableMetadata as error:
+            fault = error  # or a mixture, such as a large topic without its partitions
         after = await store.get(layout.REVISION)
-        if after is not None and after.version == before.version == image.version:
-            return image
+        if after is not None and after.version == before.version:
+            if fault is not None:
+                raise fault
+            if image is not None and image.version == before.version:
+                return image
         await asyncio.sleep(0)
 
 
@@ -44,12 +52,14 @@ async def _read(store: Store) -> ClusterImage:
     }
     registrations = await folder(store, layout.REGISTRATIONS)
     topics = await folder(store, layout.TOPICS)
+    paths = [path for name, node in topics for path in layout.chunks_wanted(name, node.value)]
+    chunks = dict(zip(paths, await store.get_many(paths), strict=True)) if paths else {}
     configs: list[tuple[Resource, Node]] = []
     for resource_type, path in layout.CONFIG_FOLDERS.items():
         for name, node in await folder(store, path):
             configs.append(((resource_type, layout.config_name(name)), node))
     return layout.decode_image(
-        single, [(int(name), node) for name, node in registrations], topics, configs
+        single, [(int(name), node) for name, node in registrations], topics, configs, chunks
     )
 
 

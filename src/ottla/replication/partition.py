@@ -506,6 +506,17 @@ class Partition:
         log = self._log or self.log
         return log.high_watermark >= self.epoch_start_offset
 
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Up to where this leader's log agrees with one whose last record is of `epoch`: as the log's
+        own answer, but this term counts from its start, also while nothing was written in it. Without
+        that a follower with records of a term between would not learn that they are to go."""
+        log = self._log or self.log
+        latest = log.epochs.latest_epoch
+        if self.role is Role.LEADER and latest < epoch <= self.leader_epoch:
+            found = epoch if latest < 0 or epoch == self.leader_epoch else latest
+            return found, log.log_end_offset
+        return log.end_offset_for_epoch(epoch)
+
     # As leader: followers -----------------------------------------------------------------------
 
     def fetched(self, broker_id: int, offset: int, broker_epoch: int, now_ms: int) -> None:

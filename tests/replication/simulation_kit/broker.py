@@ -300,7 +300,7 @@ class Life:
                 raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
             log = partition.log
             if wanted.last_fetched_epoch >= 0:
-                found, end = log.end_offset_for_epoch(wanted.last_fetched_epoch)
+                found, end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
                 if found < 0 or wanted.fetch_offset < log.log_start_offset:
                     raise OffsetOutOfRange(
                         wanted.fetch_offset, log.log_start_offset, log.log_end_offset

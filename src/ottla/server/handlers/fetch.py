@@ -543,7 +543,7 @@ class Fetch:
                 return found
             # A session may know an epoch from a request in a later version than this one.
             if watched.last_fetched_epoch >= 0 and self.version >= _FIRST_LAST_FETCHED_EPOCH:
-                epoch, end = log.end_offset_for_epoch(watched.last_fetched_epoch)
+                epoch, end = partition.end_offset_for_epoch(watched.last_fetched_epoch)
                 if epoch < 0 or watched.fetch_offset < log.log_start_offset:
                     raise OffsetOutOfRange(
                         watched.fetch_offset, log.log_start_offset, log.log_end_offset

@@ -54,7 +54,7 @@ def _answer(
             is_replica = request.message.replica_id in partition.followers
             answer.end_offset = log.log_end_offset if is_replica else log.high_watermark
         else:
-            answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(
+            answer.leader_epoch, answer.end_offset = partition.end_offset_for_epoch(
                 wanted.leader_epoch
             )
     except (ProtocolError, StorageError) as error:
