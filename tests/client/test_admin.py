@@ -31,6 +31,7 @@ from ottla.client.errors import (
     InvalidSetting,
     InvalidTopic,
     OffsetOutOfRange,
+    SecurityDisabled,
     TopicExists,
     TopicNotFound,
     TransactionNotFound,
@@ -504,7 +505,7 @@ def _leave_a_transaction_hanging(bootstrap: str, topic: str) -> None:
 
 def test_acls(admin: Admin, kind: str, topic: str) -> None:
     if kind != "kafka":
-        with pytest.raises(Unsupported):
+        with pytest.raises(SecurityDisabled):
             admin.describe_acls()
         return
     rule = Acl(AclResource.TOPIC, topic, "User:bob", AclOperation.READ)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from replica_kit import TOPIC_ID, Holder, batch, state
 
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -143,6 +144,25 @@ def test_an_answer_that_came_before_the_change_counts() -> None:
         assert indexes(request) == [1]
         assert request.session_id == 7
         assert len(leader.connections) == 1
+
+    follow(scenario)
+
+
+def test_nothing_is_asked_for_while_all_partitions_rest() -> None:
+    """The leader would answer a request for no partition at once, again and again."""
+    holder = Holder(state(leader=LEADER))
+
+    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
+        fetcher.put(holder.partition)
+        await leader.next_request()
+        data = PartitionData(partition_index=0, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])
+        leader.answer(FetchResponse(session_id=7, responses=[topic]))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert leader.asked.empty()
+        fetcher.put(holder.partition)  # an election, say: it need not rest any longer
+        assert (await leader.next_request()).session_id == 7
 
     follow(scenario)
 

@@ -82,6 +82,11 @@ class Fetcher:
                 self._drop()
                 self._changed.clear()
                 await self._changed.wait()
+            rest = self.following.rest_ms(self._now_ms())
+            if rest:
+                # A request for no partition is answered at once: it would be sent again and again.
+                self._changed.clear()
+                await _either(self._changed, rest / 1000)
             try:
                 await self._once()
                 pause = 0.0

@@ -133,6 +133,12 @@ class Following:
         """Whether there is nothing to ask for."""
         return not self.partitions
 
+    def rest_ms(self, now_ms: int) -> int:
+        """How long there is nothing to ask for, because all partitions rest; 0 if some do not."""
+        if len(self._resting) < len(self.partitions) or not self._resting:
+            return 0
+        return max(0, min(self._resting.values()) - now_ms)
+
     # The request --------------------------------------------------------------------------------
 
     def request(self, broker_id: int, broker_epoch: int, now_ms: int) -> FetchRequest:

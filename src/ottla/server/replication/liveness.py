@@ -41,12 +41,18 @@ class Liveness:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._watches: dict[int, tuple[Peer, asyncio.Task[None]]] = {}
+        self._in_office = False
 
     def follow(self) -> None:
         """The image or the office changed: watch those who are to be watched now."""
         broker = self._broker
         image = broker.image
-        if broker.membership.controller is not None:
+        in_office = broker.membership.controller is not None
+        if in_office != self._in_office:
+            # What is to be done about a dead broker is another thing now, and at once.
+            self._in_office = in_office
+            self.stop()
+        if in_office:
             wanted = {each.id: each for each in image.brokers.values() if each.id != broker.id}
         else:
             holder = image.brokers.get(image.controller_id)
