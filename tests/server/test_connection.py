@@ -29,6 +29,7 @@ from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceResponse
+from ottla.server.broker import Broker
 from ottla.server.network import connection as connection_module
 from ottla.server.network import reactor as reactor_module
 
@@ -362,3 +363,29 @@ def test_a_peer_that_leaves_with_requests_unanswered(
     # Whatever was taken is whole.
     for batch in whole_batches(fetch(wire, topic, 0).records):
         assert values_of(batch) == [b"x" * 500]
+
+
+def test_answers_that_are_gathered_leave_together(inside: BrokerThread, wire: Wire) -> None:
+    """One system call for those of one connection, and nothing before it."""
+    assert answered(wire)
+    port = wire.sock.getsockname()[1]
+
+    def fill_two(broker: Broker) -> list[int]:
+        (connection,) = (
+            each for each in broker.reactor.connections if each.address.endswith(f":{port}")
+        )
+        slots = [connection.reserve(), connection.reserve()]
+        waiting = []
+        broker.reactor.gather()
+        for slot, text in zip(slots, (b"one", b"two"), strict=True):
+            slot.fill([struct.pack(">i", len(text)) + text])
+            waiting.append(connection.out_bytes)
+        broker.reactor.send_gathered()
+        waiting.append(connection.out_bytes)
+        # From now on answers leave at once again.
+        connection.reserve().fill([struct.pack(">i", 5) + b"three"])
+        waiting.append(connection.out_bytes)
+        return waiting
+
+    assert inside.run(fill_two) == [7, 14, 0, 0]
+    assert [wire.frame() for _ in range(3)] == [b"one", b"two", b"three"]

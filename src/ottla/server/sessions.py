@@ -18,6 +18,9 @@ FINAL_EPOCH = -1
 NO_SESSION = 0
 # A session used within this time is not evicted for another one.
 EVICTION_SECONDS = 120.0
+# A replica's positions that have not moved are noted this often: that it still fetches is news only for
+# the reckoning of lags, in which the wait of a fetch counts for more than this.
+NOTE_ALL_MS = 100
 _MAX_INT32 = 0x7FFFFFFF
 
 # Topic (its id from Fetch v13 on, its name before) and partition.
@@ -51,7 +54,7 @@ class WatchedPartition:
 
 
 class Session:
-    __slots__ = ("by_id", "epoch", "id", "partitions", "used_at")
+    __slots__ = ("_noted_ms", "by_id", "epoch", "id", "partitions", "used_at")
 
     def __init__(self, session_id: int, now: float, by_id: bool) -> None:
         # Whether its requests name topics by id; that may not change within a session.
@@ -60,9 +63,18 @@ class Session:
         # The epoch that the next request has to carry.
         self.epoch = 1
         self.used_at = now
+        # Of a replica: when the positions in all its partitions were last noted.
+        self._noted_ms = -NOTE_ALL_MS
         # In the order in which they are served. One that returned data moves to the end, so that a
         # busy partition cannot starve the ones after it.
         self.partitions: OrderedDict[Key, WatchedPartition] = OrderedDict()
+
+    def is_time_to_note_all(self, now_ms: int) -> bool:
+        """Whether this request of a replica counts for partitions that it does not name, too."""
+        if now_ms - self._noted_ms < NOTE_ALL_MS:
+            return False
+        self._noted_ms = now_ms
+        return True
 
     def advance(self) -> None:
         self.epoch = 1 if self.epoch == _MAX_INT32 else self.epoch + 1

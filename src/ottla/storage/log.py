@@ -448,7 +448,9 @@ class Log(ReadableLog):
             view[start : start + size],
             segment,
             position,
-            [
+            placed
+            if not start and count == len(placed)  # as nearly always
+            else [
                 (at - start, batch_size, fields, first, last, timestamp, marker)
                 for at, batch_size, fields, first, last, timestamp, marker in placed[:count]
             ],

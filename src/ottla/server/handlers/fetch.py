@@ -75,6 +75,8 @@ from ottla.server.turns import Steps, Turns, in_turns, run_in_turns
 from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ottla.replication.partition import Partition, Waiter
     from ottla.server.broker import Broker
     from ottla.storage.segment_file import Slice
@@ -212,13 +214,14 @@ class Fetch:
         self._led_elsewhere: set[int] = set()
 
     def start(self) -> None:
+        named = self._named()
         try:
-            self._establish(self._named())
+            self._establish(named)
         except ProtocolError as error:
             self._send(FetchResponse(error_code=error.code, responses=[]))
             return
         if self.replica >= 0:
-            self._note_positions()
+            self._note_positions(named)
         if len(self.watched) > MANY_PARTITIONS:
             self._slot = self.connection.reserve(exclusive=True)
             self.broker.spawn(self._start_many(), "fetch of many partitions")
@@ -239,7 +242,7 @@ class Fetch:
                 self._send(FetchResponse(error_code=error.code, responses=[]))
                 return
             if self.replica >= 0:
-                self._note_positions()
+                self._note_positions(named)
             await self._start_many()
         except Exception:  # noqa: BLE001 - see failed
             failed(self.connection, "FETCH", self.version)
@@ -273,19 +276,22 @@ class Fetch:
     def _waiters_of(self, partition: Partition) -> set[Waiter]:
         return partition.waiters if self.replica < 0 else partition.replica_waiters
 
-    def _note_positions(self) -> None:
+    def _note_positions(self, named: dict[sessions.Key, WatchedPartition]) -> None:
         """What a replica asks for is what it has: the high watermark may move by it. Producers that
         waited for that get their answers together: those of one connection in one piece."""
         reactor = self.broker.reactor
         reactor.gather()
         try:
-            self._note_each()
+            self._note_each(named)
         finally:
             reactor.send_gathered()
 
-    def _note_each(self) -> None:
+    def _note_each(self, named: dict[sessions.Key, WatchedPartition]) -> None:
         now = now_ms()
-        for watched in self.watched:
+        positions: Iterable[WatchedPartition] = self.watched
+        if self.session is not None and not self.session.is_time_to_note_all(now):
+            positions = named.values()  # the others stand where they stood
+        for watched in positions:
             partition = self._partition_of(watched)
             if (
                 partition is None
