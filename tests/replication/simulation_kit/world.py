@@ -7,7 +7,7 @@ store end while the process goes on.
 
 What must hold, whatever happens:
 
-- one broker leads in each leader epoch;
+- one life of one broker leads in each leader epoch;
 - what was once below a high watermark at some leader is there for ever, the same at the same offset,
   and replicas agree below their high watermarks;
 - what was acknowledged with acks=all is there, at its offset, once the cluster is healed, as long as
@@ -53,6 +53,8 @@ class Controller:
         self.image = ClusterImage("simulated", version=0)
         self.epochs = 0
         self.away_until = 0
+        # Brokers that hear nothing of the controller, and until when.
+        self.silent_until: dict[int, int] = {}
         self.sessions: dict[int, Life] = {}
         states = []
         for index in range(partitions):
@@ -76,8 +78,12 @@ class Controller:
             self.image, _ = draft.finish(self.image.version + 1)
             image = self.image
             for broker_id in self.world.brokers:
-                self.world.tell(broker_id, lambda life: life.learn(image))
+                self.world.tell(broker_id, lambda life: life.learn(image), self.silence(broker_id))
         return result
+
+    def silence(self, broker_id: int) -> int:
+        """How long news of the controller take to reach a broker, beside the usual delay."""
+        return max(0, self.silent_until.get(broker_id, 0) - self.world.now)
 
     def register(self, life: Life) -> None:
         self.epochs += 1
@@ -131,9 +137,19 @@ class Controller:
                 )
             except ProtocolError as error:
                 result = error
-            self.world.tell(life.id, lambda here: answered(result) if here is life else None)
+            self.world.tell(
+                life.id,
+                lambda here: answered(result) if here is life else None,
+                self.silence(life.id),
+            )
+            if isinstance(result, IsrResult):
+                self.world.set_changed(result, len(wanted.isr) > before)
 
+        topic = self.image.topics[TOPIC]
+        before = len(topic.partitions[wanted.index].isr)
         self._when_here(decide)
+        if self.world.chance.random() < 0.1:  # the request arrives twice
+            self.world.after(self.world.chance.randint(1, 800), lambda: self._when_here(decide))
 
 
 class World:
@@ -151,7 +167,7 @@ class World:
         self.loss = 0.02
         self.keys = [(TOPIC, index) for index in range(partitions)]
         # (partition, leader epoch) -> who led.
-        self.leaders: dict[tuple[tuple[str, int], int], int] = {}
+        self.leaders: dict[tuple[tuple[str, int], int], Life] = {}
         # Partition -> offset -> value: what was committed as far as some leader said.
         self.committed: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in self.keys}
         self.acked: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in self.keys}
@@ -184,7 +200,7 @@ class World:
             if not self.is_lost(sender, receiver):
                 self.tell(receiver, do)
 
-    def tell(self, receiver: int, do: Callable[[Life], None]) -> None:
+    def tell(self, receiver: int, do: Callable[[Life], None], later: int = 0) -> None:
         """Something reaches a broker after a while, unless its process has ended by then."""
         life = self.brokers[receiver].life
         delay = int(self.chance.expovariate(0.3)) if self.chance.random() < 0.95 else 150
@@ -193,7 +209,7 @@ class World:
             if life is not None and not life.ended:
                 do(life)
 
-        self.after(delay, arrive)
+        self.after(later + delay, arrive)
 
     def run(self, milliseconds: int) -> None:
         end = self.now + milliseconds
@@ -227,7 +243,7 @@ class World:
         """One thing that goes wrong, or is mended."""
         chance = self.chance
         broker = chance.choice(list(self.brokers.values()))
-        match chance.randrange(10):
+        match chance.randrange(11):
             case 0 | 1:
                 if broker.life is not None:
                     self.note(f"broker {broker.id} is killed")
@@ -256,6 +272,34 @@ class World:
             case 9:
                 self.note("the controller is away")
                 self.controller.away_until = self.now + chance.randint(1, 1500)
+            case 10:
+                self.note(f"broker {broker.id} hears nothing of the controller for a while")
+                self.controller.silent_until[broker.id] = self.now + chance.randint(1, 1500)
+
+    def set_changed(self, result: IsrResult, has_grown: bool) -> None:
+        """The worst moment for a failure is just after an in-sync set has changed: the leader may not
+        know of it yet, and who joined may lack what others have."""
+        state = result.state
+        if (
+            state is None
+            or result.error
+            or state.leader < 0
+            or self.loss == 0.0
+            or self.chance.random() < 0.9
+        ):
+            return
+        if state.leader not in state.isr:
+            self.broken(f"leader {state.leader} of partition {state.index} is not in {state.isr}")
+        members = [each for each in state.isr if has_grown or each == state.leader]
+        for broker_id in self.chance.sample(
+            members, self.chance.randint(1, max(1, len(members) - 1))
+        ):
+            broker = self.brokers[broker_id]
+            if broker.life is not None:
+                power = self.chance.random() < 0.3 and self.may_lose_power(broker)
+                how = "loses power" if power else "is killed"
+                self.note(f"broker {broker.id} {how} as its in-sync set changes")
+                self._end(broker, power=power)
 
     def _end(self, broker: Broker, *, power: bool) -> None:
         life = broker.life
@@ -282,9 +326,12 @@ class World:
 
     def led(self, life: Life, partition: Partition) -> None:
         term = ((partition.topic, partition.index), partition.leader_epoch)
-        former = self.leaders.setdefault(term, life.id)
-        if former != life.id:
-            self.broken(f"brokers {former} and {life.id} lead {term[0]} in epoch {term[1]}")
+        former = self.leaders.setdefault(term, life)
+        if former is not life:
+            lives = f"brokers {former.id} and {life.id}"
+            if former.id == life.id:
+                lives = f"two lives of broker {life.id}"
+            self.broken(f"{lives} lead {term[0]} in epoch {term[1]}")
 
     def check(self) -> None:
         for broker in self.brokers.values():
@@ -317,6 +364,7 @@ class World:
         self.cut.clear()
         self.loss = 0.0
         self.controller.away_until = 0
+        self.controller.silent_until.clear()
         for broker in self.brokers.values():
             if broker.life is None:
                 broker.start()
