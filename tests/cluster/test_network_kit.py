@@ -65,9 +65,9 @@ def test_where_namespaces_are_required_a_refusal_is_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refusal = NamespacesRefused("no")
-    monkeypatch.delenv("OTTLA_REQUIRE_NAMESPACES", raising=False)
+    monkeypatch.delenv("REQUIRE_NAMESPACES", raising=False)
     with pytest.raises(pytest.skip.Exception, match="no"):
         skip_or_fail(refusal)
-    monkeypatch.setenv("OTTLA_REQUIRE_NAMESPACES", "1")
-    with pytest.raises(pytest.fail.Exception, match="OTTLA_REQUIRE_NAMESPACES is set, but no"):
+    monkeypatch.setenv("REQUIRE_NAMESPACES", "1")
+    with pytest.raises(pytest.fail.Exception, match="REQUIRE_NAMESPACES is set, but no"):
         skip_or_fail(refusal)

@@ -1,7 +1,7 @@
 """The network between processes of a cluster is cut, in every shape, while clients write and read.
 
 Each process has a network namespace of its own. Where none can be made the tests are skipped, unless
-OTTLA_REQUIRE_NAMESPACES=1 says that they must run.
+REQUIRE_NAMESPACES=1 says that they must run.
 """
 
 from __future__ import annotations

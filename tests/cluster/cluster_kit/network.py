@@ -35,9 +35,9 @@ class NamespacesRefused(RuntimeError):
 
 
 def skip_or_fail(refusal: NamespacesRefused) -> NoReturn:
-    """Skips the test, unless OTTLA_REQUIRE_NAMESPACES=1 says that it must run."""
-    if os.environ.get("OTTLA_REQUIRE_NAMESPACES") == "1":
-        pytest.fail(f"OTTLA_REQUIRE_NAMESPACES is set, but {refusal}")
+    """Skips the test, unless REQUIRE_NAMESPACES=1 says that it must run."""
+    if os.environ.get("REQUIRE_NAMESPACES") == "1":
+        pytest.fail(f"REQUIRE_NAMESPACES is set, but {refusal}")
     pytest.skip(str(refusal))
 
 
