@@ -183,6 +183,8 @@ def test_other_settings_are_another_server(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_folder_that_others_can_enter_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    # The folders of tests have long names, with which another one would be taken.
+    monkeypatch.setattr(warm, "_LONGEST_FOLDER", 4096)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "ottla").mkdir(mode=0o755)
     (tmp_path / "ottla").chmod(0o755)

@@ -30,6 +30,7 @@ from ottla.server.api import DECLARED
 from ottla.server.broker import Broker
 from ottla.server.configuration.broker_config import load
 from ottla.server.network.connection import Connection
+from ottla.server.unserved import unsupported_version
 
 _HEADER = struct.Struct(">ihhi")
 # A broker that needs longer for one request hangs.
@@ -275,7 +276,12 @@ class Harness:
     def _is_response(self, frame: bytes, key: int, version: int) -> bool:
         cls = self._responses.get(key)
         if cls is None:
-            return False
+            # An API that is not served may be refused in its own words.
+            refusal = unsupported_version(key, version)
+            if refusal is None:
+                return False
+            _, at = parse_response_header(frame, 0, has_flexible_response_header(key, version))
+            return frame[at:] == refusal.encode(version)
         lowest, highest = DECLARED[ApiKey(key)].versions
         if not lowest <= version <= highest:
             if key != ApiKey.API_VERSIONS:
