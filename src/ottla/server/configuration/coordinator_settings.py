@@ -204,8 +204,7 @@ def group_settings() -> Iterator[Setting]:
         ),
     ):
         scope = _CLUSTER_WIDE if name in _DYNAMIC else Scope.READ_ONLY
-        awaits = "replication" if name == "offsets.commit.timeout.ms" else ""
-        yield Setting(name, kind, default, allowed, doc, (), scope, awaits=awaits)
+        yield Setting(name, kind, default, allowed, doc, (), scope)
 
 
 def share_group_settings() -> Iterator[Setting]:
