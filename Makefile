@@ -85,7 +85,7 @@ franz-go: setup
 
 soak: setup
 	-$(PIP) install --constraint constraints.txt --editable '.[dev,soak]'
-	KILL_ROUNDS=50 OTTLA_SOAK_SECONDS=1200 nice -n 19 $(BIN)/python -m pytest -m soak --timeout 7200
+	KILL_ROUNDS=50 SOAK_SECONDS=1200 nice -n 19 $(BIN)/python -m pytest -m soak --timeout 7200
 
 bench: setup
 	$(BIN)/python -m bench

@@ -1,7 +1,7 @@
 """Apache Kafka, one node in KRaft mode with its default settings, to be measured beside Ottla.
 
 Its jars come from Maven Central once, into a cache folder (`$XDG_CACHE_HOME/ottla-bench`, or where
-`OTTLA_BENCH_CACHE` points). `KAFKA_LIBS` names a folder of jars to use instead. Needs Java and, for
+`BENCH_CACHE` points). `KAFKA_LIBS` names a folder of jars to use instead. Needs Java and, for
 the first time, Maven; without them `available` says what is missing and the benchmarks run alone.
 """
 
@@ -48,7 +48,7 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 def cache_folder() -> Path:
-    if given := os.environ.get("OTTLA_BENCH_CACHE"):
+    if given := os.environ.get("BENCH_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ottla-bench"
 

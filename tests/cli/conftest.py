@@ -1,7 +1,7 @@
 """A broker for the commands that need one, and the commands run in this process.
 
 The broker is `ottla serve`, one for each worker of the test run; every test has topics of its own.
-OTTLA_TEST_BOOTSTRAP=HOST:PORT takes a broker that runs already, a Kafka for instance.
+TEST_BOOTSTRAP=HOST:PORT takes a broker that runs already, a Kafka for instance.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Run = Callable[..., Result]
 @pytest.fixture(scope="session")
 def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | None]:
     """None where the tests are pointed at somebody else's."""
-    if "OTTLA_TEST_BOOTSTRAP" in os.environ:
+    if "TEST_BOOTSTRAP" in os.environ:
         yield None
         return
     settings = {
@@ -39,7 +39,7 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProce
 
 @pytest.fixture
 def bootstrap(own_broker: BrokerProcess | None) -> str:
-    return os.environ["OTTLA_TEST_BOOTSTRAP"] if own_broker is None else own_broker.bootstrap
+    return os.environ["TEST_BOOTSTRAP"] if own_broker is None else own_broker.bootstrap
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -134,6 +135,16 @@ def test_what_goes_before_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert config.log_dirs == ("/set",)
     # OTTLA_SERVER is the clients' and no setting.
     assert config.warnings == ()
+
+
+def test_no_variable_of_ours_is_taken_for_a_setting() -> None:
+    source = Path(serve.__file__).parents[2]
+    found = {
+        name
+        for module in source.rglob("*.py")
+        for name in re.findall(r'"(OTTLA_[A-Z_]*[A-Z])"', module.read_text())
+    }
+    assert found == set(serve.NOT_SETTINGS)
 
 
 @pytest.mark.parametrize(

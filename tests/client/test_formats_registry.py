@@ -1,6 +1,6 @@
 """The registry client and the framed formats, against a server that answers as Confluent documents.
 
-With OTTLA_TEST_REGISTRY set to the address of a real registry (Confluent, Karapace, Apicurio's
+With TEST_REGISTRY set to the address of a real registry (Confluent, Karapace, Apicurio's
 /apis/ccompat/v7) the tests of formats run against that one as well.
 """
 
@@ -55,9 +55,9 @@ def server() -> Iterator[Registry]:
 def url(request: pytest.FixtureRequest) -> str:
     if request.param == "documented":
         return str(request.getfixturevalue("server").url)
-    if not os.environ.get("OTTLA_TEST_REGISTRY"):
-        pytest.skip("OTTLA_TEST_REGISTRY names no registry")
-    return os.environ["OTTLA_TEST_REGISTRY"]
+    if not os.environ.get("TEST_REGISTRY"):
+        pytest.skip("TEST_REGISTRY names no registry")
+    return os.environ["TEST_REGISTRY"]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from ottla import Admin, Producer
 from ottla.testing import BrokerProcess
 
 READER = Path(__file__).resolve().parent / "soak_kit" / "reading.py"
-RECORDS = int(os.environ.get("OTTLA_SOAK_RECORDS", "100_000_000"))
+RECORDS = int(os.environ.get("SOAK_RECORDS", "100_000_000"))
 PIECE = 500_000  # records of a table that is written
 PARTITIONS = 4
 VALUE = 100  # bytes

@@ -2,7 +2,7 @@
 
 The broker answers each with the protocol's own words or closes the connection that it came by. It does
 not fail, hang, or store what is not a batch. A failure names the seed, the number of the input and
-its bytes; OTTLA_FUZZ_SEED repeats a run, OTTLA_FUZZ_INPUTS makes it longer.
+its bytes; FUZZ_SEED repeats a run, FUZZ_INPUTS makes it longer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ottla.protocol.message import UnencodableMessage
 from ottla.server import handlers
 from ottla.server.api import DECLARED
 
-FEW = int(os.environ.get("OTTLA_FUZZ_INPUTS", "300"))
-MANY = int(os.environ.get("OTTLA_FUZZ_INPUTS", "1000"))
-SEED = int(os.environ.get("OTTLA_FUZZ_SEED", "1"))
+FEW = int(os.environ.get("FUZZ_INPUTS", "300"))
+MANY = int(os.environ.get("FUZZ_INPUTS", "1000"))
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
 # As many requests are made from the declarations; the inputs are these, spoilt.
 TEMPLATES = 60
 

@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing for an hour: only in `make soak`, and only where atheris is installed.
 
-OTTLA_SOAK_SECONDS is the time for each of the three targets (20 minutes). A crash leaves its input in
+SOAK_SECONDS is the time for each of the three targets (20 minutes). A crash leaves its input in
 a file, and the message says how to repeat it.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = int(os.environ.get("OTTLA_SOAK_SECONDS", "1200"))
+SECONDS = int(os.environ.get("SOAK_SECONDS", "1200"))
 HERE = Path(__file__).resolve().parent
 
 
@@ -45,7 +45,7 @@ def test_guided(name: str) -> None:
             f"-max_total_time={SECONDS}", "-max_len=4096", "-rss_limit_mb=3000", "-timeout=60",
             f"-artifact_prefix={findings}/", "-print_final_stats=1",
         ],
-        env={**os.environ, "OTTLA_SOAK_DATA": str(data)},
+        env={**os.environ, "SOAK_DATA": str(data)},
         capture_output=True, text=True, errors="replace", check=False,
     )  # fmt: skip
     shutil.rmtree(data)

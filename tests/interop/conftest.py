@@ -1,7 +1,7 @@
 """Fixtures of the interop tests: a broker, and the clients that talk to it.
 
-OTTLA_TEST_BOOTSTRAP=HOST:PORT names a running broker to be used in place of one of our own (say
-Apache Kafka, to see that a test asks for what Kafka does). OTTLA_TEST_DATA may name its data folder.
+TEST_BOOTSTRAP=HOST:PORT names a running broker to be used in place of one of our own (say
+Apache Kafka, to see that a test asks for what Kafka does). TEST_DATA may name its data folder.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class RunningBroker:
 
     def log_folder(self, topic: str, partition: int = 0) -> Path:
         if self.data is None:
-            pytest.skip("the data folder of the broker is not known (OTTLA_TEST_DATA)")
+            pytest.skip("the data folder of the broker is not known (TEST_DATA)")
         found = [path for path in self.data.rglob(f"{topic}-{partition}") if path.is_dir()]
         assert len(found) == 1, f"{topic}-{partition} under {self.data}: {found}"
         return found[0]
 
 
 def running_elsewhere() -> RunningBroker | None:
-    bootstrap = os.environ.get("OTTLA_TEST_BOOTSTRAP")
+    bootstrap = os.environ.get("TEST_BOOTSTRAP")
     if not bootstrap:
         return None
-    data = os.environ.get("OTTLA_TEST_DATA")
+    data = os.environ.get("TEST_DATA")
     return RunningBroker(bootstrap, Path(data) if data else None)
 
 
@@ -93,7 +93,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 def fresh_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     """Starts brokers for one test: fresh_broker(**settings of BrokerProcess)."""
     if running_elsewhere() is not None:
-        pytest.skip("this test starts brokers of its own; OTTLA_TEST_BOOTSTRAP is set")
+        pytest.skip("this test starts brokers of its own; TEST_BOOTSTRAP is set")
     started: list[BrokerProcess] = []
 
     def start(**settings: object) -> BrokerProcess:
@@ -118,7 +118,7 @@ class WatchedBroker:
 @pytest.fixture(scope="session")
 def one_watched_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedBroker]:
     if running_elsewhere() is not None:
-        pytest.skip("this test starts a broker of its own; OTTLA_TEST_BOOTSTRAP is set")
+        pytest.skip("this test starts a broker of its own; TEST_BOOTSTRAP is set")
     data = tmp_path_factory.mktemp("watched") / "data"
     with RecordingProxy() as proxy:
         advertised = f"PLAINTEXT://{proxy.address}"

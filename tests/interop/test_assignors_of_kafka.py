@@ -1,6 +1,6 @@
 """Kafka's own assignors still give the answers that the tests of ours compare with.
 
-    OTTLA_RECORD=1 .venv/bin/python -m pytest tests/interop/test_assignors_of_kafka.py
+    RECORD=1 .venv/bin/python -m pytest tests/interop/test_assignors_of_kafka.py
 
 writes the file anew, with new groups.
 """
@@ -41,7 +41,7 @@ def test_kafka_answers_as_recorded(ask_kafka: Ask, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "path", [*sys.path, str(GROUPS)])
     from groups_kit.assignments import BY_KAFKA, lives
 
-    if os.environ.get("OTTLA_RECORD") == "1":
+    if os.environ.get("RECORD") == "1":
         cases = [group.to_json() for group in lives(SEED, histories=24, length=12)]
         with BY_KAFKA.open("w") as lines:
             for case in cases:

@@ -1,7 +1,7 @@
 """What clients of other makers and languages write, Ottla's own consumer reads identically.
 
 With every codec each writer has, by the compiled kernels and by the plain path. With
-OTTLA_TEST_BOOTSTRAP the broker is another one, Apache Kafka for example.
+TEST_BOOTSTRAP the broker is another one, Apache Kafka for example.
 """
 
 from __future__ import annotations

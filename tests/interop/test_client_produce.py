@@ -1,6 +1,6 @@
 """What Ottla's own producer writes, clients of other makers and languages read identically.
 
-Records go in one by one and as a table, with every codec. With OTTLA_TEST_BOOTSTRAP the broker is
+Records go in one by one and as a table, with every codec. With TEST_BOOTSTRAP the broker is
 another one, Apache Kafka for example.
 """
 

@@ -1,6 +1,6 @@
 """Exactly once: what is read is turned around and written, while clients and broker are killed.
 
-At random moments (each run prints its seed; OTTLA_SEED repeats it) a relay, the broker or both are
+At random moments (each run prints its seed; SEED repeats it) a relay, the broker or both are
 killed with -9 and started again, or a relay is paused until another has taken its name and its work,
 and then goes on as if nothing had happened. See interop_kit/course.py.
 
@@ -58,8 +58,8 @@ class BrokerCourse(Course):
 def course(
     request: pytest.FixtureRequest, fresh_broker: Callable[..., BrokerProcess], tmp_path: Path
 ) -> Iterator[BrokerCourse]:
-    seed = int(os.environ.get("OTTLA_SEED") or random.randrange(2**32))
-    print(f"OTTLA_SEED={seed}")
+    seed = int(os.environ.get("SEED") or random.randrange(2**32))
+    print(f"SEED={seed}")
     client, protocol = request.param
     command = COMMANDS[client]()
     course = BrokerCourse(fresh_broker(settings=SETTINGS), command, protocol, tmp_path, seed)

@@ -76,8 +76,8 @@ class ClusterCourse(Course):
 
 @pytest.fixture(params=KINDS, ids="-".join)
 def course(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClusterCourse]:
-    seed = int(os.environ.get("OTTLA_SEED") or random.randrange(2**32))
-    print(f"OTTLA_SEED={seed}")
+    seed = int(os.environ.get("SEED") or random.randrange(2**32))
+    print(f"SEED={seed}")
     client, protocol = request.param
     command = COMMANDS[client]()
     settings = {name.replace(".", "_"): value for name, value in SETTINGS.items()}

@@ -4,7 +4,7 @@ against three of them that hold every partition together.
 The version is the one that go/go.mod pins for the other tests with franz-go; its sources come as a Go
 module. Nothing may fail, and what is skipped is named here, with the reason.
 
-OTTLA_FRANZ_GO_RUN is a pattern for `go test -run`, to look at one test.
+FRANZ_GO_RUN is a pattern for `go test -run`, to look at one test.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_franz_go_is_content_with_a_cluster(tmp_path: Path) -> None:
 
 def run_suite(bootstrap: str, replicas: int, folder: Path) -> None:
     go, package = toolchain.go_suite(MODULE, "pkg/kgo")
-    only = os.environ.get("OTTLA_FRANZ_GO_RUN")
+    only = os.environ.get("FRANZ_GO_RUN")
     command = [go, "test", "-json", "-count=1", "-vet=off", f"-timeout={TIME_LIMIT}s"]
     command += [f"-run={only}"] if only else []
     environment = {

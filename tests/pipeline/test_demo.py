@@ -107,7 +107,7 @@ def test_from_an_installed_wheel(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(200)
 def test_to_a_bounded_end(start: Start, tmp_path: Path) -> None:
-    mark = f"OTTLA_DEMO_TEST_{tmp_path.name}_{os.getpid()}"
+    mark = f"DEMO_TEST_{tmp_path.name}_{os.getpid()}"
     words = ("--once", "--listen", f"127.0.0.1:{free_port()}", "--data", str(tmp_path / "data"))
     process = start(*words, "--rate", "10", "--seed", "5", DEMO_MARK=mark)
     told = process.communicate(timeout=PATIENCE)[0]
@@ -126,7 +126,7 @@ def test_to_a_bounded_end(start: Start, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(200)
 def test_live_until_interrupted(start: Start, tmp_path: Path) -> None:
-    mark = f"OTTLA_DEMO_TEST_{tmp_path.name}_{os.getpid()}"
+    mark = f"DEMO_TEST_{tmp_path.name}_{os.getpid()}"
     process = start(
         *("--listen", f"127.0.0.1:{free_port()}", "--data", str(tmp_path / "data")), DEMO_MARK=mark
     )

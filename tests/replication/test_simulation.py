@@ -10,7 +10,7 @@ from simulation_kit.world import run_seed
 # Seeds in one test, and how many tests `make test` has of them; `make soak` has more.
 IN_A_TEST = 10
 TESTS = 20
-SOAK_SEEDS = int(os.environ.get("OTTLA_SIMULATION_SEEDS", "10000"))
+SOAK_SEEDS = int(os.environ.get("SIMULATION_SEEDS", "10000"))
 
 
 @pytest.mark.parametrize("first", range(0, IN_A_TEST * TESTS, IN_A_TEST))

@@ -1,6 +1,6 @@
 """Fixtures of the server's tests: one broker for each test module, in a thread of the test process.
 
-OTTLA_TEST_BOOTSTRAP=HOST:PORT names a running broker to be used in its place (say Apache Kafka, to
+TEST_BOOTSTRAP=HOST:PORT names a running broker to be used in its place (say Apache Kafka, to
 see whether a test asks for what Kafka does); tests that look inside are skipped then.
 """
 
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where Ottla and Kafka are known to differ, a test of Ottla's way may fail against Kafka."""
-    if "OTTLA_TEST_BOOTSTRAP" not in os.environ:
+    if "TEST_BOOTSTRAP" not in os.environ:
         return
     for item in items:
         known = item.get_closest_marker("differs")
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread | BrokerElsewhere]:
-    elsewhere = os.environ.get("OTTLA_TEST_BOOTSTRAP")
+    elsewhere = os.environ.get("TEST_BOOTSTRAP")
     if elsewhere:
         host, _, port = elsewhere.rpartition(":")
         yield BrokerElsewhere(host, int(port))
@@ -72,7 +72,7 @@ def is_kafka(broker: BrokerThread | BrokerElsewhere) -> bool:
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
     """Starts brokers for one test: start_broker(**settings of BrokerThread)."""
-    if "OTTLA_TEST_BOOTSTRAP" in os.environ:
+    if "TEST_BOOTSTRAP" in os.environ:
         pytest.skip("this test starts brokers of its own")
     started: list[BrokerThread] = []
 
@@ -89,7 +89,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 @pytest.fixture
 def start_process(tmp_path: Path) -> Iterator[StartProcess]:
     """Starts brokers in processes of their own: start_process(**settings of BrokerProcess)."""
-    if "OTTLA_TEST_BOOTSTRAP" in os.environ:
+    if "TEST_BOOTSTRAP" in os.environ:
         pytest.skip("this test starts brokers of its own")
     started: list[BrokerProcess] = []
 

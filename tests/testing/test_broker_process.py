@@ -62,7 +62,7 @@ def test_a_port_taken_in_the_meantime_is_replaced(tmp_path: Path) -> None:
 
 def test_settings_reach_the_broker(tmp_path: Path) -> None:
     broker = BrokerProcess(
-        tmp_path / "data", settings={"num.partitions": "3"}, environment={"OTTLA_TEST_MARK": "1"}
+        tmp_path / "data", settings={"num.partitions": "3"}, environment={"TEST_MARK": "1"}
     )
     assert broker.command()[-2:] == ["--set", "num.partitions=3"]
     broker.settings["num.partitions"] = "no number"

@@ -1,6 +1,6 @@
 """Fixtures of the tests of transactions; those over sockets are the server's own.
 
-OTTLA_TEST_BOOTSTRAP=HOST:PORT names a running broker to be used in place of ours (say Apache Kafka).
+TEST_BOOTSTRAP=HOST:PORT names a running broker to be used in place of ours (say Apache Kafka).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def world() -> World:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread | BrokerElsewhere]:
-    elsewhere = os.environ.get("OTTLA_TEST_BOOTSTRAP")
+    elsewhere = os.environ.get("TEST_BOOTSTRAP")
     if elsewhere:
         host, _, port = elsewhere.rpartition(":")
         yield BrokerElsewhere(host, int(port))
@@ -57,7 +57,7 @@ def inside(broker: BrokerThread | BrokerElsewhere) -> BrokerThread:
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerThread]]:
-    if "OTTLA_TEST_BOOTSTRAP" in os.environ:
+    if "TEST_BOOTSTRAP" in os.environ:
         pytest.skip("this test starts brokers of its own")
     started: list[BrokerThread] = []
 
@@ -75,7 +75,7 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerThread]]:
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker in a process of its own, which can be killed."""
-    if "OTTLA_TEST_BOOTSTRAP" in os.environ:
+    if "TEST_BOOTSTRAP" in os.environ:
         pytest.skip("this test starts a broker of its own")
     running = BrokerProcess(tmp_path / "data", settings=SETTINGS)
     yield running.start()

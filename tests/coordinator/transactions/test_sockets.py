@@ -1,4 +1,4 @@
-"""Transactions over sockets. With OTTLA_TEST_BOOTSTRAP these run against another broker (Apache Kafka),
+"""Transactions over sockets. With TEST_BOOTSTRAP these run against another broker (Apache Kafka),
 which is how their expectations were found."""
 
 from __future__ import annotations

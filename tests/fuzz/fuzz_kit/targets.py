@@ -39,9 +39,7 @@ class Fed:
 
     def __init__(self) -> None:
         # Whoever starts a fuzzer may say where, and clean up: libFuzzer's exit leaves no chance to.
-        self._folder = Path(
-            tempfile.mkdtemp(prefix="broker-", dir=os.environ.get("OTTLA_SOAK_DATA"))
-        )
+        self._folder = Path(tempfile.mkdtemp(prefix="broker-", dir=os.environ.get("SOAK_DATA")))
         self._inputs = 0
         self.harness = Harness(self._folder / "data").start()
 

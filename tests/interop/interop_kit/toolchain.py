@@ -6,7 +6,7 @@ nothing. A folder is complete once its `complete` file is there; a lock file kee
 pytest-xdist from building the same thing twice.
 
 A tool that is missing skips the test with a reason; where it must not be missing (CI=true, or
-OTTLA_REQUIRE_INTEROP=1) it fails it.
+REQUIRE_INTEROP=1) it fails it.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ JAVA_OPTIONS = (
 
 
 def required() -> bool:
-    return os.environ.get("CI") == "true" or os.environ.get("OTTLA_REQUIRE_INTEROP") == "1"
+    return os.environ.get("CI") == "true" or os.environ.get("REQUIRE_INTEROP") == "1"
 
 
 def missing(reason: str) -> None:
     """Skip, or fail where nothing may be missing."""
     if required():
-        pytest.fail(f"{reason} (and CI or OTTLA_REQUIRE_INTEROP says that it must be there)")
+        pytest.fail(f"{reason} (and CI or REQUIRE_INTEROP says that it must be there)")
     pytest.skip(reason)
 
 

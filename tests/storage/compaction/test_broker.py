@@ -1,6 +1,6 @@
 """Compaction in a running broker, seen by clients; and the same story told to Apache Kafka.
 
-OTTLA_KAFKA_PEER=HOST:PORT names a running Apache Kafka for the comparison (it takes a minute: Kafka's
+KAFKA_PEER=HOST:PORT names a running Apache Kafka for the comparison (it takes a minute: Kafka's
 cleaner looks every 15 seconds).
 """
 
@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.testing import BrokerProcess
 
-PEER = os.environ.get("OTTLA_KAFKA_PEER", "")
+PEER = os.environ.get("KAFKA_PEER", "")
 PATIENCE = 90.0
 # Records are stamped a second apart, so that this many of them fill a segment.
 SEGMENT_RECORDS = 20
@@ -219,7 +219,7 @@ def test_other_topics_are_left_alone(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.skipif(not PEER, reason="OTTLA_KAFKA_PEER names no Apache Kafka")
+@pytest.mark.skipif(not PEER, reason="KAFKA_PEER names no Apache Kafka")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("story", ["of_codecs", "of_transactions"])
 def test_the_same_is_left_as_in_kafka(broker: BrokerProcess, story: str) -> None:
