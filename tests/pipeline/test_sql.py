@@ -22,7 +22,13 @@ from ottla import Consumer, Producer
 from ottla.cli.sql.prompt import _statement_end
 from ottla.client.admin.client import Admin
 from ottla.pipeline.spark.progress import wait
-from ottla.pipeline.sql.checking import NoSuchTopic, check_syntax, check_topics, named_tables
+from ottla.pipeline.sql.checking import (
+    NoSuchTopic,
+    check_syntax,
+    check_topics,
+    is_query_of_spark,
+    named_tables,
+)
 from ottla.pipeline.sql.json_fields import json_fields
 from ottla.pipeline.sql.sampling import RECORDS, STRETCHES, stretches
 from ottla.pipeline.sql.tables import TopicTables, UnknownTable
@@ -325,6 +331,25 @@ def test_syntax_is_checked_by_the_parser_of_spark() -> None:
             check_syntax(query)
 
 
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("query", "is_one"),
+    [
+        ("""SELECT x"ff" FROM `a b` |> WHERE true""", True),
+        ("WITH a AS (SELECT 1) SELECT * FROM a UNION ALL TABLE b", True),
+        ("FROM t SELECT a", True),
+        ("SHOW TABLES", False),
+        ("SET a = 1", False),
+        ("CACHE TABLE t", False),
+        ("CREATE TEMP VIEW v AS SELECT 1", False),
+        ("WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a", False),
+        ("FROM t INSERT INTO a SELECT b INSERT INTO c SELECT d", False),
+    ],
+)
+def test_queries_are_told_from_commands_by_the_parser_of_spark(query: str, is_one: bool) -> None:
+    assert is_query_of_spark(query) is is_one
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -471,6 +496,23 @@ class TestCommand:
         assert copied == [500] * 10
         counted = {each["key"].decode(): json.loads(each["value"]) for each in records[10:]}
         assert counted == {"/": {"hits": 34}, "/cart": {"hits": 33}, "/help": {"hits": 33}}
+
+    def test_what_cannot_be_written_is_told(
+        self, broker: BrokerProcess, admin: Admin, topic: str, logs: str
+    ) -> None:
+        admin.create_topic(topic, 1)
+        rows = f"SELECT page, status FROM `{logs}`"
+        elsewhere = run_command(
+            "sql", rows, "--to", "s3a://bucket/x", server=broker.bootstrap, fails=1
+        )
+        assert "Spark has nothing to write s3a:// with; name the packages" in elsewhere.stderr
+        twice = f"SELECT page AS a, status AS a FROM `{logs}`"
+        for words in (("--json",), ("--to", topic)):
+            failed = run_command("sql", twice, *words, server=broker.bootstrap, fails=1)
+            assert failed.stderr == "ottla: several columns are called 'a'; name each with AS\n"
+        assert run_command("sql", twice, "--csv", server=broker.bootstrap).stdout.startswith(
+            "a,a\n"
+        )
 
     def test_to_folder(self, broker: BrokerProcess, tmp_path: Path, logs: str) -> None:
         folder = tmp_path / "new" / "rows"

@@ -13,9 +13,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
-from ottla import Producer
+from ottla import Consumer, Producer
 from ottla.cli.failures import Failure
 from ottla.cli.sql import warm
 from ottla.client.admin.client import Admin
@@ -49,13 +50,21 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     ottla("spark", "stop", env=made)
 
 
-def ottla(*words: object, env: dict[str, str], fails: int = 0) -> subprocess.CompletedProcess[str]:
+def ottla(
+    *words: object,
+    env: dict[str, str],
+    fails: int = 0,
+    cwd: Path | None = None,
+    stdin: str = "",
+) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "ottla.cli.main", *map(str, words)],
         capture_output=True,
         text=True,
         timeout=110,
         env=env,
+        cwd=cwd,
+        input=stdin,
         check=False,
     )
     assert done.returncode == fails, done
@@ -83,9 +92,71 @@ def await_end(pid: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.timeout(300)
-def test_the_next_query_finds_spark_ready(
+def written_by_the_server(
+    broker: BrokerProcess, admin: Admin, environment: dict[str, str], numbers: str, folder: Path
+) -> None:
+    """--to: a topic, a folder by its name from where the command was started, one that is there."""
+    where = ("--server", broker.bootstrap, *LIGHT)
+    target = f"{numbers}-copied"
+    admin.create_topic(target, 1)
+    query = f"SELECT n FROM `{numbers}` WHERE n < 3"
+    done = ottla("sql", query, "--to", target, *where, env=environment)
+    assert (done.stdout, LEFT_BEHIND in done.stderr) == ("", False)
+    with Consumer(broker.bootstrap) as consumer:
+        values = consumer.read(target, columns=["value"])["value"].to_pylist()
+    assert sorted(values) == [b'{"n":0}', b'{"n":1}', b'{"n":2}']
+    ottla("sql", query, "--to", "./with a space", *where, env=environment, cwd=folder)
+    rows = pyarrow.parquet.read_table(folder / "with a space").to_pylist()
+    assert sorted(row["n"] for row in rows) == [0, 1, 2]
+    again = ottla("sql", query, "--to", folder, *where, env=environment, fails=1)
+    assert f"{folder} is there already" in again.stderr
+
+
+def followed_by_the_server(
     broker: BrokerProcess, environment: dict[str, str], numbers: str
+) -> None:
+    """--follow: as many rows as are wanted, or until a signal."""
+    words = ("--follow", "--csv", "--server", broker.bootstrap, *LIGHT)
+    query = f"SELECT n FROM `{numbers}` WHERE n IS NOT NULL"
+    some = ottla("sql", query, "--limit", 4, *words, env=environment)
+    assert some.stdout == "n\n0\n1\n2\n3\n"
+    following = subprocess.Popen(
+        [sys.executable, "-m", "ottla.cli.main", "sql", query, *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert following.stdout is not None
+    assert [following.stdout.readline() for _ in range(11)][-1] == "9\n"
+    following.send_signal(signal.SIGTERM)
+    rest, told = following.communicate(timeout=60)
+    assert (following.returncode, rest) == (0, ""), told
+
+
+def prompted_by_the_server(
+    broker: BrokerProcess, environment: dict[str, str], numbers: str
+) -> None:
+    """The statements of a prompt that are queries."""
+    statements = rf"""
+        \d
+        \d {numbers}
+        SELECT max(n) AS most FROM `{numbers}`;
+        SELECT count(n) AS many FROM `{numbers}`;
+    """
+    words = ("--csv", "--server", broker.bootstrap, *LIGHT)
+    done = ottla("sql", *words, env=environment, stdin=statements)
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["TOPIC", "PARTITIONS"]
+    assert [numbers, "1"] in [line.split() for line in lines]
+    assert ["n", "bigint"] in [line.split() for line in lines]
+    assert lines[lines.index("most") + 1] == "9"
+    assert lines[-2:] == ["many", "10"]
+
+
+@pytest.mark.timeout(400)
+def test_the_next_query_finds_spark_ready(
+    broker: BrokerProcess, admin: Admin, environment: dict[str, str], numbers: str, tmp_path: Path
 ) -> None:
     where = ("--server", broker.bootstrap, *LIGHT)
     query = f"SELECT sum(n) AS total FROM `{numbers}`"
@@ -110,6 +181,16 @@ def test_the_next_query_finds_spark_ready(
     assert len(failed.stderr.splitlines()) == 1
     assert server_pid(path) == pid
 
+    # What only Spark's parser knows to be a query.
+    odd = ottla("sql", """SELECT x"ff" AS b""", "--csv", *where, env=environment)
+    assert (odd.stdout, odd.stderr) == ("b\n0xff\n", "")
+    missing = ottla("sql", f"SELECT 1 FROM `{numbers}z`", *where, env=environment, fails=1)
+    assert f"there is no topic '{numbers}z'" in missing.stderr
+    wrong = ottla("sql", "SELEC 1", *where, env=environment, fails=1)
+    assert "'SELEC'" in wrong.stderr
+    assert len(wrong.stderr.splitlines()) == 1
+    assert server_pid(path) == pid
+
     # Whoever gives up a query ends its work.
     endless = "SELECT count(*) FROM range(1000000000000) WHERE id % 7 = rand()"
     process = subprocess.Popen(
@@ -123,10 +204,33 @@ def test_the_next_query_finds_spark_ready(
     assert process.wait(30) == 130
     assert ottla("sql", query, "--json", *where, env=environment).stdout == '{"total":45}\n'
 
+    written_by_the_server(broker, admin, environment, numbers, tmp_path)
+    followed_by_the_server(broker, environment, numbers)
+    prompted_by_the_server(broker, environment, numbers)
+    assert [server_pid(each) for each in sockets(environment)] == [pid]
+
     assert ottla("spark", "stop", env=environment).stdout == "1 server stopped\n"
     await_end(pid)
     assert sockets(environment) == []
     assert ottla("spark", "stop", env=environment).stdout == "there is none\n"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_prompt_that_sets_something_has_its_own(
+    broker: BrokerProcess, environment: dict[str, str], numbers: str
+) -> None:
+    statements = f"""
+        SET spark.sql.session.timeZone = Asia/Tokyo;
+        SELECT current_timezone() AS zone, count(n) AS many FROM `{numbers}`;
+    """
+    words = ("--csv", "--server", broker.bootstrap, *LIGHT)
+    zone = "SELECT current_timezone() AS zone"
+    assert ottla("sql", zone, *words, env=environment).stdout == "zone\nUTC\n"
+    done = ottla("sql", *words, env=environment, stdin=statements)
+    assert done.stdout.splitlines()[-2:] == ["zone,many", "Asia/Tokyo,10"]
+    assert ottla("sql", zone, *words, env=environment).stdout == "zone\nUTC\n"
+    ottla("spark", "stop", env=environment)
 
 
 @pytest.mark.timeout(200)
@@ -171,6 +275,11 @@ def test_other_settings_are_another_server(monkeypatch: pytest.MonkeyPatch, tmp_
     plain = warm.socket_of({"a": "1"})
     assert warm.socket_of({"a": "1"}) == plain
     assert warm.socket_of({"a": "2"}) != plain
+    mask = os.umask(0o027)
+    try:
+        assert warm.socket_of({"a": "1"}) != plain  # files would have other permissions
+    finally:
+        os.umask(mask)
     for name in ("SPARK_CONF_DIR", "JAVA_HOME", "PYTHONPATH", "AWS_PROFILE"):
         with monkeypatch.context() as changed:
             changed.setenv(name, "/other")

@@ -53,6 +53,8 @@ def warming(work: Callable[[], object]) -> Iterator[None]:
     def warm() -> None:
         try:
             work()
+        except Failure:
+            return
         except Exception as error:
             if not is_of_spark(error):
                 raise

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ottla.cli.addresses import check_servers
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.options import (
     DEFAULT_SERVER,
@@ -30,14 +31,15 @@ from ottla.cli.spark import (
     warehouse,
 )
 from ottla.cli.sql import warm
-from ottla.cli.sql.output import Form, tell_misfits, write_rows
+from ottla.cli.sql.asking import Asking
+from ottla.cli.sql.output import Form, room_for_a_table, tell_misfits, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from ottla.cli.cluster_admin import Cluster
     from ottla.cli.positions import Position
-    from ottla.pipeline.sql.tables import Bounds
+    from ottla.pipeline.sql.tables import Bounds, TopicTables
 
 # A session for one user who waits: what starts soon, and little to set up for each query.
 PRESET: Mapping[str, str] = {
@@ -112,6 +114,8 @@ def sql(
     ottla sql 'SELECT * FROM `web.logs`' --to ./weblogs
     ottla sql
     """
+    from ottla.pipeline.sql.targets import is_folder, write_rows_to
+
     form = _form(json_lines, csv)
     begin = parse_position(start, "--from")
     end = None if until is None else parse_position(until, "--until")
@@ -125,48 +129,64 @@ def sql(
         raise Misuse("--follow --to goes on for ever; leave --limit away")
     if checkpoint is not None and not (follow and to is not None):
         raise Misuse("--checkpoint is for --follow --to")
-    if to is not None and not _is_folder(to):
+    if to is not None and not is_folder(to):
         check_new_name(to)
     options = {"kafka.bootstrap.servers": server, **parse_assignments(option or [], "--option")}
+    settings = {**warehouse(), **PRESET, **parse_assignments(conf or [], "--conf")}
+    ready = master is None and not in_program() and warm.is_wanted()
+    plain = begin == EARLIEST and end is None and not (option or follow or to)
+    if query is not None and ready and plain:
+        check_servers(server)
+        question = warm.Question(query, options, form=form.value, limit=limit, only_topics=not conf)
+        if warm.answer_if_there(settings, question) is not None:
+            return
     from ottla.cli.cluster_admin import Cluster
 
     cluster = Cluster(server)
-    if to is not None and not _is_folder(to):
+    if to is not None and not is_folder(to):
         cluster.describe_topics([to])  # tells at once if it is not there
     bounds = None if begin == EARLIEST and end is None else _bounds(cluster, begin, end, follow)
     _check(cluster, query, options, master, conf, given=bool(option))
-    alone = follow or to is not None or master is not None or in_program()
-    if query is not None and not alone and warm.is_wanted() and warm.can_answer(query):
-        request = {
-            "query": query,
-            "options": options,
-            "bounds": {} if bounds is None else _all_bounds(bounds, query),
-            "form": form.value,
-            "limit": limit,
-        }
-        warm.answer({**warehouse(), **PRESET, **parse_assignments(conf or [], "--conf")}, request)
+    asking = Asking(settings, options, bounds, form, limit) if ready else None
+    if query is None:
+        from ottla.cli.sql.prompt import Prompt
+
+        own = partial(_own_tables, master, conf, options, bounds)
+        Prompt(own, asking, cluster, form, limit).run()
         return
+    job = follow and to is not None  # which may go on for days
+    if asking is not None and not job and asking.can_answer(query):
+        asking.answer(query, follow=follow, to=to)
+        return
+    with _own_tables(master, conf, options, bounds, query) as tables:
+        rows = tables.query(query, follow=follow)
+        for remark in tables.remarks():
+            note(remark)
+        if follow:
+            place = checkpoint or _checkpoint(query, to, options)
+            _follow(rows, to, options, place, form, limit)
+        elif to is not None:
+            write_rows_to(rows if limit is None else rows.limit(limit), to, options)
+            tell_misfits(tables)
+        elif rows.columns:
+            write_rows(rows, form, limit, done=partial(tell_misfits, tables))
+
+
+@contextmanager
+def _own_tables(
+    master: str | None,
+    conf: list[str] | None,
+    options: Mapping[str, str],
+    bounds: Bounds | None,
+    query: str | None = None,
+) -> Iterator[TopicTables]:
+    """Tables in a Spark of this command's own."""
     syntax = None if query is None else partial(_check_syntax, query)
     with spark_session("sql", master, conf, PRESET, before=syntax) as spark:
         from ottla.pipeline.sql.tables import TopicTables
 
         with closing(TopicTables(spark, options, bounds)) as tables:
-            if query is None:
-                from ottla.cli.sql.prompt import Prompt
-
-                Prompt(tables, form, limit).run()
-                return
-            rows = tables.query(query, follow=follow)
-            for remark in tables.remarks():
-                note(remark)
-            if follow:
-                place = checkpoint or _checkpoint(query, to, options)
-                _follow(rows, to, options, place, form, limit)
-            elif to is not None:
-                _write(rows if limit is None else rows.limit(limit), to, options)
-                tell_misfits(tables)
-            elif rows.columns:
-                write_rows(rows, form, limit, done=partial(tell_misfits, tables))
+            yield tables
 
 
 def _check(
@@ -208,10 +228,6 @@ def _form(json_lines: bool, csv: bool) -> Form:
     return Form.JSON if json_lines else Form.CSV if csv else Form.TABLE
 
 
-def _is_folder(target: str) -> bool:
-    return "/" in target or target in (".", "..")
-
-
 def _bounds(cluster: Cluster, begin: Position, end: Position | None, follow: bool) -> Bounds:
     """The options that --from and --until come to, for a topic."""
     import json
@@ -232,28 +248,14 @@ def _bounds(cluster: Cluster, begin: Position, end: Position | None, follow: boo
     return of
 
 
-def _all_bounds(bounds: Bounds, query: str) -> dict[str, Mapping[str, str]]:
-    from ottla.pipeline.sql.checking import named_tables
-
-    return {topic: bounds(topic) for topic in named_tables(query)}
-
-
-def _write(rows: DataFrame, to: str, options: Mapping[str, str]) -> None:
-    from ottla.pipeline.sql.targets import write_to_folder, write_to_topic
-
-    if _is_folder(to):
-        write_to_folder(rows, to)
-    else:
-        write_to_topic(rows, options, to)
-
-
 def _checkpoint(query: str, to: str | None, options: Mapping[str, str]) -> str | None:
     """The same for the same query, target and servers: it goes on where it was stopped."""
     if to is None:
         return None
     from ottla.pipeline.spark.session import state_folder
+    from ottla.pipeline.sql.targets import is_folder
 
-    here = _is_folder(to) and "://" not in to
+    here = is_folder(to) and "://" not in to
     target = str(Path(to).resolve()) if here else to
     words = "\0".join((" ".join(query.split()), target, options["kafka.bootstrap.servers"]))
     return str(state_folder() / "sql" / hashlib.sha256(words.encode()).hexdigest()[:16])
@@ -268,14 +270,14 @@ def _follow(
     limit: int | None,
 ) -> None:
     from ottla.pipeline.spark.progress import show
-    from ottla.pipeline.sql.targets import follow_to_folder, follow_to_topic
+    from ottla.pipeline.sql.targets import follow_to_folder, follow_to_topic, is_folder
 
     if to is None or checkpoint is None:
         from ottla.cli.sql.following import print_as_they_come
 
-        print_as_they_come(rows, form, limit)
+        print_as_they_come(rows, form, limit, room=room_for_a_table())
         return
-    if _is_folder(to):
+    if is_folder(to):
         query = follow_to_folder(rows, to, checkpoint)
     else:
         query = follow_to_topic(rows, options, to, checkpoint)

@@ -1,4 +1,4 @@
-"""The results of a streaming query on standard output, as they come.
+"""The results of a streaming query, as they come.
 
 Rows that are only ever added are printed as lines. Results that change (aggregations) are a table
 that is kept up to date on a terminal; elsewhere the rows that have changed are printed.
@@ -9,10 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ottla.cli.output import binary_output, on_terminal, rich_table, write_line
-from ottla.cli.sql.output import Form, cells, write_rows
+from ottla.cli.sql.output import STANDARD, Form, Output, cells, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,16 +19,26 @@ if TYPE_CHECKING:
 _GAP = "  "
 
 
-def print_as_they_come(rows: DataFrame, form: Form, limit: int | None) -> None:
-    """Until Ctrl-C, or until `limit` rows are printed."""
+def print_as_they_come(
+    rows: DataFrame,
+    form: Form,
+    limit: int | None,
+    *,
+    room: int | None,
+    output: Output = STANDARD,
+    enough: threading.Event | None = None,
+) -> None:
+    """Until Ctrl-C, until `limit` rows are printed, or until there is `enough`.
+
+    `room` is how many rows of a table fit on the terminal; None: there is none.
+    """
     from ottla.pipeline.spark.progress import wait
     from ottla.pipeline.sql.targets import ModeRefused, TargetError, follow_to_functions
 
-    lines = Lines(form, rows.columns, limit)
+    lines = Lines(form, rows.columns, limit, output, enough or threading.Event())
     handlers = {"append": lines.take}
-    table = LiveTable(limit)
-    if form is Form.TABLE and on_terminal():
-        handlers["complete"] = table.take
+    if form is Form.TABLE and room is not None:
+        handlers["complete"] = LiveTable(room if limit is None else min(room, limit), output).take
     else:
         handlers |= {"update": lines.take, "complete": lines.take}
     try:
@@ -39,7 +48,7 @@ def print_as_they_come(rows: DataFrame, form: Form, limit: int | None) -> None:
     try:
         wait(query, enough=lines.enough)
     finally:
-        table.close()
+        output.end()
     if lines.broken is not None:
         raise lines.broken
 
@@ -47,12 +56,20 @@ def print_as_they_come(rows: DataFrame, form: Form, limit: int | None) -> None:
 class Lines:
     """Prints the rows of batches one under the other; columns keep the width they had before."""
 
-    def __init__(self, form: Form, columns: Sequence[str], limit: int | None) -> None:
-        self.enough = threading.Event()
-        self.broken: BrokenPipeError | None = None
+    def __init__(
+        self,
+        form: Form,
+        columns: Sequence[str],
+        limit: int | None,
+        output: Output,
+        enough: threading.Event,
+    ) -> None:
+        self.enough = enough
+        self.broken: ConnectionError | None = None  # whoever was to read them has gone
         self._form = form
         self._columns = columns
         self._left = limit
+        self._output = output
         self._widths: list[int] | None = None
 
     def take(self, batch: DataFrame, number: int) -> None:  # noqa: ARG002 - Spark gives it
@@ -60,8 +77,8 @@ class Lines:
             return
         try:
             count = self._print(batch)
-            binary_output().flush()
-        except BrokenPipeError as error:
+            self._output.flush()
+        except ConnectionError as error:
             self.broken = error
             self.enough.set()
             return
@@ -73,7 +90,7 @@ class Lines:
     def _print(self, batch: DataFrame) -> int:
         if self._form is not Form.TABLE:
             header, self._widths = self._widths is None, []
-            return write_rows(batch, self._form, self._left, header=header)
+            return write_rows(batch, self._form, self._left, header=header, output=self._output)
         found = batch.collect() if self._left is None else batch.limit(self._left).collect()
         rows = [["" if cell is None else str(cell) for cell in row] for row in cells(batch, found)]
         if not rows:
@@ -87,31 +104,17 @@ class Lines:
         ]
         for row in rows:
             padded = [text.ljust(width) for text, width in zip(row, self._widths, strict=True)]
-            write_line(_GAP.join(padded).rstrip())
+            self._output.line(_GAP.join(padded).rstrip())
         return len(found)
 
 
 class LiveTable:
-    """Shows the whole result as of the last batch, as much of it as the terminal is high."""
+    """Shows the whole result as of the last batch, as much of it as there is room for."""
 
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self._live: Any = None
+    def __init__(self, room: int, output: Output) -> None:
+        self._room = room
+        self._output = output
 
     def take(self, batch: DataFrame, number: int) -> None:  # noqa: ARG002 - Spark gives it
-        from rich.console import Console
-        from rich.live import Live
-
-        if self._live is None:
-            self._live = Live(console=Console(highlight=False), auto_refresh=False)
-            self._live.start()
-        room = max(1, self._live.console.height - 5)
-        shown = room if self._limit is None else min(room, self._limit)
-        found = batch.limit(shown).collect()
-        self._live.update(
-            rich_table(batch.columns, list(islice(cells(batch, found), shown))), refresh=True
-        )
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
+        found = batch.limit(self._room).collect()
+        self._output.live(batch.columns, list(islice(cells(batch, found), self._room)))

@@ -5,17 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ottla.cli.output import Cell, note, write_line, write_table
+from ottla.cli.output import (
+    Cell,
+    binary_output,
+    note,
+    on_terminal,
+    rich_table,
+    write_line,
+    write_table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, Row
+    from pyspark.sql.types import DataType, Row, StructType
 
     from ottla.pipeline.sql.tables import TopicTables
 
@@ -37,9 +46,20 @@ class Output(Protocol):
 
     def note(self, text: str) -> None: ...
 
+    def live(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        """A table in the place of the one before it."""
+
+    def flush(self) -> None: ...
+
+    def end(self) -> None:
+        """The last live table stays."""
+
 
 class Standard:
     """Standard output, and standard error for notes."""
+
+    def __init__(self) -> None:
+        self._live: Any = None
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         write_table(columns, rows)
@@ -50,8 +70,33 @@ class Standard:
     def note(self, text: str) -> None:
         note(text)
 
+    def live(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        if self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(highlight=False), auto_refresh=False)
+            self._live.start()
+        self._live.update(rich_table(columns, rows), refresh=True)
+
+    def flush(self) -> None:
+        binary_output().flush()
+
+    def end(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
 
 STANDARD: Final = Standard()
+_AROUND_A_TABLE: Final = 5  # lines of a terminal: its frame, and the line that a user types
+
+
+def room_for_a_table() -> int | None:
+    """The rows of a table that fit on the terminal; None if there is none."""
+    if not on_terminal():
+        return None
+    return max(1, shutil.get_terminal_size().lines - _AROUND_A_TABLE)
 
 
 def write_rows(
@@ -84,6 +129,12 @@ def write_rows(
     return min(len(found), shown)
 
 
+def write_columns(struct: StructType, output: Output = STANDARD) -> None:
+    """Print the names and types of columns."""
+    rows = [(field.name, field.dataType.simpleString()) for field in struct.fields]
+    output.table(("column", "type"), rows)
+
+
 def tell_misfits(
     tables: TopicTables, acted: DataFrame | None = None, *, output: Output = STANDARD
 ) -> None:
@@ -95,6 +146,9 @@ def tell_misfits(
 def _write_json(rows: DataFrame, done: Callable[[DataFrame], object], output: Output) -> int:
     from pyspark.sql.functions import struct, to_json
 
+    from ottla.pipeline.sql.targets import check_names
+
+    check_names(rows)
     # Spark's own JSON: exact for decimals, and the same that `--to TOPIC` writes.
     lines = rows.select(to_json(struct("*"), {"ignoreNullFields": "false"}))
     count = 0

@@ -2,14 +2,18 @@ r"""`ottla sql` without a query: statements that end with `;`, and a few command
 
 Where standard input is no terminal, its statements are run one after the other and the first failure
 ends it.
+
+Queries are asked of the Spark that is kept ready. The first statement that is more than a query (SET,
+CREATE VIEW …) needs a Spark of the prompt's own, which then answers all that come after it.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,9 +21,17 @@ from ottla.cli.failures import Failure
 from ottla.cli.output import note, plural, write_table
 from ottla.cli.spark import telling_spark, warming
 from ottla.cli.sql.following import print_as_they_come
-from ottla.cli.sql.output import Form, tell_misfits, write_rows
+from ottla.cli.sql.output import (
+    Form,
+    room_for_a_table,
+    tell_misfits,
+    write_columns,
+    write_rows,
+)
 
 if TYPE_CHECKING:
+    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.sql.asking import Asking
     from ottla.pipeline.sql.tables import TopicTables
 
 _HELP = r"""SELECT …;          a query, over as many lines as it needs
@@ -31,24 +43,55 @@ _HISTORY = 1000  # lines
 
 
 class Prompt:
-    """Reads statements and answers them in one session, which gets faster with every query."""
+    """Reads statements and answers them: by `asking`, if there is one, or in `own` tables."""
 
-    def __init__(self, tables: TopicTables, form: Form, limit: int | None) -> None:
-        self._tables = tables
+    def __init__(
+        self,
+        own: Callable[[], AbstractContextManager[TopicTables]],
+        asking: Asking | None,
+        cluster: Cluster,
+        form: Form,
+        limit: int | None,
+    ) -> None:
+        self._start_own = own
+        self._own: TopicTables | None = None
+        self._opened = ExitStack()
+        self._remarks: list[str] = []  # for the end: what a user types is not to be disturbed
+        self._asking = None if asking is None else replace(asking, tell=self._remarks.append)
+        self._cluster = cluster
         self._form = form
         self._limit = limit
         self._interactive = sys.stdin.isatty()
 
     def run(self) -> None:
-        # Spark gets ready while the user types.
-        ready = warming(self._tables.warm) if self._interactive else nullcontext()
-        with _history(self._interactive), ready:
+        with self._opened, _history(self._interactive):
             if self._interactive:
                 note(r"Topics are tables; end a query with ;  \d lists topics, \? helps, \q ends.")
+                # Spark gets ready while the user types.
+                ready = self._tables().warm if self._asking is None else self._asking.prepare
+                self._opened.enter_context(warming(ready))
             for statement in self._statements():
                 if statement == r"\q":
-                    return
+                    break
                 self._answer(statement)
+        for remark in self._remarks:
+            note(remark)
+
+    def _tables(self) -> TopicTables:
+        """Those of a Spark of this prompt's own, started now if there is none."""
+        if self._own is None:
+            self._own = self._opened.enter_context(self._start_own())
+        return self._own
+
+    def _ready_for(self, query: str) -> Asking | None:
+        """Who is to be asked, unless the prompt has to answer itself, from now on."""
+        if self._own is not None or self._asking is None:
+            return None
+        if not self._asking.can_answer(query):
+            if self._interactive:
+                note("this is more than a query: a Spark of its own starts for this prompt")
+            return None
+        return self._asking
 
     def _statements(self) -> Iterator[str]:
         """What is typed, one statement at a time."""
@@ -96,30 +139,42 @@ class Prompt:
     def _run(self, statement: str) -> int | None:
         word, _, rest = statement.partition(" ")
         if word == r"\d" and rest.strip():
-            fields = self._tables.columns(rest.strip().strip("`")).fields
-            write_table(
-                ("column", "type"), [(each.name, each.dataType.simpleString()) for each in fields]
-            )
+            self._describe(rest.strip().strip("`"))
         elif word == r"\d":
-            topics = self._tables.topics()
-            write_table(
-                ("topic", "partitions"), [(each.name, len(each.partitions)) for each in topics]
-            )
+            topics = [each for each in self._cluster.topics() if not each.internal]
+            write_table(("topic", "partitions"), [(each.name, each.partitions) for each in topics])
         elif word == r"\follow":
-            rows = self._tables.query(rest, follow=True)
-            self._remark()
-            print_as_they_come(rows, self._form, self._limit)
+            self._follow(rest)
         elif word.startswith("\\"):
             note(_HELP)
+        elif (asking := self._ready_for(statement)) is not None:
+            return asking.answer(statement)
         else:
-            rows = self._tables.query(statement)
-            self._remark()
-            tell = partial(tell_misfits, self._tables)
+            tables = self._tables()
+            rows = tables.query(statement)
+            self._remark(tables)
+            tell = partial(tell_misfits, tables)
             return write_rows(rows, self._form, self._limit, done=tell) if rows.columns else 0
         return None
 
-    def _remark(self) -> None:
-        for remark in self._tables.remarks():
+    def _describe(self, topic: str) -> None:
+        if self._own is None and self._asking is not None:
+            self._asking.columns(topic)
+        else:
+            write_columns(self._tables().columns(topic))
+
+    def _follow(self, query: str) -> None:
+        if (asking := self._ready_for(query)) is not None:
+            asking.answer(query, follow=True)
+            return
+        tables = self._tables()
+        rows = tables.query(query, follow=True)
+        self._remark(tables)
+        print_as_they_come(rows, self._form, self._limit, room=room_for_a_table())
+
+    @staticmethod
+    def _remark(tables: TopicTables) -> None:
+        for remark in tables.remarks():
             note(remark)
 
 

@@ -26,8 +26,10 @@ from typing import TYPE_CHECKING, Any
 from ottla.cli.failures import Failure
 from ottla.cli.output import Cell
 from ottla.cli.spark import silence_pyspark, telling_spark
-from ottla.cli.sql.output import Form, tell_misfits, write_rows
-from ottla.cli.sql.warm import peer_user, send
+from ottla.cli.sql.following import print_as_they_come
+from ottla.cli.sql.output import Form, tell_misfits, write_columns, write_rows
+from ottla.cli.sql.warm import NotForServers, Question, can_answer, has_path, peer_user, send
+from ottla.pipeline.sql.checking import check_syntax, check_topics, is_query_of_spark, named_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +54,12 @@ class Answer:
 
     def note(self, text: str) -> None:
         self._send({"note": text})
+
+    def live(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        self._send({"live": [list(columns), [list(row) for row in rows]]})
+
+    def end(self) -> None:
+        """The other end knows what to leave on its terminal."""
 
     def flush(self) -> None:
         if self._lines:
@@ -116,64 +124,104 @@ class Server:
 
     def _answer(self, connection: socket.socket, stream: BufferedRWPair) -> None:
         request = json.loads(stream.readline() or b"{}")
+        rows = 0
         if request.get("stop"):
             self._stopped = True
             self._path.unlink(missing_ok=True)
-        elif "query" in request:
+        elif request:
             try:
-                with telling_spark(self._log):
-                    self._run(request, connection, stream)
+                with telling_spark(self._log), self._session() as spark:
+                    if "syntax" in request:
+                        check_syntax(request["syntax"])
+                    elif "columns" in request:
+                        _tell_columns(spark, request, Answer(stream))
+                    else:
+                        with self._watched(connection) as gone:
+                            rows = _run(spark, Question(**request), Answer(stream), gone)
             except Failure as failure:
                 send(stream, {"failed": failure.message})
                 return
-        send(stream, {"done": os.getpid()})
+            except NotForServers:
+                send(stream, {"refused": True})
+                return
+        send(stream, {"done": os.getpid(), "rows": rows})
 
-    def _run(
-        self, request: Mapping[str, Any], connection: socket.socket, stream: BufferedRWPair
-    ) -> None:
+    @contextmanager
+    def _session(self) -> Iterator[SparkSession]:
+        """A session that nobody else has."""
         from ottla.pipeline.spark.session import register_source, use_in_this_thread
-        from ottla.pipeline.sql.tables import TopicTables
 
         spark = self._spark.newSession()
         register_source(spark)
         use_in_this_thread(spark)
-        bounds = request["bounds"]
-        answer = Answer(stream)
-        with (
-            self._cancelling(connection),
-            closing(
-                TopicTables(spark, request["options"], lambda topic: bounds.get(topic, {}))
-            ) as tables,
-        ):
-            rows = tables.query(request["query"])
-            for remark in tables.remarks():
-                answer.note(remark)
-            if rows.columns:
-                tell = partial(tell_misfits, tables, output=answer)
-                write_rows(rows, Form(request["form"]), request["limit"], done=tell, output=answer)
-            answer.flush()
+        yield spark
 
     @contextmanager
-    def _cancelling(self, connection: socket.socket) -> Iterator[None]:
-        """End the jobs of this thread when whoever asked for them goes away."""
+    def _watched(self, connection: socket.socket) -> Iterator[threading.Event]:
+        """When whoever asked has enough, or goes away, the event is set, and jobs of this thread end."""
         context = self._spark.sparkContext
         group = uuid.uuid4().hex
         context.setJobGroup(group, "ottla sql", interruptOnCancel=True)
         over, ends = socket.socketpair()
+        gone = threading.Event()
 
         def watch() -> None:
             ready, _, _ = select.select([connection, over], [], [])
             if over not in ready:
+                gone.set()
                 context.cancelJobGroup(group)
 
         watching = threading.Thread(target=watch, daemon=True)
         watching.start()
         try:
-            yield
+            yield gone
         finally:
             ends.close()
             watching.join()
             over.close()
+
+
+def _run(spark: SparkSession, question: Question, answer: Answer, gone: threading.Event) -> int:
+    """Answer a question; how many rows there were."""
+    from ottla.pipeline.sql.tables import TopicTables
+    from ottla.pipeline.sql.targets import write_rows_to
+
+    query = question.query
+    if (
+        question.unseen
+        and not can_answer(query)
+        and (has_path(query) or not is_query_of_spark(query))
+    ):
+        raise NotForServers
+    bounds, form = question.bounds, Form(question.form)
+    found = TopicTables(spark, question.options, lambda topic: bounds.get(topic, {}))
+    with closing(found) as tables:
+        if question.unseen and question.only_topics:
+            check_topics(named_tables(query), (each.name for each in tables.topics()))
+        rows = tables.query(query, follow=question.follow)
+        for remark in tables.remarks():
+            answer.note(remark)
+        tell = partial(tell_misfits, tables, output=answer)
+        count = 0
+        if question.follow:
+            print_as_they_come(
+                rows, form, question.limit, room=question.room, output=answer, enough=gone
+            )
+        elif question.to is not None:
+            limited = rows if question.limit is None else rows.limit(question.limit)
+            write_rows_to(limited, question.to, question.options)
+            tell()
+        elif rows.columns:
+            count = write_rows(rows, form, question.limit, done=tell, output=answer)
+        answer.flush()
+        return count
+
+
+def _tell_columns(spark: SparkSession, request: Mapping[str, Any], answer: Answer) -> None:
+    from ottla.pipeline.sql.tables import TopicTables
+
+    with closing(TopicTables(spark, request["options"])) as tables:
+        write_columns(tables.columns(request["columns"]), answer)
 
 
 def main(words: Sequence[str]) -> None:

@@ -1,17 +1,19 @@
 """A Spark session that outlives a command, so that the next query does not wait for Spark to start.
 
-The first `ottla sql QUERY` starts a server (ottla.cli.sql.server): a process with a session in it,
-which answers on a socket in a folder that only its user may enter. It ends after ten minutes without a
-query, or by `ottla spark stop`. The commands that ask it need nothing of PySpark themselves, which
+The first `ottla sql` starts a server (ottla.cli.sql.server): a process with a session in it, which
+answers on a socket in a folder that only its user may enter. It ends after ten minutes without a query,
+or by `ottla spark stop`. The commands that ask it need nothing of PySpark themselves, which
 alone would take longer to import than a small query to answer.
 
 A server has the settings that it was started with: there is one for each choice of settings, Python
-and environment. What could change a session for those who come later (anything but a query), or
-depends on the folder a command was started in, is not asked of it.
+and environment. What could change a session for those who come later (anything but a query), depends on
+the folder a command was started in, or is a job that goes on for days, is not asked of it
+(docs/adr/0014-spark-between-queries.md).
 
-On the socket each message is a line of JSON. A request is {"query": …} or {"stop": true}; the answers
-are {"table": [columns, rows]}, {"lines": […]}, {"note": text}, and at the end {"failed": sentence} or
-{"done": pid}.
+On the socket each message is a line of JSON. A request is a Question, {"columns": topic, "options": …},
+{"syntax": statement} or {"stop": true}. The answers are {"table": [columns, rows]}, {"lines": […]},
+{"live": [columns, rows]} and {"note": text}, and at the end {"failed": sentence}, {"refused": true} or
+{"done": pid, "rows": count}. Whoever asks says by the end of his stream that he has enough.
 """
 
 from __future__ import annotations
@@ -27,13 +29,17 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass, field
 from io import BufferedRWPair
 from pathlib import Path
 from typing import Any, Final
 
 from ottla.cli.failures import Failure
-from ottla.cli.output import note, write_line, write_table
+from ottla.cli.output import note
+from ottla.cli.sql.output import Form, Standard
 from ottla.version import __version__
 
 IDLE: Final = 600.0  # seconds
@@ -50,6 +56,26 @@ _PATHS: Final = re.compile(
 )
 
 
+class NotForServers(Exception):
+    """A server has been asked for something that it may not do."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a server."""
+
+    query: str
+    options: Mapping[str, str]  # of the source
+    bounds: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # more of them by topic
+    form: str = Form.TABLE.value
+    limit: int | None = None
+    to: str | None = None  # a topic, or the absolute path of a folder, that the rows are written to
+    follow: bool = False
+    room: int | None = None  # rows that the terminal has room for, if there is one
+    unseen: bool = False  # whoever asks has not looked at it: is it a query, are its topics there
+    only_topics: bool = True  # there are no other tables
+
+
 def is_wanted() -> bool:
     """Whether servers may be used: on Linux, unless the user has switched them off."""
     return os.environ.get(SWITCH, "1") != "0" and hasattr(socket, "SO_PEERCRED")
@@ -59,7 +85,12 @@ def can_answer(query: str) -> bool:
     """Whether a query leaves no trace in a session, and needs nothing of whoever asks."""
     from ottla.pipeline.sql.checking import is_plain_query
 
-    return _PATHS.search(query) is None and is_plain_query(query)
+    return not has_path(query) and is_plain_query(query)
+
+
+def has_path(query: str) -> bool:
+    """Whether a query reads files by a path."""
+    return _PATHS.search(query) is not None
 
 
 def runtime_folder() -> Path:
@@ -84,44 +115,138 @@ def socket_of(settings: Mapping[str, str]) -> Path:
     environment = {
         name: value for name, value in os.environ.items() if _ENVIRONMENT.fullmatch(name)
     }
-    what = [sys.executable, sys.version, __version__, __file__, dict(settings), environment]
+    what = [
+        sys.executable,
+        sys.version,
+        __version__,
+        __file__,
+        dict(settings),
+        environment,
+        _umask(),
+    ]
     words = json.dumps(what, sort_keys=True)
     return runtime_folder() / f"sql-{hashlib.sha256(words.encode()).hexdigest()[:16]}.sock"
 
 
-def answer(settings: Mapping[str, str], request: Mapping[str, Any]) -> None:
-    """Have the server answer, started now if there is none, and print what it says."""
+def _umask() -> int:
+    """What is left off the permissions of files that a server writes."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def prepare(settings: Mapping[str, str], tell: Callable[[str], None]) -> None:
+    """Have a server started, if there is none."""
+    _reached(settings, tell, quiet=True).close()
+
+
+def answer(
+    settings: Mapping[str, str], question: Question, tell: Callable[[str], None] = note
+) -> int:
+    """Have the server answer, started now if there is none, and print what it says; how many rows.
+
+    A question that follows ends with Ctrl-C or SIGTERM, in good order.
+    """
+    with _reached(settings, tell) as connection:
+        if not question.follow:
+            return _printed(connection, asdict(question))
+        from ottla.pipeline.spark.progress import stop_signals
+
+        with stop_signals() as enough:
+            watching = threading.Thread(target=_say_enough, args=(connection, enough), daemon=True)
+            watching.start()
+            try:
+                return _printed(connection, asdict(question))
+            finally:
+                enough.set()
+                watching.join()
+
+
+def answer_if_there(settings: Mapping[str, str], question: Question) -> int | None:
+    """The same of a question that nobody has looked at; None if there is no server, or it is not for it.
+
+    To look at a query takes a parser, and to import it longer than a server needs for a small answer.
+    """
+    connection = _connected(socket_of(settings))
+    if connection is None:
+        return None
+    try:
+        with connection:
+            return _printed(connection, {**asdict(question), "unseen": True})
+    except NotForServers:
+        return None
+
+
+def columns_of(
+    settings: Mapping[str, str], options: Mapping[str, str], topic: str, tell: Callable[[str], None]
+) -> None:
+    """Print the columns that a topic has as a table."""
+    with _reached(settings, tell) as connection:
+        _printed(connection, {"columns": topic, "options": dict(options)})
+
+
+def check_syntax(settings: Mapping[str, str], statement: str) -> None:
+    """Have a server, if there is one, look at a statement that is not for it. Raises Failure."""
+    connection = _connected(socket_of(settings))
+    if connection is not None:
+        with connection:
+            _printed(connection, {"syntax": statement})
+
+
+def _say_enough(connection: socket.socket, enough: threading.Event) -> None:
+    enough.wait()
+    with suppress(OSError):  # it is over already
+        connection.shutdown(socket.SHUT_WR)
+
+
+def _reached(
+    settings: Mapping[str, str], tell: Callable[[str], None], *, quiet: bool = False
+) -> socket.socket:
+    """A connection to the server for these settings, started now if there is none."""
     path = socket_of(settings)
     connection = _connected(path)
-    if connection is None:
-        from ottla.cli.spark import waiting
+    if connection is not None:
+        return connection
+    from ottla.cli.spark import waiting
 
-        with waiting("Spark starts"), path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            connection = _connected(path)  # somebody else may have started it meanwhile
-            if connection is None:
-                _start(path, settings)
-                note(
-                    "Spark stays ready for the next query, for ten minutes; `ottla spark stop` ends "
-                    f"it, {SWITCH}=0 does without"
-                )
-                connection = _connected(path)
+    shown = nullcontext() if quiet else waiting("Spark starts")
+    with shown, path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        connection = _connected(path)  # somebody else may have started it meanwhile
         if connection is None:
-            raise Failure("the Spark server that was started is gone; try again")
-    with connection:
+            _start(path, settings)
+            tell(
+                "Spark stays ready for the next query, for ten minutes; `ottla spark stop` ends it, "
+                f"{SWITCH}=0 does without"
+            )
+            connection = _connected(path)
+    if connection is None:
+        raise Failure("the Spark server that was started is gone; try again")
+    return connection
+
+
+def _printed(connection: socket.socket, request: Mapping[str, Any]) -> int:
+    """Print an answer; the number of its rows."""
+    output = Standard()
+    rows = 0
+    try:
         for message in asked(connection, request):
-            _print(message)
-
-
-def _print(message: Mapping[str, Any]) -> None:
-    match message:
-        case {"table": [columns, rows]}:
-            write_table(columns, rows)
-        case {"lines": lines}:
-            for line in lines:
-                write_line(line)
-        case {"note": text}:
-            note(text)
+            match message:
+                case {"table": [columns, cells]}:
+                    output.table(columns, cells)
+                case {"lines": lines}:
+                    for line in lines:
+                        output.line(line)
+                    output.flush()
+                case {"live": [columns, cells]}:
+                    output.live(columns, cells)
+                case {"note": text}:
+                    output.note(text)
+                case {"rows": count}:
+                    rows = count
+    finally:
+        output.end()
+    return rows
 
 
 def asked(connection: socket.socket, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -132,6 +257,8 @@ def asked(connection: socket.socket, request: Mapping[str, Any]) -> Iterator[dic
             message: dict[str, Any] = json.loads(line)
             if "failed" in message:
                 raise Failure(message["failed"])
+            if "refused" in message:
+                raise NotForServers
             yield message
             if "done" in message:
                 return

@@ -78,7 +78,7 @@ def _spark_message(text: str) -> str:
     position = _POSITION.search(text)
     message = _CODE.sub("", _END.split(_STATE.split(text)[0].strip())[0])
     # The lines after the first are general advice.
-    message = _one_line(message.strip().partition("\n")[0]).rstrip(".")
+    message = _one_line(message.strip().partition("\n")[0]).rstrip(".;")
     if position is not None and position[0] not in message:
         message += f" (line {position[1]}, position {position[2]})"
     return message

@@ -11,9 +11,12 @@ import difflib
 import logging
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from ottla.client.errors import OttlaError
+
+# What Spark's parser makes of statements that are more than a query.
+_COMMANDS: Final = ("Command", "ParsedStatement")
 
 
 class NoSuchTopic(OttlaError):
@@ -75,17 +78,40 @@ def check_topics(tables: Iterable[str], topics: Iterable[str]) -> None:
         raise NoSuchTopic(f"there is no topic '{table}'{hint}{shown}")
 
 
-def check_syntax(query: str) -> None:
-    """Have Spark's parser read a query, in the JVM that was started; raises its ParseException."""
+def is_query_of_spark(query: str) -> bool:
+    """The same by Spark's own parser, in the JVM that was started; raises its ParseException."""
+    plan = check_syntax(query)
+    if plan is None:
+        return False
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    named = gateway.jvm.java.lang.Class.forName
+    statements = [
+        named(f"org.apache.spark.sql.catalyst.plans.logical.{each}") for each in _COMMANDS
+    ]
+    nodes = [plan]
+    for node in nodes:
+        if any(statement.isInstance(node) for statement in statements):
+            return False
+        children = node.children()
+        nodes += [children.apply(index) for index in range(children.size())]
+    return True
+
+
+def check_syntax(query: str) -> Any:
+    """The plan that Spark's parser makes of a query, in the JVM that was started (None if none was);
+    raises its ParseException."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
     from pyspark import SparkContext
     from pyspark.errors.exceptions.captured import convert_exception
 
     gateway = SparkContext._gateway
     if gateway is None:
-        return
+        return None
     parser = gateway.jvm.org.apache.spark.sql.execution.SparkSqlParser()
     try:
-        parser.parsePlan(query)
+        return parser.parsePlan(query)
     except Py4JJavaError as error:
         raise convert_exception(error.java_exception) from None

@@ -117,7 +117,7 @@ class TopicTables:
         parsed.groupBy(last).agg(avg("fields.n").alias("mean")).orderBy("mean").collect()
 
     def topics(self) -> list[TopicDescription]:
-        topics: list[TopicDescription] = self._admin.list_topics()
+        topics: list[TopicDescription] = self._admin.list_topics(internal=True)
         return topics
 
     def columns(self, topic: str) -> StructType:
@@ -179,6 +179,8 @@ class TopicTables:
         # A streaming query would begin at the end.
         start = {"startingOffsets": "earliest"}
         options = {**start, **self._options, **self._bounds(topic), "subscribe": topic}
+        if follow:  # where a query at the prompt would end
+            options.pop("endingOffsets", None)
         records = reader.format("ottla").options(**options).load()
         columns: dict[str, Column] = {name: col(name) for name in RECORD_COLUMNS}
         for name, found in (("key", sample.keys), ("value", sample.values)):

@@ -10,6 +10,7 @@ adds to it (`_spark_metadata` in it tells Spark which files count).
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 _OF_RECORDS: Final = frozenset({"key", "value", "headers", "partition", "topic"})
 _MODE_REFUSED: Final = "STREAMING_OUTPUT_MODE"
+_NO_FILE_SYSTEM: Final = re.compile(
+    r"ClassNotFoundException: Class org\.apache\.hadoop\.fs\.|UnsupportedFileSystemException"
+)
 SERVERS: Final = "kafka.bootstrap.servers"
 
 
@@ -36,6 +40,7 @@ def as_records(rows: DataFrame) -> DataFrame:
     """Rows as records for the sink; see the module."""
     from pyspark.sql.functions import col, struct, to_json
 
+    check_names(rows)
     names = set(rows.columns)
     if "value" in names and names <= _OF_RECORDS:
         return rows
@@ -49,6 +54,27 @@ def as_records(rows: DataFrame) -> DataFrame:
         binary = dict(rows.dtypes)["key"] == "binary"
         columns.insert(0, (key if binary else key.cast("string")).alias("key"))
     return rows.select(*columns)
+
+
+def check_names(rows: DataFrame) -> None:
+    """Raise TargetError for columns of one name: of a JSON object's fields readers take the last."""
+    names = rows.columns
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None:
+        raise TargetError(f"several columns are called '{twice}'; name each with AS")
+
+
+def is_folder(target: str) -> bool:
+    """Whether rows that are to go there go to a folder, and not to a topic."""
+    return "/" in target or target in (".", "..")
+
+
+def write_rows_to(rows: DataFrame, target: str, options: Mapping[str, str]) -> None:
+    """Write to a folder, or append to a topic."""
+    if is_folder(target):
+        write_to_folder(rows, target)
+    else:
+        write_to_topic(rows, options, target)
 
 
 def write_to_topic(rows: DataFrame, options: Mapping[str, str], topic: str) -> None:
@@ -66,7 +92,16 @@ def write_to_folder(rows: DataFrame, folder: str) -> None:
     from pyspark.sql.utils import is_remote
 
     if "://" in folder or is_remote():
-        rows.write.mode("error").parquet(folder)  # Connect knows no "errorifexists"
+        try:
+            rows.write.mode("error").parquet(folder)  # Connect knows no "errorifexists"
+        except Exception as error:
+            if _NO_FILE_SYSTEM.search(str(error)) is None:
+                raise
+            scheme = folder.partition("://")[0]
+            raise TargetError(
+                f"Spark has nothing to write {scheme}:// with; name the packages with --conf "
+                "spark.jars.packages=…, which is org.apache.hadoop:hadoop-aws for s3a"
+            ) from None
         return
     target = Path(folder)
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
