@@ -379,6 +379,10 @@ class Broker:
                 self.threads, strays.sort_out, self.logs, self.image, self.id
             )
             await self.membership.join(self._node(), self.logs.may_have_lost_records)
+            # Once more: partitions may have been moved away from here meanwhile.
+            await self.loop.run_in_executor(
+                self.threads, strays.sort_out, self.logs, self.image, self.id
+            )
             await self.loop.run_in_executor(self.threads, self.logs.mark_running)
         except (StorageError, StoreError, OSError, CannotStart) as error:
             # The cluster need not wait for the session of a broker that never came to be.
