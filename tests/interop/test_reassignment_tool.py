@@ -1,4 +1,4 @@
-"""kafka-reassign-partitions.sh of Apache Kafka, unchanged, against clusters of three and four brokers."""
+"""kafka-reassign-partitions.sh of Apache Kafka, unchanged, against three and four brokers."""
 
 from __future__ import annotations
 
