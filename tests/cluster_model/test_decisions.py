@@ -107,6 +107,28 @@ def test_assignments_must_have_the_same_number_of_replicas(three: Draft, rules: 
     assert grown.error.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
+def test_a_broker_that_is_away_gets_replicas_too(three: Draft, rules: Any) -> None:
+    """As in Kafka: topics can be made while a broker restarts, with as many replicas as ever."""
+    fence(three, 2, policy_of=lambda _: ElectionPolicy())
+    full, by_hand, nobody = create(
+        three,
+        rules,
+        NewTopic("full", 2, 3),
+        NewTopic("hand", assignments=[(0, (2, 1, 3))]),
+        NewTopic("nobody", assignments=[(0, (2,))]),
+    )
+    for partition in full.topic.partitions:
+        assert set(partition.replicas) == {1, 2, 3}
+        assert set(partition.isr) == {1, 3}
+        assert partition.leader in (1, 3)
+    (partition,) = by_hand.topic.partitions
+    assert (partition.replicas, partition.isr, partition.leader) == ((2, 1, 3), (1, 3), 1)
+    assert nobody.error.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    (grown,) = create_partitions(three, [MorePartitions("full", 3)], random.Random(1))
+    assert set(grown.topic.partitions[2].isr) == {1, 3}
+    assert len(grown.topic.partitions[2].replicas) == 3
+
+
 def test_without_brokers_nothing_can_be_placed(image_of: ImageOf, rules: Any) -> None:
     (result,) = create(Draft(image_of()), rules, NewTopic("t", 1, 1))
     assert result.error.code is ErrorCode.INVALID_REPLICATION_FACTOR
