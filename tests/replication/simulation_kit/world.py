@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ottla.cluster.decisions import brokers as broker_decisions
 from ottla.cluster.decisions.elections import ElectionPolicy
@@ -28,17 +28,24 @@ from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import Broker as Member
 from ottla.cluster.metadata import ClusterImage, Endpoint, Topic
 from ottla.cluster.metadata import Partition as PartitionState
+from ottla.cluster.names import is_internal
 from ottla.protocol.errors import ProtocolError
 from ottla.replication.partition import Partition, Role
 from simulation_kit.broker import Broker, Life, committed_values
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log
+    from simulation_kit.coordination import Coordination
 
 TOPIC = "orders"
-TOPIC_ID = b"o" * 16
 START = 1_700_000_000_000
 SESSION_MS = 1000
+
+
+def name_of(key: tuple[str, int]) -> str:
+    """A partition in a message."""
+    topic, index = key
+    return str(index) if topic == TOPIC else f"{topic}-{index}"
 
 
 class Broken(AssertionError):
@@ -48,7 +55,7 @@ class Broken(AssertionError):
 class Controller:
     """The controller's decisions over a store that loses nothing. It may be slow, and away."""
 
-    def __init__(self, world: World, partitions: int, brokers: list[int]) -> None:
+    def __init__(self, world: World, brokers: list[int]) -> None:
         self.world = world
         self.image = ClusterImage("simulated", version=0)
         self.epochs = 0
@@ -56,12 +63,18 @@ class Controller:
         # Brokers that hear nothing of the controller, and until when.
         self.silent_until: dict[int, int] = {}
         self.sessions: dict[int, Life] = {}
-        states = []
-        for index in range(partitions):
-            replicas = tuple(brokers[(index + each) % len(brokers)] for each in range(3))
-            states.append(PartitionState(index, replicas, replicas, -1))
         draft = Draft(self.image)
-        draft.put_topics([Topic(TOPIC, TOPIC_ID, tuple(states))])
+        for name, level in world.FEATURES.items():
+            draft.set_feature(name, level)
+        placed = 0
+        for name, partitions in world.topics.items():
+            states = []
+            for index in range(partitions):
+                replicas = tuple(brokers[(placed + each) % len(brokers)] for each in range(3))
+                states.append(PartitionState(index, replicas, replicas, -1))
+                placed += 1
+            topic_id = name.ljust(16).encode()[:16]
+            draft.put_topics([Topic(name, topic_id, tuple(states), is_internal(name))])
         self.image, _ = draft.finish(1)
 
     def policy_of(self, _topic: str) -> ElectionPolicy:
@@ -145,7 +158,7 @@ class Controller:
             if isinstance(result, IsrResult):
                 self.world.set_changed(result, len(wanted.isr) > before)
 
-        topic = self.image.topics[TOPIC]
+        topic = self.image.topics_by_id[wanted.topic_id]
         before = len(topic.partitions[wanted.index].isr)
         self._when_here(decide)
         if self.world.chance.random() < 0.1:  # the request arrives twice
@@ -153,9 +166,11 @@ class Controller:
 
 
 class World:
-    def __init__(
-        self, seed: int, *, brokers: int = 3, partitions: int = 2, min_isr: int = 2
-    ) -> None:
+    # Topics with their number of partitions; producers write to the first.
+    topics: ClassVar[dict[str, int]] = {TOPIC: 2}
+    FEATURES: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, seed: int, *, brokers: int = 3, min_isr: int = 2) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
         self.min_isr = min_isr
@@ -165,22 +180,29 @@ class World:
         self.history: list[str] = []
         self.cut: set[tuple[int, int]] = set()  # links that are broken, one way
         self.loss = 0.02
-        self.keys = [(TOPIC, index) for index in range(partitions)]
+        self.keys = [(TOPIC, index) for index in range(self.topics[TOPIC])]
+        everywhere = [
+            (name, index) for name, count in self.topics.items() for index in range(count)
+        ]
         # (partition, leader epoch) -> who led.
         self.leaders: dict[tuple[tuple[str, int], int], Life] = {}
         # Partition -> offset -> value: what was committed as far as some leader said.
-        self.committed: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in self.keys}
+        self.committed: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in everywhere}
         self.acked: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in self.keys}
         self._checked: dict[tuple[Life, tuple[str, int]], int] = {}
         self.sent = 0
         ids = list(range(1, brokers + 1))
         self.brokers: dict[int, Broker] = {each: Broker(self, each) for each in ids}
-        self.controller = Controller(self, partitions, ids)
+        self.controller = Controller(self, ids)
         for broker in self.brokers.values():
             broker.start()
 
     def note(self, what: str) -> None:
         self.history.append(f"{self.now - START:7d} {what}")
+
+    def coordination_of(self, life: Life) -> Coordination | None:
+        """The coordinators of a broker, in a world that has some."""
+        return None
 
     # Time and messages --------------------------------------------------------------------------
 
@@ -319,8 +341,12 @@ class World:
         return lacking < self.min_isr
 
     def _is_in_sync(self, broker: Broker) -> bool:
-        states = self.controller.image.topics[TOPIC].partitions
-        return all(broker.id in each.isr for each in states if broker.id in each.replicas)
+        return all(
+            broker.id in each.isr
+            for topic in self.controller.image.topics.values()
+            for each in topic.partitions
+            if broker.id in each.replicas
+        )
 
     # What must hold -----------------------------------------------------------------------------
 
@@ -354,7 +380,7 @@ class World:
             if known != value:
                 self.broken(
                     f"broker {life.id} ({partition.role.name}, epoch {partition.leader_epoch}) has "
-                    f"{value[:8]!r} at {key[1]}:{offset}, where {known[:8]!r} was committed"
+                    f"{value[:8]!r} at {name_of(key)}:{offset}, where {known[:8]!r} was committed"
                 )
         self._checked[place] = log.high_watermark
 
@@ -378,19 +404,23 @@ class World:
         self._check_acknowledged()
 
     def _has_healed(self) -> bool:
-        for state in self.controller.image.topics[TOPIC].partitions:
-            if state.leader < 0 or len(state.isr) < len(state.replicas):
+        return all(
+            self._is_whole(topic.name, state)
+            for topic in self.controller.image.topics.values()
+            for state in topic.partitions
+        )
+
+    def _is_whole(self, topic: str, state: PartitionState) -> bool:
+        if state.leader < 0 or len(state.isr) < len(state.replicas):
+            return False
+        ends = set()
+        for replica in state.replicas:
+            life = self.brokers[replica].life
+            if life is None or (topic, state.index) not in life.partitions:
                 return False
-            ends = set()
-            for replica in state.replicas:
-                life = self.brokers[replica].life
-                if life is None or (TOPIC, state.index) not in life.partitions:
-                    return False
-                log = life.partitions[TOPIC, state.index].log
-                ends |= {log.log_end_offset, log.high_watermark}
-            if len(ends) > 1:
-                return False
-        return True
+            log = life.partitions[topic, state.index].log
+            ends |= {log.log_end_offset, log.high_watermark}
+        return len(ends) == 1
 
     def _check_acknowledged(self) -> None:
         for key in self.keys:
@@ -404,7 +434,7 @@ class World:
                     if stored.get(offset) != value:
                         found = stored.get(offset, b"nothing")
                         self.broken(
-                            f"{value[:8]!r} was acknowledged at {key[1]}:{offset}, and broker "
+                            f"{value[:8]!r} was acknowledged at {name_of(key)}:{offset}, and broker "
                             f"{broker.id} has {found[:8]!r}"
                         )
 
