@@ -51,6 +51,9 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 UNKNOWN = -1
 
+# The controller's answers to a leader that does not know the newest state of its partition.
+_LEADER_IS_BEHIND = (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH)
+
 # What is told of an append: base offset, append time (-1: the producer's times count), where the log
 # starts, the offset after its last record, and whether it is known to be committed and flushed already
 # (if not, `is_committed` and `is_flushed` tell).
@@ -577,8 +580,14 @@ class Partition:
         if self.role is Role.LEADER and others:
             self._want_isr(others)
 
-    def isr_refused(self) -> None:
-        """The controller did not change the set, and will not by that request."""
+    def isr_refused(self, code: ErrorCode) -> None:
+        """The controller does not change the set by that request.
+
+        If it knows a newer state than this leader, it may have changed the set by the same request,
+        sent before, the answer to which was lost: then the larger set counts on until that state is
+        known here. Otherwise nothing was changed, and nothing is wanted any more."""
+        if code in _LEADER_IS_BEHIND:
+            return
         self.wanted_isr = None
         self._settle()
         self.advance()

@@ -166,7 +166,7 @@ class Replicas:
                 self._wanted[partition] = None
             else:
                 # A newer image, which is on its way, or the next fetch of the follower says more.
-                partition.isr_refused()
+                partition.isr_refused(result.error)
 
     # Lags ---------------------------------------------------------------------------------------
 
