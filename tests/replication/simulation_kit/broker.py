@@ -213,8 +213,8 @@ class Life:
             if isinstance(result, IsrResult) and result.error is ErrorCode.NONE:
                 assert result.state is not None
                 partition.update(result.state, self.world.now)
-            else:
-                partition.isr_refused()
+            elif isinstance(result, IsrResult):
+                partition.isr_refused(result.error)
 
         def again() -> None:
             # No answer: nothing is known, and the question is put again.

@@ -336,19 +336,6 @@ def keep_positions_over_terms() -> list[tuple[Any, str, Any]]:
     return [(Partition, "_begin_term", begun)]
 
 
-@mutation("A follower takes the answer to a question of an earlier term")
-def take_answers_of_earlier_terms() -> list[tuple[Any, str, Any]]:
-    def is_current(self: Any, partition: Partition, position: Any) -> bool:
-        opened = partition.opened
-        return (
-            partition.role is Role.FOLLOWER
-            and opened is not None
-            and opened.log_end_offset == position.offset
-        )
-
-    return [(following.Following, "is_current", is_current)]
-
-
 @mutation("The in-sync set is changed by a request that knew an older one")
 def change_older_sets() -> list[tuple[Any, str, Any]]:
     original = partitions._fault
@@ -384,13 +371,11 @@ def cut_off_at_the_end_only() -> list[tuple[Any, str, Any]]:
     return [(following, "cut_off", cut_off)]
 
 
-@mutation("A leader serves followers that know another epoch")
-def serve_any_epoch() -> list[tuple[Any, str, Any]]:
-    original = Life.read
+@mutation("A leader takes a change for refused whose first answer was lost")
+def lost_answers_are_refusals() -> list[tuple[Any, str, Any]]:
+    original = Partition.isr_refused
 
-    def read(self: Life, partition: Any, wanted: Any, replica: int, epoch: int) -> Any:
-        if partition is not None:
-            wanted = replace(wanted, current_leader_epoch=partition.leader_epoch)
-        return original(self, partition, wanted, replica, epoch)
+    def refused(self: Partition, _code: ErrorCode) -> None:
+        original(self, ErrorCode.INELIGIBLE_REPLICA)
 
-    return [(Life, "read", read)]
+    return [(Partition, "isr_refused", refused)]

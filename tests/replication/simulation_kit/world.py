@@ -144,6 +144,7 @@ class Controller:
         epoch = life.epoch
 
         def decide() -> None:
+            before = self._isr(wanted)
             try:
                 (result,) = self._decide(  # type: ignore[misc]
                     lambda draft: alter_isr(draft, life.id, epoch, [wanted], self.policy_of)
@@ -156,13 +157,18 @@ class Controller:
                 self.silence(life.id),
             )
             if isinstance(result, IsrResult):
-                self.world.set_changed(result, len(wanted.isr) > before)
+                self.world.set_changed(result, set(self._isr(wanted)) - set(before))
 
-        topic = self.image.topics_by_id[wanted.topic_id]
-        before = len(topic.partitions[wanted.index].isr)
-        self._when_here(decide)
+        joining = {member for member, _ in wanted.isr} - set(self._isr(wanted))
+        if self.world.restart_before_join(joining):
+            self.world.after(400, lambda: self._when_here(decide))
+        else:
+            self._when_here(decide)
         if self.world.chance.random() < 0.1:  # the request arrives twice
-            self.world.after(self.world.chance.randint(1, 800), lambda: self._when_here(decide))
+            self.world.after(self.world.chance.randint(1, 3000), lambda: self._when_here(decide))
+
+    def _isr(self, wanted: WantedIsr) -> tuple[int, ...]:
+        return self.image.topics_by_id[wanted.topic_id].partitions[wanted.index].isr
 
 
 class World:
@@ -298,21 +304,20 @@ class World:
                 self.note(f"broker {broker.id} hears nothing of the controller for a while")
                 self.controller.silent_until[broker.id] = self.now + chance.randint(1, 1500)
 
-    def set_changed(self, result: IsrResult, has_grown: bool) -> None:
+    def set_changed(self, result: IsrResult, joined: set[int]) -> None:
         """The worst moment for a failure is just after an in-sync set has changed: the leader may not
         know of it yet, and who joined may lack what others have."""
         state = result.state
-        if (
-            state is None
-            or result.error
-            or state.leader < 0
-            or self.loss == 0.0
-            or self.chance.random() < 0.9
-        ):
+        if state is None or result.error or state.leader < 0 or self.loss == 0.0:
+            return
+        if joined and self.chance.random() < 0.1:
+            self._leave_alone(state, joined)
+            return
+        if self.chance.random() < 0.9:
             return
         if state.leader not in state.isr:
             self.broken(f"leader {state.leader} of partition {state.index} is not in {state.isr}")
-        members = [each for each in state.isr if has_grown or each == state.leader]
+        members = [each for each in state.isr if joined or each == state.leader]
         for broker_id in self.chance.sample(
             members, self.chance.randint(1, max(1, len(members) - 1))
         ):
@@ -322,6 +327,39 @@ class World:
                 how = "loses power" if power else "is killed"
                 self.note(f"broker {broker.id} {how} as its in-sync set changes")
                 self._end(broker, power=power)
+
+    def restart_before_join(self, joining: set[int]) -> bool:
+        """One that is about to join loses power, and what it had; it is back before the request is
+        decided that lets it in."""
+        if not joining or self.loss == 0.0 or self.chance.random() >= 0.05:
+            return False
+        broker = self.brokers[min(joining)]
+        life = broker.life
+        if life is None or not self.may_lose_power(broker):
+            return False
+        self.note(f"broker {broker.id} loses power before it joins")
+        broker.kill(power=True)
+        self.after(5, lambda: self.controller.gone(life))
+        self.after(50, lambda: None if broker.life else broker.start())
+        return True
+
+    def _leave_alone(self, state: PartitionState, joined: set[int]) -> None:
+        """Who has joined is cut off at once, and the leader does not hear of it; a little later all
+        others are killed, so that who has joined has to lead with what it has."""
+        self.note(f"{joined} joined, are cut off, and soon will be alone")
+        leader = state.leader
+        self.cut.update((each, leader) for each in joined)
+        self.cut.update((leader, each) for each in joined)
+        self.controller.silent_until[leader] = self.now + 800
+
+        def strike() -> None:
+            for broker_id in set(state.isr) - joined:
+                broker = self.brokers[broker_id]
+                if broker.life is not None and self.loss:
+                    self.note(f"broker {broker_id} is killed")
+                    self._end(broker, power=False)
+
+        self.after(self.chance.randint(20, 600), strike)
 
     def _end(self, broker: Broker, *, power: bool) -> None:
         life = broker.life
