@@ -104,6 +104,7 @@ class Replicas:
             lambda: (self._broker.id, self._broker.membership.epoch),
             now_ms,
             spawn,
+            self._broker.throttle,
         )
 
     async def _connect(self, leader: int) -> Connection:
