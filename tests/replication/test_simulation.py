@@ -36,9 +36,9 @@ def _run_coordinated(first: int, seeds: int) -> None:
         aborted += ends.count(False)
         in_doubt += ends.count(None)
         offsets += len(world.final_offset)
-    assert committed > 4 * seeds
-    assert aborted > seeds
-    assert in_doubt > seeds
+    assert committed > 2 * seeds
+    assert aborted > seeds // 2
+    assert in_doubt > seeds // 2
     assert offsets > seeds
 
 
