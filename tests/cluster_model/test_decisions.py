@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -277,6 +278,26 @@ def test_producer_ids_come_in_blocks_that_do_not_overlap(one: Draft) -> None:
     one.next_producer_id = 2**63 - 500
     with pytest.raises(ProtocolError):
         allocate_producer_ids(one)
+
+
+def test_with_another_folder_a_broker_has_lost_everything(
+    three: Draft, rules: Any, broker: Callable[..., Broker]
+) -> None:
+    def never(_topic: str) -> ElectionPolicy:
+        return ElectionPolicy()
+
+    def life(epoch: int, folder: str) -> Broker:
+        return replace(broker(2), epoch=epoch, folder_id=folder)
+
+    take_in(three, life(1, "a folder"), lost_data=False, policy_of=never)
+    (result,) = create(three, rules, NewTopic("t", assignments=[(0, (2, 1, 3))]))
+    assert result.topic.partitions[0].leader == 2
+    take_in(three, life(2, "a folder"), lost_data=False, policy_of=never)
+    assert three.topics["t"].partitions[0].isr == (2, 1, 3)
+    take_in(three, life(3, "another"), lost_data=False, policy_of=never)
+    (partition,) = three.topics["t"].partitions
+    assert (set(partition.isr), partition.elr) == ({1, 3}, ())
+    assert partition.leader in (1, 3)
 
 
 def test_brokers_come_and_go(one: Draft, broker: Callable[..., Broker]) -> None:
