@@ -6,8 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ottla.record.offset_set import OffsetRange
 from ottla.storage.append import Append
 from ottla.storage.config import LogConfig
+from ottla.storage.deletions import Deletions, marks_from
 from ottla.storage.errors import LogOffline
 from ottla.storage.files import Files
 from ottla.storage.leader_epochs import LeaderEpochs
@@ -69,6 +71,7 @@ class LogState:
         "active",
         "appended_bytes",
         "compaction",
+        "deletions",
         "epochs",
         "files",
         "first_dirty_offset",
@@ -114,6 +117,7 @@ class LogState:
         log_end_offset: int,
         recovery_point: int,
         first_dirty_offset: int = 0,
+        deletions: Deletions | None = None,
     ) -> None:
         """For `create_log` and `load_log` (recovery/load.py), which know what is on disk."""
         self.folder = folder
@@ -154,6 +158,8 @@ class LogState:
         # Compacted up to here, and being compacted: see compaction/swap.py.
         self.first_dirty_offset = first_dirty_offset
         self.compaction: Compaction | None = None
+        # What marks hide; None if there never was one.
+        self.deletions = deletions
         # The append between write and commit: at most one.
         self._writing: Append | None = None
         self._pwrite = files.pwrite
@@ -229,6 +235,9 @@ class LogState:
             self.owner.became_dirty(self)
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self.producers.high_watermark_moved(self.high_watermark)
+        if self.deletions is not None:
+            self.deletions.invisible.drop_below(self.log_start_offset)
+            self.deletions.uncommitted(marks_from(self.segments, self.high_watermark))
 
     def identify(self, topic_id: bytes) -> None:
         """The id of the topic was not known, and has been stored in the folder."""
@@ -266,6 +275,8 @@ class LogState:
         self.unflushed_since = job.since or self.unflushed_since
         self.pending_snapshots[:0] = job.snapshots
         self.epochs.changed = self.epochs.changed or job.epochs is not None
+        if job.deletions is not None and self.deletions is not None:
+            self.deletions.changed = True
         metadata_unsynced, folder_unsynced = job.had_unsynced
         self.metadata_unsynced = self.metadata_unsynced or metadata_unsynced
         self.folder_unsynced = self.folder_unsynced or folder_unsynced
@@ -280,6 +291,14 @@ class LogState:
         assert offset <= self.log_end_offset
         self.recovery_point = max(self.recovery_point, offset)
         self.flush_at_offset = self.recovery_point + self._config.flush_messages
+
+    # Deletion of single records (deletions.py)
+
+    def marked(self, offset: int, ranges: list[OffsetRange]) -> None:
+        """The batch at `offset`, which was appended just now, marks these offsets as deleted."""
+        if self.deletions is None:
+            self.deletions = Deletions(self.folder)
+        self.deletions.mark(offset, ranges)
 
     # Truncation (truncation.py)
 
@@ -309,6 +328,7 @@ class LogState:
         assert segment.base_offset == offset
         self.segments.add(segment)
         self.active = segment
+        self.deletions = None
         self.log_start_offset = self.log_end_offset = offset
         self.high_watermark = self.recovery_point = offset
         self.pending_snapshots = []
@@ -322,6 +342,8 @@ class LogState:
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
         self.producers.truncate_head(offset)
+        if self.deletions is not None:
+            self.deletions.invisible.drop_below(offset)
 
     def detach_oldest(self, count: int) -> list[Segment]:
         """Takes the first segments out of the log, which starts after them from now on."""

@@ -16,7 +16,7 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from multiprocessing.connection import Connection
 
+    from ottla.logfiles.visible import Visible
+    from ottla.record.offset_set import OffsetRange
     from ottla.record.validation.findings import Rules
     from ottla.server.disk.lanes import Batches, Transform
     from ottla.storage.config import LogConfig
@@ -207,6 +209,17 @@ class Workers:
 
         job = partial(jobs.downgrade, magic=magic, first_offset=first_offset)
         return await self._work(job, batches)
+
+    async def visible(self, batches: bytes, hidden: Sequence[OffsetRange]) -> Visible:
+        """Batches without the records at these offsets."""
+        from ottla.logfiles.visible import without
+
+        if len(batches) <= INLINE_BYTES:
+            try:
+                return without(batches, hidden, INLINE_DECOMPRESSED_LIMIT)
+            except TooLarge:
+                pass
+        return await self.run(partial(without, batches, hidden, DECOMPRESSED_LIMIT))
 
     async def _convert(self, job: Callable[..., bytes], data: Batches) -> Batches:
         converted = await self._work(job, data)

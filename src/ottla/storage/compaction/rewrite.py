@@ -29,12 +29,8 @@ from ottla.logfiles.walk import fields_at, walk_checked
 from ottla.record.batch import CONTROL_BIT, BatchHeader, HeaderFields, contents
 from ottla.record.errors import CorruptBatch, InvalidBatch
 from ottla.record.legacy import messages
-from ottla.storage.compaction.filter import (
-    DECOMPRESSED_LIMIT,
-    BatchFilter,
-    LastOfProducer,
-    record_spans,
-)
+from ottla.record.spans import record_spans
+from ottla.storage.compaction.filter import DECOMPRESSED_LIMIT, BatchFilter, LastOfProducer
 from ottla.storage.compaction.offset_map import OffsetMap
 from ottla.storage.compaction.plan import Source, Weight, group
 from ottla.storage.compaction.transactions import WalkedTransactions
