@@ -236,7 +236,6 @@ class LogState:
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self.producers.high_watermark_moved(self.high_watermark)
         if self.deletions is not None:
-            self.deletions.invisible.drop_below(self.log_start_offset)
             self.deletions.uncommitted(marks_from(self.segments, self.high_watermark))
 
     def identify(self, topic_id: bytes) -> None:
@@ -300,6 +299,12 @@ class LogState:
             self.deletions = Deletions(self.folder)
         self.deletions.mark(offset, ranges)
 
+    def start_stored(self, offset: int) -> None:
+        """It is on disk that the log starts no earlier than at `offset`: which of the records before
+        it were deleted need not be known any more. (Before that, a crash could bring them back.)"""
+        if self.deletions is not None:
+            self.deletions.invisible.drop_below(min(offset, self.log_start_offset))
+
     # Truncation (truncation.py)
 
     def lower_recovery_point(self, offset: int) -> None:
@@ -342,8 +347,6 @@ class LogState:
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
         self.producers.truncate_head(offset)
-        if self.deletions is not None:
-            self.deletions.invisible.drop_below(offset)
 
     def detach_oldest(self, count: int) -> list[Segment]:
         """Takes the first segments out of the log, which starts after them from now on."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from ottla.client.admin.base import AdminPart
 from ottla.client.naming import by_partition
@@ -19,8 +19,9 @@ from ottla.protocol.messages.delete_records_at import (
 )
 from ottla.wire.connection import Connection
 
+Offsets: TypeAlias = int | range | Iterable[int | range]
 # First and last offset.
-_Range = tuple[int, int]
+_Range: TypeAlias = tuple[int, int]
 
 # Of a partition in one request.
 _MOST_RANGES: Final = 20_000
@@ -31,12 +32,12 @@ class DeletionAdmin(AdminPart):
 
     async def delete_records_at(
         self,
-        offsets: Mapping[TopicPartition, int | Iterable[int]],
+        offsets: Mapping[TopicPartition, Offsets],
         *,
         skip_deleted: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, int]:
-        """Delete the records at these offsets (one, several, or a `range`) of each partition.
+        """Delete the records at these offsets of each partition: one, a `range`, or several of both.
 
         Consumers do not see them from then on; all other records keep their offsets. The result is how
         many were deleted in each partition. If one of a partition's offsets is out of range, not yet
@@ -45,7 +46,7 @@ class DeletionAdmin(AdminPart):
         already. Unsupported with brokers that do not know this call.
         """
         ranges = {
-            partition: iter(list(_ranges(partition, given)))
+            partition: iter(_ranges(partition, given))
             for partition, given in by_partition(offsets).items()
         }
         deleted = dict.fromkeys(ranges, 0)
@@ -110,23 +111,23 @@ class DeletionAdmin(AdminPart):
         return outcomes.all()
 
 
-def _ranges(partition: TopicPartition, given: int | Iterable[int]) -> Iterator[_Range]:
+def _ranges(partition: TopicPartition, given: Offsets) -> list[_Range]:
     """Offsets in order, neighbours together."""
-    if isinstance(given, range) and given.step == 1:
-        if len(given):
-            yield given[0], given[-1]
-        return
-    offsets = [given] if isinstance(given, int) else sorted(given)
-    first = last = None
-    for offset in offsets:
-        if not isinstance(offset, int):
-            raise TypeError(f"{partition}: offsets are numbers, not {offset!r}")
-        if first is None or last is None:
-            first = last = offset
-        elif offset <= last + 1:
-            last = offset
+    pieces: list[_Range] = []
+    for each in [given] if isinstance(given, (int, range)) else given:
+        if isinstance(each, range) and each.step == 1:
+            if each:
+                pieces.append((each[0], each[-1]))
+        elif isinstance(each, range):
+            pieces += [(offset, offset) for offset in each]
+        elif isinstance(each, int) and not isinstance(each, bool):
+            pieces.append((each, each))
         else:
-            yield first, last
-            first = last = offset
-    if first is not None and last is not None:
-        yield first, last
+            raise TypeError(f"{partition}: offsets are numbers or ranges of them, not {each!r}")
+    ranges: list[_Range] = []
+    for first, last in sorted(pieces):
+        if ranges and first <= ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], max(last, ranges[-1][1])
+        else:
+            ranges.append((first, last))
+    return ranges

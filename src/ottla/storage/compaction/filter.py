@@ -4,6 +4,8 @@
 - a record without a value, a tombstone, stays until the delete horizon of its batch has passed. The
   first pass that keeps one sets the horizon, `delete.retention.ms` from then: attribute bit 6, and the
   horizon in the place of the base timestamp. (In the old formats, by the age of the segment.)
+- a record that was deleted by itself goes, once its mark is committed; it does not count as the last one
+  of its key even before that. Marks stay;
 - records of aborted transactions go; a marker goes when nothing is left of its transaction, and the
   horizon that was set when that was first seen has passed;
 - what lies at or behind the end of the map stays, as far as records are concerned;
@@ -40,6 +42,7 @@ from ottla.record.batch import (
 )
 from ottla.record.codecs import Codec, compress
 from ottla.record.legacy import messages
+from ottla.record.offset_set import OffsetSet
 from ottla.record.spans import RecordSpan, record_spans
 from ottla.storage.compaction.offset_map import OffsetMap
 from ottla.storage.compaction.transactions import WalkedTransactions
@@ -60,6 +63,7 @@ class BatchFilter:
 
     __slots__ = (
         "_delete_retention_ms",
+        "_erasable",
         "_map",
         "_map_end",
         "_now_ms",
@@ -77,8 +81,11 @@ class BatchFilter:
         producers: Mapping[int, LastOfProducer],
         now_ms: int,
         delete_retention_ms: int,
+        erasable: OffsetSet | None = None,
     ) -> None:
-        """`map_end`: the map is complete below this offset."""
+        """`map_end`: the map is complete below this offset. `erasable`: the records that were deleted
+        one by one."""
+        self._erasable = OffsetSet() if erasable is None else erasable
         self._map = offset_map
         self._map_end = map_end
         self.transactions = transactions
@@ -134,10 +141,14 @@ class BatchFilter:
         base_offset = fields[0]
         map_end = self._map_end
         last_offset = self._map.last_offset
+        erasable = self._erasable
+        is_touched = erasable.first_in(base_offset, base_offset + fields[6] + 1) is not None
         kept: list[RecordSpan] = []
         for span in record_spans(data, fields[12]):
             _, _, delta, _, key, has_value = span
             offset = base_offset + delta
+            if is_touched and offset in erasable:
+                continue
             if offset < map_end:
                 if key is None or offset < last_offset(key):
                     continue
@@ -202,11 +213,14 @@ class BatchFilter:
         kept = [
             record
             for record in every
-            if record.offset >= self._map_end
-            or (
-                record.key is not None
-                and record.offset >= self._map.last_offset(record.key)
-                and (record.value is not None or self.keeps_old_tombstones)
+            if record.offset not in self._erasable
+            and (
+                record.offset >= self._map_end
+                or (
+                    record.key is not None
+                    and record.offset >= self._map.last_offset(record.key)
+                    and (record.value is not None or self.keeps_old_tombstones)
+                )
             )
         ]
         self.records_dropped += len(every) - len(kept)

@@ -29,6 +29,7 @@ from ottla.logfiles.walk import fields_at, walk_checked
 from ottla.record.batch import CONTROL_BIT, BatchHeader, HeaderFields, contents
 from ottla.record.errors import CorruptBatch, InvalidBatch
 from ottla.record.legacy import messages
+from ottla.record.offset_set import OffsetSet
 from ottla.record.spans import record_spans
 from ottla.storage.compaction.filter import DECOMPRESSED_LIMIT, BatchFilter, LastOfProducer
 from ottla.storage.compaction.offset_map import OffsetMap
@@ -75,6 +76,9 @@ class Job(NamedTuple):
     index_interval_bytes: int
     map_bytes: int
     bytes_per_second: float
+    # Records of the sources that were deleted one by one; and those of them that may go from disk.
+    hidden: OffsetSet = OffsetSet()
+    erasable: OffsetSet = OffsetSet()
 
     @property
     def licence(self) -> str:
@@ -248,6 +252,7 @@ class _Rewrite:
             job.producers,
             job.now_ms,
             job.delete_retention_ms,
+            job.erasable,
         )
         weighed = [
             (source, self._weigh(source)) for source in job.sources if source.base_offset < map_end
@@ -280,6 +285,7 @@ class _Rewrite:
         """The last offset of each key in the dirty part, and where the map ends."""
         job = self._job
         first_dirty = job.first_dirty
+        hidden = job.hidden
         offset_map = OffsetMap(job.map_bytes)
         transactions = WalkedTransactions(
             each for each in job.aborted if each.last_offset >= first_dirty
@@ -294,7 +300,9 @@ class _Rewrite:
                 if transactions.data(fields) or fields[0] + fields[6] < first_dirty:
                     continue
                 for key, offset in _keys(fields, batch):
-                    if offset >= first_dirty and not offset_map.put(key, offset):
+                    if offset < first_dirty or (hidden and offset in hidden):
+                        continue
+                    if not offset_map.put(key, offset):
                         return offset_map, offset
         return offset_map, job.sources[-1].end_offset
 

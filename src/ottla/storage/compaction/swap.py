@@ -31,6 +31,7 @@ from ottla.logfiles.names import (
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
 )
+from ottla.record.offset_set import OffsetSet
 from ottla.storage.compaction.filter import LastOfProducer
 from ottla.storage.compaction.plan import Dirt, Source, assess
 from ottla.storage.compaction.rewrite import Job, Outcome, Replacement
@@ -84,6 +85,11 @@ class Compaction:
             end = log.segments.end_of(slot, log.log_end_offset)
             sources.append(Source(segment.base_offset, end, segment.size))
         config = log.config
+        hidden, erasable = OffsetSet(), OffsetSet()
+        if log.deletions is not None:
+            reach = sources[0].base_offset, sources[-1].end_offset
+            hidden = log.deletions.hidden(*reach)
+            erasable = log.deletions.erasable(*reach, log.high_watermark)
         self.job = Job(
             folder=log.folder,
             folder_identity=log.files.identity(log.folder),
@@ -103,6 +109,8 @@ class Compaction:
             index_interval_bytes=config.index_interval_bytes,
             map_bytes=map_bytes,
             bytes_per_second=bytes_per_second,
+            hidden=hidden,
+            erasable=erasable,
         )
         # The swap that is under way: at most one.
         self.swapping: Swap | None = None
