@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from server_kit.broker_thread import BrokerThread
@@ -24,6 +25,7 @@ from server_kit.calls import (
 )
 from server_kit.wire import Wire
 
+from ottla.logfiles.folders import find_logs
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records_at import (
     DeletedRange,
@@ -37,7 +39,9 @@ from ottla.protocol.messages.fetch import FetchResponse
 from ottla.record.batch import Record, build_batch, check_batch, records
 from ottla.record.codecs import Codec
 from ottla.record.deletion import read_mark
+from ottla.record.legacy import messages
 from ottla.server.broker import Broker
+from ottla.storage.verify import verify_log
 from ottla.testing import BrokerProcess
 
 
@@ -285,3 +289,79 @@ def test_deleted_records_before_the_start_are_out_of_range(wire: Wire, topic: To
     assert "the log starts at 5" in (delete_at(wire, topic, 3).error_message or "")
     assert produce(wire, topic, batch_of(b"x")).error_code == 0
     assert [check_batch(each).base_offset for each in all_batches(wire, topic, offset=5)]
+
+
+# Transactions
+
+
+def test_transactions(wire: Wire, inside: BrokerThread) -> None:
+    """Records of ended transactions can be deleted; markers and what was aborted cannot."""
+    from ottla import Producer
+
+    topic = create_topic(wire)
+    with Producer(f"127.0.0.1:{inside.port}", transactional_id=topic.name) as producer:
+        producer.init_transactions()
+        for good in (True, False, True):
+            producer.begin_transaction()
+            for each in range(3):
+                producer.send(topic.name, b"%d" % each, partition=0)
+            producer.flush()
+            if good:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+        producer.begin_transaction()
+        producer.send(topic.name, b"open", partition=0)
+        producer.flush()
+        assert "offset 12 is not committed" in (delete_at(wire, topic, 12).error_message or "")
+        producer.commit_transaction()
+    assert "aborted transaction" in (delete_at(wire, topic, 5).error_message or "")
+    assert "end of a transaction" in (delete_at(wire, topic, 3).error_message or "")
+    assert delete_at(wire, topic, 1, (8, 10)).deleted == 4
+    committed = fetch(wire, topic, 0, isolation_level=1)
+    kept = [check_batch(each) for each in whole_batches(committed.records)]
+    # Both ends of transactions whose records went are still there.
+    assert [each.base_offset for each in kept if each.is_control] == [3, 7, 11, 13]
+    assert [each.first_offset for each in committed.aborted_transactions] == [4]
+    assert offsets_of(committed.records) == [0, 2, 3, 4, 5, 6, 7, 11, 12, 13]
+
+
+# Old clients
+
+
+@pytest.mark.parametrize("version", [0, 2, 3])
+def test_old_formats(wire: Wire, topic: Topic, version: int) -> None:
+    ten(wire, topic)
+    delete_at(wire, topic, 3, (5, 9))
+    found = fetch(wire, topic, 0, version=version)
+    assert [each.offset for each in messages(bytes(found.records))] == [0, 1, 2, 4]
+
+
+# Erasing
+
+
+def test_deleted_records_are_erased(start_broker: Callable[..., BrokerThread]) -> None:
+    """Within `delete.record.erase.ms`, also in the active segment; `ottla log verify` proves it."""
+    broker = start_broker(
+        settings={"log.cleaner.backoff.ms": "10", "log.flush.offset.checkpoint.interval.ms": "50"}
+    )
+    with broker.wire() as wire:
+        topic = create_topic(wire, **{"delete.record.erase.ms": "0"})
+        fill(wire, topic, batch_of(b"keep", b"forget", b"keep too"), batch_of(b"forget"))
+        delete_at(wire, topic, 1, 3)
+        broker.until(lambda running: running.compactor.erasures > 0)
+        assert seen(wire, topic) == [b"keep", b"keep too"]
+        fill(wire, topic, batch_of(b"later"))
+        assert seen(wire, topic) == [b"keep", b"keep too", b"later"]
+
+    def folder(running: Broker) -> Path:
+        return Path(running.partitions.by_name[topic.name][0].log.folder)
+
+    path = broker.run(folder)
+
+    def is_gone(_: Broker) -> bool:
+        return not any(b"forget" in each.read_bytes() for each in path.glob("*.log*"))
+
+    broker.until(is_gone)
+    (found,) = find_logs(path)
+    assert verify_log(found, deep=True).deleted_on_disk == 0

@@ -17,7 +17,6 @@ from ottla.storage.log import COORDINATOR, Log
 from ottla.storage.targets import check_bounds, check_records, not_deleted
 
 
-
 @pytest.fixture
 def maker(tmp_path: Path) -> LogMaker:
     return LogMaker(str(tmp_path))

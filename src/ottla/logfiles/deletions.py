@@ -5,7 +5,10 @@ The file `deleted-records-snapshot` in a log's folder:
     uint32  CRC32C          of all that follows
     int16   version         0
     int64   end offset      where the log ended: marks before it are in the snapshot
-    …       offsets         as `OffsetSet.to_bytes` has them; the marks' own are among them
+    int64   time            in milliseconds, since when there is something to be erased; 0: nothing is
+    int64   size            of what follows next, in bytes
+    …       hidden offsets  as `OffsetSet.to_bytes` has them; the marks' own are among them
+    …       unerased ones   likewise: those of them whose records may still be on disk
 
 Crash policy: it is replaced as a whole, by a flush, after the data and before the recovery point moves.
 So it has every mark below the recovery point, and those after it are found in the log. A log without
@@ -28,7 +31,7 @@ from ottla.record.errors import InvalidBatch
 from ottla.record.offset_set import OffsetSet
 
 _CHECKSUM = struct.Struct(">I")
-_HEAD = struct.Struct(">hq")
+_HEAD = struct.Struct(">hqqq")
 _VERSION = 0
 
 
@@ -38,11 +41,15 @@ class InvalidSnapshot(ValueError):
 
 class DeletionsSnapshot(NamedTuple):
     end_offset: int
+    since_ms: int
     offsets: OffsetSet
+    unerased: OffsetSet
 
 
-def encode_deletions(end_offset: int, offsets: OffsetSet) -> bytes:
-    body = _HEAD.pack(_VERSION, end_offset) + offsets.to_bytes()
+def encode_deletions(snapshot: DeletionsSnapshot) -> bytes:
+    hidden = snapshot.offsets.to_bytes()
+    head = _HEAD.pack(_VERSION, snapshot.end_offset, snapshot.since_ms, len(hidden))
+    body = head + hidden + snapshot.unerased.to_bytes()
     return _CHECKSUM.pack(crc32c(body)) + body
 
 
@@ -53,11 +60,17 @@ def decode_deletions(data: bytes) -> DeletionsSnapshot:
     body = memoryview(data)[_CHECKSUM.size :]
     if _CHECKSUM.unpack_from(data)[0] != crc32c(body):
         raise InvalidSnapshot("the CRC32C does not match")
-    version, end_offset = _HEAD.unpack_from(body)
+    version, end_offset, since_ms, size = _HEAD.unpack_from(body)
     if version != _VERSION:
         raise InvalidSnapshot(f"version {version} is unknown")
     try:
-        return DeletionsSnapshot(end_offset, OffsetSet.from_bytes(body[_HEAD.size :]))
+        sets = body[_HEAD.size :]
+        return DeletionsSnapshot(
+            end_offset,
+            since_ms,
+            OffsetSet.from_bytes(sets[:size]),
+            OffsetSet.from_bytes(sets[size:]),
+        )
     except ValueError as error:
         raise InvalidSnapshot(str(error)) from None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ottla.logfiles.deletions import encode_deletions, may_be_mark
+from ottla.logfiles.deletions import DeletionsSnapshot, encode_deletions, may_be_mark
 from ottla.logfiles.names import DELETIONS_SNAPSHOT
 from ottla.record.deletion import read_mark
 from ottla.record.errors import InvalidBatch
@@ -28,21 +28,27 @@ class Deletions:
     `_uncommitted`, in the order of their offsets.
     """
 
-    __slots__ = ("_uncommitted", "changed", "invisible", "path")
+    __slots__ = ("_uncommitted", "changed", "invisible", "path", "since_ms", "unerased")
 
-    def __init__(self, folder: str, invisible: OffsetSet | None = None) -> None:
+    def __init__(self, folder: str, snapshot: DeletionsSnapshot | None = None) -> None:
         self.path = f"{folder}/{DELETIONS_SNAPSHOT}"
         # Marked offsets, and those of the marks themselves.
-        self.invisible = OffsetSet() if invisible is None else invisible
+        self.invisible = OffsetSet() if snapshot is None else snapshot.offsets
+        # Marked offsets whose records may still be on disk, and since when there are any (0: there are
+        # none).
+        self.unerased = OffsetSet() if snapshot is None else snapshot.unerased
+        self.since_ms = 0 if snapshot is None else snapshot.since_ms
         # Memory is ahead of the file.
         self.changed = False
         # Marks, with what they hide, that may still be truncated.
         self._uncommitted: list[tuple[int, list[OffsetRange]]] = []
 
-    def mark(self, offset: int, ranges: list[OffsetRange]) -> None:
+    def mark(self, offset: int, ranges: list[OffsetRange], now_ms: int) -> None:
         """The batch at `offset` marks these."""
         for start, end in ranges:
             self.invisible.add(start, end)
+            self.unerased.add(start, end)
+        self.since_ms = self.since_ms or now_ms
         self.invisible.add(offset, offset + 1)
         self._uncommitted.append((offset, ranges))
         self.changed = True
@@ -51,6 +57,7 @@ class Deletions:
         """The mark at `offset` is about to be cut off the log."""
         for start, end in ranges:
             self.invisible.discard(start, end)
+            self.unerased.discard(start, end)
         self.invisible.discard(offset, offset + 1)
         self._uncommitted = [each for each in self._uncommitted if each[0] != offset]
         self.changed = True
@@ -70,16 +77,41 @@ class Deletions:
 
     def erasable(self, start: int, end: int, high_watermark: int) -> OffsetSet:
         """What may go from disk between two offsets: what marks that are committed hide."""
-        self.committed_to(high_watermark)
         found = self.hidden(start, end)
+        self._leave_uncommitted(found, high_watermark)
+        return found
+
+    def to_erase(self, high_watermark: int) -> OffsetSet:
+        """What should go from disk."""
+        found = OffsetSet(self.unerased)
+        self._leave_uncommitted(found, high_watermark)
+        return found
+
+    def erased(self, gone: OffsetSet, since_ms: int) -> None:
+        """These are on disk no more. Of the others, if there are any, the oldest was marked at about
+        `since_ms`."""
+        for start, end in gone:
+            self.unerased.discard(start, end)
+        self.since_ms = since_ms if self.unerased else 0
+        self.changed = True
+
+    def forget_below(self, offset: int) -> None:
+        """The log starts there, for good."""
+        self.invisible.drop_below(offset)
+        self.unerased.drop_below(offset)
+
+    def _leave_uncommitted(self, found: OffsetSet, high_watermark: int) -> None:
+        """Take out of a set what marks hide that may still be truncated."""
+        self.committed_to(high_watermark)
         for _, ranges in self._uncommitted:
             for low, high in ranges:
                 found.discard(low, high)
-        return found
 
     def snapshot(self, end_offset: int) -> bytes:
         """For the file, of a log that ends there."""
-        return encode_deletions(end_offset, self.invisible)
+        return encode_deletions(
+            DeletionsSnapshot(end_offset, self.since_ms, self.invisible, self.unerased)
+        )
 
 
 def marks_from(segments: Segments, offset: int) -> Iterator[tuple[int, list[OffsetRange]]]:

@@ -208,6 +208,7 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
         or log.recovery_point < log.log_end_offset
         or log.pending_snapshots
         or log.epochs.changed
+        or (log.deletions is not None and log.deletions.changed)
         or log.metadata_unsynced
         or log.folder_unsynced
     ):

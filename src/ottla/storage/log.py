@@ -353,7 +353,7 @@ class Log(ReadableLog):
                 elif not fields[ATTRIBUTES] & CONTROL_BIT:
                     self.producers.update(fields, base_offset, last_offset, max_timestamp, now_ms)
             elif isinstance(marker, list):
-                self.marked(base_offset, marker)
+                self.marked(base_offset, marker, now_ms)
             epoch = leader_epoch if leader_epoch >= 0 else fields[LEADER_EPOCH]
             if epoch != self.epochs.latest_epoch and epoch >= 0:
                 self.epochs.assign(epoch, base_offset)

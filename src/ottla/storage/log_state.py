@@ -293,17 +293,17 @@ class LogState:
 
     # Deletion of single records (deletions.py)
 
-    def marked(self, offset: int, ranges: list[OffsetRange]) -> None:
+    def marked(self, offset: int, ranges: list[OffsetRange], now_ms: int) -> None:
         """The batch at `offset`, which was appended just now, marks these offsets as deleted."""
         if self.deletions is None:
             self.deletions = Deletions(self.folder)
-        self.deletions.mark(offset, ranges)
+        self.deletions.mark(offset, ranges, now_ms)
 
     def start_stored(self, offset: int) -> None:
         """It is on disk that the log starts no earlier than at `offset`: which of the records before
         it were deleted need not be known any more. (Before that, a crash could bring them back.)"""
         if self.deletions is not None:
-            self.deletions.invisible.drop_below(min(offset, self.log_start_offset))
+            self.deletions.forget_below(min(offset, self.log_start_offset))
 
     # Truncation (truncation.py)
 

@@ -421,6 +421,7 @@ def _write_verdict(verdict: Verdict) -> None:
         f"{verdict.log}: {'damaged' if verdict.problems else 'sound'}, {reach}, "
         f"{plural(verdict.segments, 'segment')}, {plural(verdict.batches, 'batch')}, "
         f"{plural(verdict.records, 'record')}, {human_size(verdict.size)}"
+        + (f", {verdict.deleted_on_disk} deleted but not erased" if verdict.deleted_on_disk else "")
     )
     for problem in verdict.problems:
         place = "" if problem.position is None else f" at {problem.position}"

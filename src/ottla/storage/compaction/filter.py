@@ -45,7 +45,9 @@ from ottla.record.legacy import messages
 from ottla.record.offset_set import OffsetSet
 from ottla.record.spans import RecordSpan, record_spans
 from ottla.storage.compaction.offset_map import OffsetMap
+from ottla.storage.compaction.plan import Source
 from ottla.storage.compaction.transactions import WalkedTransactions
+from ottla.storage.index.transaction_index import AbortedTransaction
 
 # The most that one batch may unfold to: what the broker accepts, too.
 DECOMPRESSED_LIMIT = 256 << 20
@@ -96,6 +98,10 @@ class BatchFilter:
         self.keeps_old_tombstones = True
         self.records_dropped = 0
 
+    def aborted_in(self, _: list[Source]) -> list[AbortedTransaction]:
+        """The aborted transactions, met since the last call, that have batches left."""
+        return self.transactions.take_kept()
+
     def leave(
         self, batch: memoryview, fields: HeaderFields, is_last: bool
     ) -> memoryview | bytes | None:
@@ -119,8 +125,8 @@ class BatchFilter:
     def _leave_none(self, fields: HeaderFields, is_last: bool) -> bytes | None:
         """Of a batch without records."""
         if self._is_last_of_producer(fields):
-            return _emptied(fields)
-        return _placeholder(fields) if is_last else None
+            return emptied(fields)
+        return placeholder(fields) if is_last else None
 
     def _is_last_of_producer(self, fields: HeaderFields) -> bool:
         last = self._producers.get(fields[9])
@@ -227,7 +233,7 @@ class BatchFilter:
         if len(kept) == len(every):
             return entry
         if not kept:
-            return _placeholder(fields) if is_last else None
+            return placeholder(fields) if is_last else None
         return build_batch(
             kept,
             base_offset=kept[0].offset,
@@ -237,8 +243,9 @@ class BatchFilter:
         )
 
 
-def _emptied(fields: HeaderFields) -> bytes:
-    """The header alone: offsets, epochs, producer and sequence."""
+def emptied(fields: HeaderFields, max_timestamp: int | None = None) -> bytes:
+    """The header alone: offsets, epochs, producer and sequence; with its largest timestamp, unless
+    another is given."""
     attributes = fields[5]
     return build_batch(
         (),
@@ -251,11 +258,11 @@ def _emptied(fields: HeaderFields) -> bytes:
         control=bool(attributes & CONTROL_BIT),
         timestamp_type=(attributes & TIMESTAMP_TYPE_BIT) >> 3,
         last_offset=fields[0] + fields[6],
-        max_timestamp=fields[8],
+        max_timestamp=fields[8] if max_timestamp is None else max_timestamp,
     )
 
 
-def _placeholder(fields: HeaderFields) -> bytes:
+def placeholder(fields: HeaderFields) -> bytes:
     """A batch of nobody, that holds the offsets of one which went."""
     return build_batch(
         (), base_offset=fields[0], leader_epoch=fields[2], last_offset=fields[0] + fields[6]

@@ -282,7 +282,7 @@ class _Loader:
             self.deletions_end = FOREVER
         else:
             self.deletions_end = snapshot.end_offset
-            self.deletions = Deletions(self.folder, snapshot.offsets)
+            self.deletions = Deletions(self.folder, snapshot)
 
     def finish_deletions(self) -> None:
         """All marks from the log itself, if the snapshot is none of this log: unreadable, or of a log
@@ -292,14 +292,14 @@ class _Loader:
         self.deletions = Deletions(self.folder)
         self.deletions.changed = True
         for offset, ranges in marks_from(self.segments, self.start):
-            self.deletions.mark(offset, ranges)
+            self.deletions.mark(offset, ranges, self.now_ms)
 
     def _note_mark(self, fields: HeaderFields, batch: memoryview) -> None:
         ranges = mark_in(batch)
         if ranges is not None:
             if self.deletions is None:
                 self.deletions = Deletions(self.folder)
-            self.deletions.mark(fields[0], ranges)
+            self.deletions.mark(fields[0], ranges, self.now_ms)
 
     def open_clean(self, end: int) -> bool:
         """Takes the log as it is if it ends where the checkpoint says; False if it does not."""
