@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from typer.testing import Result
@@ -42,6 +43,23 @@ def test_by_key(ottla: Run, filled: str) -> None:
     assert values(ottla, filled, 0) == ["01", "03"]
     assert values(ottla, filled, 1) == ["11", "13"]
     assert ottla("record", "delete", filled, "--key", "a").stdout.startswith("deleted 0 records")
+
+
+def test_dump_and_verify(ottla: Run, filled: str, broker_data: Path) -> None:
+    """Offline, what is deleted is named, not shown."""
+    ottla("record", "delete", filled, 0, 1, "3-4")
+    folder = broker_data / f"{filled}-0"
+    lines = ottla("log", "dump", folder, "--records").stdout.splitlines()
+    assert lines[2:5] == ["  1 deleted", lines[3], "  3 deleted"]
+    assert 'value="02"' in lines[3]
+    assert lines[-1].endswith("control: deletion of 1, 3-4")
+    assert "01" not in "".join(each for each in lines if "deleted" in each)
+    shown = [
+        json.loads(each)
+        for each in ottla("log", "dump", folder, "-r", "--json").stdout.splitlines()
+    ]
+    assert [each["offset"] for each in shown if each.get("deleted")] == [1, 3, 4]
+    assert "3 deleted but not erased" in ottla("log", "verify", folder).stdout
 
 
 @pytest.mark.parametrize(
