@@ -19,16 +19,18 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.logfiles.checkpoint import InvalidCheckpoint, parse_offsets
-from ottla.logfiles.folders import Damage, LogFolder, read_batches
 from ottla.logfiles.names import DELETIONS_SNAPSHOT, RECOVERY_POINT_CHECKPOINT
 from ottla.record.batch import CONTROL_BIT, MAGIC, HeaderFields
 from ottla.record.checksum import crc32c
 from ottla.record.deletion import read_mark
 from ottla.record.errors import InvalidBatch
 from ottla.record.offset_set import OffsetSet
+
+if TYPE_CHECKING:
+    from ottla.logfiles.folders import LogFolder
 
 _CHECKSUM = struct.Struct(">I")
 _HEAD = struct.Struct(">hqqq")
@@ -98,7 +100,8 @@ def deleted_offsets(folder: LogFolder) -> OffsetSet:
     """The offsets that a reader of a log's files is not to see; of logs of Apache Kafka, none. What lies
     behind the recovery point is walked through for marks. A single segment is taken for the whole log's:
     the snapshot beside it counts, and so do the segments beside it."""
-    from ottla.logfiles.folders import segments_in
+    # Not for brokers, which have no use for what it takes.
+    from ottla.logfiles.folders import Damage, read_batches, segments_in
 
     offsets = OffsetSet()
     known_to = 0

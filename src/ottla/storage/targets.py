@@ -14,7 +14,6 @@ from ottla.record.batch import (
 )
 from ottla.record.codecs import DEFAULT_LIMIT
 from ottla.record.errors import InvalidBatch
-from ottla.record.legacy import messages
 from ottla.record.offset_set import OffsetRange, OffsetSet
 from ottla.record.spans import record_spans
 from ottla.storage.errors import UndeletableOffset
@@ -135,6 +134,8 @@ def _is_aborted(log: Log, fields: HeaderFields) -> bool:
 def _offsets(batch: bytes, fields: HeaderFields) -> list[int]:
     """Those of the records that are left in a batch."""
     if fields[3] != MAGIC:
+        from ottla.record.legacy import messages  # rarely needed
+
         return [record.offset for record in messages(batch, DEFAULT_LIMIT)]
     data = contents(memoryview(batch), BatchHeader._make(fields), DEFAULT_LIMIT)
     return [fields[0] + span[2] for span in record_spans(data, fields[12])]

@@ -73,6 +73,7 @@ from ottla.server.api import (
     handles_raw,
 )
 from ottla.server.failures import error_code
+from ottla.server.found import Found
 from ottla.server.network.connection import Connection, MalformedRequest, Part, Slot
 from ottla.server.partitions import now_ms
 from ottla.server.sessions import Session, WatchedPartition
@@ -143,39 +144,6 @@ def _serve_large(
             failed(connection, "FETCH", version, error)
 
     run_in_turns(broker.loop, steps, begin, refuse, lambda: not connection.closed)
-
-
-class Found:
-    """What one partition has for the reader right now."""
-
-    __slots__ = (
-        "answer",
-        "at_least_one",
-        "ends_early",
-        "is_masked",
-        "limit",
-        "missing",
-        "partition",
-        "piece",
-        "start",
-        "watched",
-    )
-
-    def __init__(self, watched: WatchedPartition, answer: PartitionData) -> None:
-        self.watched = watched
-        self.answer = answer
-        self.partition: Partition | None = None
-        self.piece: Slice | None = None
-        # There is something, but where it begins can only be found out on the disk; and what is
-        # to be looked for there.
-        self.missing: NotInMemory | None = None
-        self.limit = 0
-        self.at_least_one = False
-        # The piece has records that were deleted; it ends before more of them; and from where on it
-        # was looked for.
-        self.is_masked = False
-        self.ends_early = False
-        self.start = watched.fetch_offset
 
 
 class Fetch:
