@@ -657,9 +657,9 @@ class Logs(LogOwner):
                 self._folder_failed(job.folder, job.error)
             else:
                 for key, start in job.folder.stored.start_offsets.items():
-                    log = self._loaded.get(key)
-                    if log is not None and self._places.get(key) is job.folder:
-                        log.start_stored(start)
+                    loaded = self._loaded.get(key)
+                    if loaded is not None and self._places.get(key) is job.folder:
+                        loaded.start_stored(start)
         elif isinstance(job, RetireJob):
             if job.error is not None:
                 job.folder.changed = True

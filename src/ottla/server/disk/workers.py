@@ -43,6 +43,9 @@ Bytes = bytes | bytearray | memoryview
 # Jobs on so few bytes are done on the loop: sending them to another process would take longer.
 INLINE_BYTES = 4 << 10
 INLINE_DECOMPRESSED_LIMIT = 32 << 10
+# More than that where a reader waits, and records are only measured: some hundred microseconds.
+INLINE_VISIBLE_BYTES = 64 << 10
+INLINE_VISIBLE_LIMIT = 128 << 10
 # The most that one batch may unfold to: what readers are ready to hold.
 DECOMPRESSED_LIMIT = DEFAULT_LIMIT
 # Copied at once: some kernels let nobody else have the processor during a call.
@@ -214,9 +217,9 @@ class Workers:
         """Batches without the records at these offsets."""
         from ottla.logfiles.visible import without
 
-        if len(batches) <= INLINE_BYTES:
+        if len(batches) <= INLINE_VISIBLE_BYTES:
             try:
-                return without(batches, hidden, INLINE_DECOMPRESSED_LIMIT)
+                return without(batches, hidden, INLINE_VISIBLE_LIMIT)
             except TooLarge:
                 pass
         return await self.run(partial(without, batches, hidden, DECOMPRESSED_LIMIT))
