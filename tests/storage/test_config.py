@@ -105,6 +105,7 @@ def test_values_sources_and_synonyms_are_as_in_kafka(topic: str) -> None:
             "synonyms": [list(link) for link in described.synonyms],
         }
         for described in describe_topic(case["overrides"], layers)
+        if described.name not in OWN
     } == expected
 
 
