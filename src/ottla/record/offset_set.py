@@ -46,6 +46,11 @@ class OffsetSet:
     def __bool__(self) -> bool:
         return self.count > 0
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OffsetSet) and self._stretches == other._stretches
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
     def __contains__(self, offset: int) -> bool:
         stretch = self._stretches.get(offset >> STRETCH_BITS)
         if stretch is None:

@@ -298,6 +298,7 @@ class LogState:
         if self.deletions is None:
             self.deletions = Deletions(self.folder)
         self.deletions.mark(offset, ranges, now_ms)
+        self.deletions.committed_to(self.high_watermark)  # of earlier ones
 
     def start_stored(self, offset: int) -> None:
         """It is on disk that the log starts no earlier than at `offset`: which of the records before
