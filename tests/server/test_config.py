@@ -50,6 +50,13 @@ OWN = {
     # Kafka 3 had these; Kafka 4, which the table is compared with, has not.
     *(setting.name for setting in SECTIONS["Coordination"]),
     "replica.lag.max.messages",
+    # Kafka's table of broker settings leaves these out; they are in tables of their own.
+    *(
+        setting.name
+        for section in ("TLS", "SASL")
+        for setting in SECTIONS[section]
+        if setting.name.startswith(("ssl.", "sasl."))
+    ),
 }
 OURS = [setting.name for setting in BROKER_SETTINGS if setting.name not in OWN]
 
@@ -181,6 +188,7 @@ def test_attributes_are_the_settings() -> None:
         SettingType.LONG: int,
         SettingType.DOUBLE: float,
         SettingType.LIST: tuple[str, ...],
+        SettingType.PASSWORD: str,
     }
     expected = {"layers", "warnings", "log_defaults"}
     for setting in BROKER_SETTINGS:
@@ -566,12 +574,6 @@ def test_the_option_needs_no_name(text: str, listeners: list[str]) -> None:
             "listeners",
             "PLAINTEXT and A must have different ports",
         ),
-        ({"listeners": "SSL://h:1"}, "listeners", "SSL is not supported in this version"),
-        (
-            {"listeners": "A://h:1", "listener_security_protocol_map": "A:SASL_SSL"},
-            "listeners",
-            "SASL_SSL is not supported in this version, only PLAINTEXT is",
-        ),
         (
             {"listeners": "C://h:1", "controller_listener_names": "C"},
             "listeners",
@@ -608,9 +610,14 @@ def test_the_option_needs_no_name(text: str, listeners: list[str]) -> None:
             r"must be one of the listeners \(PLAINTEXT\)",
         ),
         (
-            {"security_inter_broker_protocol": "SSL"},
-            "security.inter.broker.protocol",
-            "not supported in this version",
+            {"listener_name_other_ssl_client_auth": "none"},
+            "listener.name.other.ssl.client.auth",
+            "the listener must be one of plaintext",
+        ),
+        (
+            {"listener_name_plaintext_ssl_client_auth": "maybe"},
+            "listener.name.plaintext.ssl.client.auth",
+            "must be one of required, requested, none",
         ),
     ],
 )

@@ -36,6 +36,7 @@ from ottla.cluster.decisions import configs as config_decisions
 from ottla.cluster.decisions import features as feature_decisions
 from ottla.cluster.decisions import partitions as partition_decisions
 from ottla.cluster.decisions import topics as topic_decisions
+from ottla.cluster.decisions import users as user_decisions
 from ottla.cluster.decisions.brokers import ProducerIdBlock
 from ottla.cluster.decisions.configs import AlteredResource, ConfigResult, ConfigRules
 from ottla.cluster.decisions.elections import ElectionPolicy, PolicyOf
@@ -54,6 +55,7 @@ from ottla.cluster.decisions.topics import (
     TopicResult,
     new_uuid,
 )
+from ottla.cluster.decisions.users import ScramChange, UserResult
 from ottla.cluster.draft import Draft
 from ottla.cluster.loading import folder, load_image
 from ottla.cluster.metadata import ClusterImage, ImageDelta, ResourceType, difference
@@ -279,6 +281,10 @@ class Controller:
             return results
 
         return await self._decide(decide, validate_only)
+
+    async def alter_scram(self, changes: Sequence[ScramChange]) -> list[UserResult]:
+        """Sets and deletes credentials of users."""
+        return await self._decide(lambda draft: user_decisions.alter_scram(draft, changes))
 
     async def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
@@ -598,6 +604,7 @@ class Controller:
             (layout.REGISTRATIONS, b""),
             (layout.PARTITIONS, b""),
             (layout.LEADER_EPOCH_BASE, b"0"),
+            *((path, b"") for path in layout.CONFIG_FOLDERS.values()),
         )
         nodes = await self._patiently(partial(self._store.get_many, [path for path, _ in wanted]))
         return [

@@ -58,6 +58,7 @@ from ottla.server.replication.liveness import Liveness
 from ottla.server.replication.peers import Peers
 from ottla.server.replication.replicas import Replicas
 from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
+from ottla.server.security.security import CannotSecure, Security
 from ottla.server.sessions import Sessions
 from ottla.server.unserved import unsupported_version
 from ottla.server.upkeep import strays
@@ -171,7 +172,13 @@ class Broker:
             self._make_controller,
             reconnects=config.zookeeper_connect is not None,
         )
-        self.peers = Peers(self.id, lambda: self.config.inter_broker_listener, lambda: self.image)
+        self.security = Security(self)
+        self.peers = Peers(
+            self.id,
+            lambda: self.config.inter_broker_listener,
+            lambda: self.image,
+            self.security.between_brokers,
+        )
         self.changes = Changes(self)
         self.replicas = Replicas(self)
         self.liveness = Liveness(self)
@@ -349,6 +356,14 @@ class Broker:
             )
             connection.answer(frame_response(refusal, 0, correlation_id))
             return
+        authentication = connection.authentication
+        if authentication is not None and not authentication.is_served:
+            limited_log.warning(
+                "request without authentication: key=%d peer=%s client=%r %s",
+                key, connection.address, connection.client_id, authentication.state.value,
+            )  # fmt: skip
+            connection.hang_up("it has not authenticated")
+            return
         if key not in self.apis:
             unserved = unsupported_version(key, version)
             if unserved is not None:
@@ -380,7 +395,7 @@ class Broker:
             )
             await self.membership.join(self._node(), self.logs.may_have_lost_records)
             await self.loop.run_in_executor(self.threads, self.logs.mark_running)
-        except (StorageError, StoreError, OSError, CannotStart) as error:
+        except (StorageError, StoreError, OSError, CannotSecure, CannotStart) as error:
             # The cluster need not wait for the session of a broker that never came to be.
             await self.membership.close()
             raise CannotStart(str(error)) from error
@@ -401,6 +416,7 @@ class Broker:
         self.scrubber.start()
         if self.config.metrics_listener is not None:
             await self._serve_metrics(*self.config.metrics_listener)
+        self.security.start()
         self.reactor.start()
 
     async def _serve_metrics(self, host: str, port: int) -> None:
@@ -445,8 +461,11 @@ class Broker:
     def _bind(self) -> None:
         bound = []
         for listener in self.config.listeners:
+            security = None
+            if listener.protocol != "PLAINTEXT":
+                security = self.security.of(listener)
             try:
-                socket = self.reactor.listen(listener.name, listener.host, listener.port)
+                socket = self.reactor.listen(listener.name, listener.host, listener.port, security)
             except OSError as error:
                 raise CannotStart(
                     f"cannot listen on {listener}: {error.strerror or error}"
@@ -615,6 +634,7 @@ class Broker:
             controller.defaults = self._topic_defaults()
             controller.default_policy = self._default_policy()
         self.reactor.limits = self._limits()
+        self.security.follow(self.config)
         self.logs.checkpoint_interval_ms = self._checkpoint_interval_ms()
         self.logs.expire_producers_after(self.config.producer_id_expiration_ms)
         settings = GroupSettings.taken_from(self.config)

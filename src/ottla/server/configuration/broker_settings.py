@@ -14,6 +14,7 @@ from ottla.server.configuration.coordinator_settings import (
     share_group_settings,
     transaction_settings,
 )
+from ottla.server.configuration.security_settings import sasl_settings, tls_settings
 from ottla.settings import (
     INT_MAX,
     Scope,
@@ -84,8 +85,7 @@ def _identity() -> Iterator[Setting]:
         _STRING,
         DEFAULT_SECURITY_PROTOCOL_MAP,
         None,
-        "Which security protocol a listener of each name speaks, as NAME:PROTOCOL pairs. Only "
-        "PLAINTEXT is supported in this version.",
+        "Which security protocol a listener of each name speaks, as NAME:PROTOCOL pairs.",
     )
     yield Setting(
         "controller.listener.names",
@@ -108,8 +108,7 @@ def _identity() -> Iterator[Setting]:
         _STRING,
         "PLAINTEXT",
         one_of(*SECURITY_PROTOCOLS),
-        "The security protocol between brokers, where inter.broker.listener.name names no "
-        "listener. Only PLAINTEXT is supported in this version.",
+        "The security protocol between brokers, where inter.broker.listener.name names no listener.",
     )
 
 
@@ -518,6 +517,8 @@ SECTIONS: Mapping[str, tuple[Setting, ...]] = {
     "Transactions": tuple(transaction_settings()),
     "Replication": tuple(_replication()),
     "Coordination": tuple(_coordination()),
+    "TLS": tuple(tls_settings()),
+    "SASL": tuple(sasl_settings()),
     "Ottla's own": tuple(_own()),
 }
 
@@ -548,6 +549,10 @@ DIFFERENT_DEFAULTS: Mapping[str, tuple[str, str]] = {
         "what a Spark query has prepared outlives every timeout, so that it is written exactly once",
     ),
     "zookeeper.session.timeout.ms": ("18000 (Kafka 3)", "a dead broker is noticed sooner"),
+    "sasl.enabled.mechanisms": ("GSSAPI", "there is no Kerberos here"),
+    "sasl.mechanism.inter.broker.protocol": ("GSSAPI", "there is no Kerberos here"),
+    "ssl.keystore.type": ("JKS", "only Java reads such stores"),
+    "ssl.truststore.type": ("JKS", "only Java reads such stores"),
     "replica.lag.time.max.ms": ("30000", "a follower that stands still is noticed sooner"),
 }
 

@@ -50,16 +50,13 @@ WITHOUT_MEANING: tuple[NoMeaning, ...] = (
         ("remote.", "rlmm.", "rsm.", "log.local.", "follower.fetch.last.tiered."),
     ),
     NoMeaning(
-        "security is not supported in this version",
-        ("sasl.", "ssl.", "security.", "authorizer.", "principal.", "delegation.", "password."),
-        frozenset(
-            {
-                "allow.everyone.if.no.acl.found",
-                "connection.failed.authentication.delay.ms",
-                "connections.max.reauth.ms",
-                "super.users",
-            }
-        ),
+        "there are no ACLs in this version",
+        ("authorizer.",),
+        frozenset({"allow.everyone.if.no.acl.found", "super.users"}),
+    ),
+    NoMeaning(
+        "they are of Java, of Kerberos, or of delegation tokens",
+        ("sasl.", "ssl.", "security.", "principal.", "delegation.", "password."),
     ),
     NoMeaning(
         "quotas are not supported in this version",

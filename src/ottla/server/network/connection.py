@@ -35,10 +35,12 @@ from ottla.server.network.file_range import FileRange
 from ottla.server.network.platform import HAS_SENDFILE, MORE_FOLLOWS
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.observability.timings import TIMED_ONE_IN
+from ottla.server.security.names import ANONYMOUS
 
 if TYPE_CHECKING:
     from ottla.server.api import Api
     from ottla.server.network.reactor import Listener, Reactor
+    from ottla.server.security.sasl import Authentication
 
 log = logging.getLogger("ottla.connection")
 limited_log = LimitedLog(log)
@@ -156,6 +158,7 @@ class Connection:
         "_writing",
         "active_at",
         "address",
+        "authentication",
         "client_id",
         "closed",
         "exclusive",
@@ -166,6 +169,7 @@ class Connection:
         "out",
         "out_bytes",
         "paused",
+        "principal",
         "reactor",
         "requests",
         "slots",
@@ -182,6 +186,9 @@ class Connection:
         self.fd = sock.fileno()
         self.listener = listener
         self.address = peer
+        # Who the peer is, and how it proves that where the listener asks for SASL.
+        self.principal = ANONYMOUS
+        self.authentication: Authentication | None = None
         self.client_id = ""
         self.software_name = ""
         self.software_version = ""
@@ -518,6 +525,19 @@ class Connection:
         if not self._reading:
             self._reading = True
             self._loop.add_reader(self.fd, self.on_readable)
+
+    # Who it is ----------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> str:
+        """The peer's address without its port."""
+        return self.address.rpartition(":")[0]
+
+    def serve_only(self, apis: dict[int, Api], largest: int) -> None:
+        """Answer only these APIs, in requests up to this size. Counts from the next read on, so the
+        request that is being handled must have reserved an exclusive slot."""
+        self._apis = apis
+        self._max_request = largest
 
     # Answering ----------------------------------------------------------------------------------
 
