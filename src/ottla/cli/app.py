@@ -32,6 +32,7 @@ from ottla.cli.commands import (
     sql,
     topics,
     transactions,
+    users,
 )
 from ottla.cli.failures import FAILED, INTERRUPTED, PIPE_CLOSED, Failure
 from ottla.cli.options import Json, help_group
@@ -40,6 +41,8 @@ from ottla.version import __version__
 
 # Set by a shell that wants to know how a command line may go on.
 COMPLETION_VARIABLE = "_OTTLA_COMPLETE"
+CLIENT_CONFIG = "--client-config"
+CLIENT_CONFIG_VARIABLE = "OTTLA_CLIENT_CONFIG"
 
 
 class _Ottla(TyperGroup):
@@ -104,7 +107,9 @@ def _usage_sentence(mistake: typer.TyperException) -> str:
 
 
 app = help_group(
-    "An event streaming broker that speaks Kafka's protocol, and the tools around it.",
+    "An event streaming broker that speaks Kafka's protocol, and the tools around it.\n\n"
+    "ottla --client-config FILE COMMAND connects with the options of a file of properties "
+    "(security.protocol, sasl.username, …), as does the environment variable OTTLA_CLIENT_CONFIG.",
     cls=_Ottla,
     name="ottla",
 )
@@ -125,6 +130,7 @@ app.add_typer(configs.app, name="config")
 app.add_typer(groups.app, name="group")
 app.add_typer(transactions.app, name="transaction")
 app.add_typer(log.app, name="log")
+app.add_typer(users.app, name="user")
 
 
 @app.command()
@@ -154,7 +160,20 @@ def _name(command: Any) -> str:
     return str(command.name or typer.main.get_command_name(command.callback.__name__))
 
 
+def _take_client_config(words: list[str]) -> list[str]:
+    """`--client-config FILE` before the command, for all that it does: also what it starts."""
+    if not words:
+        return words
+    name, equals, path = words[0].partition("=")
+    if name != CLIENT_CONFIG or (not equals and len(words) < 2):
+        return words
+    rest = words[1:] if equals else words[2:]
+    os.environ[CLIENT_CONFIG_VARIABLE] = os.path.abspath(path if equals else words[1])
+    return rest
+
+
 def run(words: list[str]) -> NoReturn:
+    words = _take_client_config(words)
     command: Any = typer.main.get_command(_needed_for(words))
     command.main(args=words, prog_name="ottla")
     raise AssertionError("a command always exits")

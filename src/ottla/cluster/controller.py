@@ -31,6 +31,8 @@ from random import Random
 from typing import Any, Final, Generic, TypeVar
 
 from ottla.cluster import layout
+from ottla.cluster.acls import Acl, AclFilter
+from ottla.cluster.decisions import acls as acl_decisions
 from ottla.cluster.decisions import brokers as broker_decisions
 from ottla.cluster.decisions import configs as config_decisions
 from ottla.cluster.decisions import features as feature_decisions
@@ -285,6 +287,14 @@ class Controller:
     async def alter_scram(self, changes: Sequence[ScramChange]) -> list[UserResult]:
         """Sets and deletes credentials of users."""
         return await self._decide(lambda draft: user_decisions.alter_scram(draft, changes))
+
+    async def create_acls(self, wanted: Sequence[Acl]) -> list[ProtocolError | None]:
+        """Adds entries of access control; the error of each."""
+        return await self._decide(lambda draft: acl_decisions.create_acls(draft, wanted))
+
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
+        """Deletes entries of access control; what each filter took."""
+        return await self._decide(lambda draft: acl_decisions.delete_acls(draft, filters))
 
     async def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False

@@ -29,6 +29,7 @@ class ResourceType(IntEnum):
     CLIENT_METRICS = 16
     GROUP = 32
     USER = 1000  # SCRAM credentials by mechanism: never to be shown
+    ACL = 1001  # entries of access control
 
 
 Resource = tuple[ResourceType, str]

@@ -194,12 +194,30 @@ def handles(
             function = _passed_on(function)
 
         def bind(broker: Broker, api: Api) -> Serve:
-            return _serve_decoded(broker, api, request, function)
+            return _serve_decoded(broker, api, request, _guarded(broker, key, function))
 
         _declare(Declaration(key, versions, request, bind))
         return function
 
     return decorate
+
+
+def _guarded(
+    broker: Broker, key: ApiKey, function: Callable[[Request[R]], Answer]
+) -> Callable[[Request[R]], Answer]:
+    """The handler behind the checks of the authorizer, if there is one."""
+    authorizer = broker.authorizer
+    if authorizer is None:
+        return function
+    from ottla.server.security.access import Access
+    from ottla.server.security.guards.table import GUARDS, UNLISTED
+
+    guard = GUARDS.get(key, UNLISTED)
+
+    def handle(request: Request[R]) -> Answer:
+        return guard(Access(authorizer, request.connection), request, function)
+
+    return handle
 
 
 def _passed_on(function: Callable[[Request[R]], Answer]) -> Callable[[Request[R]], Answer]:

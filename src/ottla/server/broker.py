@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from ottla.server.configuration.listeners import ListenerAddress
     from ottla.server.handlers.fetch import Fetch
     from ottla.server.observability.endpoint import MetricsEndpoint
+    from ottla.server.security.authorizer import Authorizer
     from ottla.settings import InvalidSetting
     from ottla.storage.log import Log
 
@@ -173,6 +174,8 @@ class Broker:
             reconnects=config.zookeeper_connect is not None,
         )
         self.security = Security(self)
+        # None: everybody may do everything.
+        self.authorizer: Authorizer | None = self.security.make_authorizer()
         self.peers = Peers(
             self.id,
             lambda: self.config.inter_broker_listener,
@@ -401,6 +404,7 @@ class Broker:
             raise CannotStart(str(error)) from error
         for topic in self.image.topics.values():
             self.partitions.put(topic)
+        self.security.load_acls()
         self.membership.follower.subscribe(self._changed)
         self.is_serving = True
         self.replicas.start()
@@ -541,6 +545,10 @@ class Broker:
         for kind, name in delta.configs:
             if kind is ResourceType.TOPIC:
                 self.partitions.settle(name)
+        if self.authorizer is not None and any(
+            kind is ResourceType.ACL for kind, _ in delta.configs
+        ):
+            self.security.load_acls()
         if delta.deleted or created:
             has_new = bool(delta.created)
             self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))

@@ -222,6 +222,10 @@ class BrokerConfig:
     sasl_oauthbearer_expected_issuer: str | None
     sasl_oauthbearer_sub_claim_name: str
     sasl_oauthbearer_clock_skew_seconds: int
+    # Access control
+    authorizer_class_name: str
+    super_users: str
+    allow_everyone_if_no_acl_found: bool
     # Ottla's own
     worker_processes: int
     produce_record_validation_enable: bool

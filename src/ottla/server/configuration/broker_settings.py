@@ -14,7 +14,11 @@ from ottla.server.configuration.coordinator_settings import (
     share_group_settings,
     transaction_settings,
 )
-from ottla.server.configuration.security_settings import sasl_settings, tls_settings
+from ottla.server.configuration.security_settings import (
+    access_settings,
+    sasl_settings,
+    tls_settings,
+)
 from ottla.settings import (
     INT_MAX,
     Scope,
@@ -519,6 +523,7 @@ SECTIONS: Mapping[str, tuple[Setting, ...]] = {
     "Coordination": tuple(_coordination()),
     "TLS": tuple(tls_settings()),
     "SASL": tuple(sasl_settings()),
+    "Access control": tuple(access_settings()),
     "Ottla's own": tuple(_own()),
 }
 

@@ -50,11 +50,6 @@ WITHOUT_MEANING: tuple[NoMeaning, ...] = (
         ("remote.", "rlmm.", "rsm.", "log.local.", "follower.fetch.last.tiered."),
     ),
     NoMeaning(
-        "there are no ACLs in this version",
-        ("authorizer.",),
-        frozenset({"allow.everyone.if.no.acl.found", "super.users"}),
-    ),
-    NoMeaning(
         "they are of Java, of Kerberos, or of delegation tokens",
         ("sasl.", "ssl.", "security.", "principal.", "delegation.", "password."),
     ),

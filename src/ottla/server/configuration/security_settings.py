@@ -193,6 +193,35 @@ def _token_settings() -> Iterator[Setting]:
     )
 
 
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def access_settings() -> Iterator[Setting]:
+    yield Setting(
+        "authorizer.class.name",
+        _STRING,
+        "",
+        one_of("", STANDARD_AUTHORIZER),
+        "Who may do what is decided by access control lists if Kafka's authorizer is named here; "
+        "empty: everybody may do everything.",
+    )
+    yield Setting(
+        "super.users",
+        _STRING,
+        "",
+        None,
+        "Principals that may do everything, separated by semicolons: User:admin;User:broker. Those of "
+        "the brokers belong to them.",
+    )
+    yield Setting(
+        "allow.everyone.if.no.acl.found",
+        SettingType.BOOLEAN,
+        False,
+        None,
+        "Whether everybody may do everything to a resource that no entry is about.",
+    )
+
+
 # What may be set for one listener alone.
 LISTENER_SETTINGS: Final = frozenset(
     {

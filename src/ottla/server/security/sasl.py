@@ -124,7 +124,7 @@ class Authentication:
         except Refused as refusal:
             self._answer_refusal(_refusal(str(refusal)), f"{self._mechanism}: {refusal}", answer)
             return
-        except Exception as error:  # noqa: BLE001 - nobody gets in by a mistake of ours
+        except Exception as error:
             log.error("authentication failed: peer=%s", self._connection.address, exc_info=error)
             self._answer_refusal(_refusal("Authentication failed"), "internal error", answer)
             return

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ottla.server.broker import Broker
     from ottla.server.configuration.broker_config import BrokerConfig
     from ottla.server.configuration.listeners import ListenerAddress
+    from ottla.server.security.authorizer import Authorizer
     from ottla.server.security.listeners import ListenerSecurity
     from ottla.server.security.mechanisms import Users
 
@@ -71,6 +72,25 @@ class Security:
         except InvalidSetting as error:
             raise CannotSecure(f"cannot connect to other brokers: {error}") from error
         return WireSecurity(tls, mechanism)
+
+    def make_authorizer(self) -> Authorizer | None:
+        """What decides who may do what; None if nobody asks for it."""
+        config = self._broker.config
+        if not config.authorizer_class_name:
+            return None
+        from ottla.server.security.authorizer import Authorizer, parse_super_users
+
+        return Authorizer(
+            parse_super_users(config.super_users),
+            allow_if_none=config.allow_everyone_if_no_acl_found,
+        )
+
+    def load_acls(self) -> None:
+        """The entries of the authorizer are those of the metadata."""
+        if self._broker.authorizer is not None:
+            from ottla.server.security.acl_filters import acls_of
+
+            self._broker.authorizer.load(acls_of(self._broker.image))
 
     def start(self) -> None:
         if any(listener.tls is not None for listener in self._listeners.values()):
