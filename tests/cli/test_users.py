@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import Result
 
-from conftest import invoke
 from ottla.testing import BrokerProcess
 
+Run = Callable[..., Result]
 SECRET = "not to be seen"
 
 
-def ottla(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def command(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ottla.cli.main", *words],
         input=stdin,
@@ -38,7 +40,7 @@ def client_config(tmp_path: Path) -> Path:
 @pytest.mark.long
 def test_the_first_user_is_made_before_the_broker_runs(tmp_path: Path, client_config: Path) -> None:
     data = tmp_path / "data"
-    made = ottla("user", "set", "alice", "--data", str(data), stdin=f"{SECRET}\n")
+    made = command("user", "set", "alice", "--data", str(data), stdin=f"{SECRET}\n")
     assert made.stdout == "user alice has a password for SCRAM-SHA-256 and SCRAM-SHA-512\n"
     assert SECRET.encode() not in b"".join(
         each.read_bytes() for each in data.rglob("*") if each.is_file()
@@ -54,47 +56,45 @@ def test_the_first_user_is_made_before_the_broker_runs(tmp_path: Path, client_co
     with BrokerProcess(data, settings=settings) as broker:
         at = ("--server", broker.bootstrap)
         known = ("--client-config", str(client_config))
-        assert ottla(*known, "topic", "create", "orders", *at).stdout == "created orders\n"
-        assert ottla(*known, "produce", "orders", *at, stdin="hello\n").returncode == 0
-        read = ottla(*known, "consume", "orders", "--from", "earliest", "-n", "1", *at)
+        assert command(*known, "topic", "create", "orders", *at).stdout == "created orders\n"
+        assert command(*known, "produce", "orders", *at, stdin="hello\n").returncode == 0
+        read = command(*known, "consume", "orders", "--from", "earliest", "-n", "1", *at)
         assert read.stdout == "hello\n"
         # Passwords change while it runs; the old one is worth nothing then.
-        changed = ottla(*known, "user", "set", "alice", *at, stdin="another\n")
+        changed = command(*known, "user", "set", "alice", *at, stdin="another\n")
         assert changed.returncode == 0, changed.stderr
-        refused = ottla(*known, "topic", "list", *at)
+        refused = command(*known, "topic", "list", *at)
         assert refused.returncode == 1
         assert "invalid credentials" in refused.stderr
         assert SECRET not in refused.stderr
         # The data folder is the broker's while it runs.
-        busy = ottla("user", "set", "bob", "--data", str(data), stdin="x\n")
+        busy = command("user", "set", "bob", "--data", str(data), stdin="x\n")
         assert busy.returncode == 1
         assert "a broker runs there" in busy.stderr
         assert SECRET not in broker.log_path.read_text()
 
 
-def test_users_are_set_listed_and_deleted(bootstrap: str, tmp_path: Path) -> None:
+def test_users_are_set_listed_and_deleted(ottla: Run, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text(f"{SECRET}\nsecond line")
-    made = invoke("user", "set", "carol", "--password-file", file, server=bootstrap)
-    assert made.exit_code == 0, made.output
-    listed = invoke("user", "list", server=bootstrap).output
+    made = ottla("user", "set", "carol", "--password-file", file)
+    assert "carol has a password" in made.output
+    listed = ottla("user", "list").output
     assert listed.count("carol") == 2
     assert SECRET not in listed
-    gone = invoke("user", "delete", "carol", "-m", "SCRAM-SHA-256", server=bootstrap)
+    gone = ottla("user", "delete", "carol", "-m", "SCRAM-SHA-256")
     assert gone.output == "user carol has no password for SCRAM-SHA-256\n"
-    assert invoke("user", "list", server=bootstrap).output.count("carol") == 1
-    assert invoke("user", "delete", "carol", server=bootstrap).exit_code == 0
-    assert "carol" not in invoke("user", "list", server=bootstrap).output
-    unknown = invoke("user", "delete", "carol", server=bootstrap)
-    assert unknown.exit_code == 1
+    assert ottla("user", "list").output.count("carol") == 1
+    assert ottla("user", "delete", "carol").exit_code == 0
+    assert "carol" not in ottla("user", "list").output
+    ottla("user", "delete", "carol", fails=1)
 
 
-def test_mistakes_are_told(bootstrap: str, tmp_path: Path) -> None:
+def test_mistakes_are_told(ottla: Run, tmp_path: Path) -> None:
     for words, stdin, sentence in (
         (("set", "x", "-m", "PLAIN"), "p\n", "--mechanism takes SCRAM-SHA-256 or SCRAM-SHA-512"),
         (("set", "x"), "\n", "the password must not be empty"),
         (("delete", "x", "--data", str(tmp_path)), "", "say which passwords"),
     ):
-        answer = invoke("user", *words, stdin=stdin, server=bootstrap)
-        assert answer.exit_code != 0
+        answer = ottla("user", *words, stdin=stdin, fails=2)
         assert sentence in answer.output

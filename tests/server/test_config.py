@@ -57,6 +57,8 @@ OWN = {
         for setting in SECTIONS[section]
         if setting.name.startswith(("ssl.", "sasl."))
     ),
+    "super.users",
+    "allow.everyone.if.no.acl.found",
 }
 OURS = [setting.name for setting in BROKER_SETTINGS if setting.name not in OWN]
 
@@ -83,6 +85,7 @@ def static(**settings: str) -> BrokerConfig:
 
 # Where Ottla refuses values that Kafka takes and then cannot use.
 STRICTER = {
+    "authorizer.class.name",
     "group.consumer.assignors",
     "broker.id",
     "default.replication.factor",

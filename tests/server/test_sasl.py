@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,6 @@ from server_kit.security import (
 )
 from server_kit.wire import Wire
 
-from conftest import StartBroker
 from ottla.cluster.credentials import ScramCredential
 from ottla.cluster.decisions.users import ScramChange
 from ottla.cluster.metadata import ResourceType
@@ -58,6 +57,8 @@ from ottla.protocol.messages.sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from ottla.wire.sasl import BearerToken, Mechanism, OAuthBearer, Plain, Scram
+
+StartBroker = Callable[..., BrokerThread]
 
 SECRET = "correct horse, battery=staple"
 BROKERS = "broker's own secret"

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from server_kit.broker_thread import BrokerThread
 from server_kit.calls import batch_of, create_topic, produce, read_all
 from server_kit.security import Authority, TlsWire, client_context, tls_settings
 
-from conftest import StartBroker
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
@@ -22,6 +22,8 @@ from ottla.protocol.messages.find_coordinator import (
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.server.network import reactor
 from ottla.server.security.principals import BadRule, distinguished_name, parse_rules, principal_of
+
+StartBroker = Callable[..., BrokerThread]
 
 
 @pytest.fixture

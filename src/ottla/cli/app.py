@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from ottla.cli.cleanup import close_all
 from ottla.cli.commands import (
+    acls,
     archive,
     cluster,
     collect,
@@ -131,6 +132,7 @@ app.add_typer(groups.app, name="group")
 app.add_typer(transactions.app, name="transaction")
 app.add_typer(log.app, name="log")
 app.add_typer(users.app, name="user")
+app.add_typer(acls.app, name="acl")
 
 
 @app.command()

@@ -205,8 +205,14 @@ def handles(
 def _guarded(
     broker: Broker, key: ApiKey, function: Callable[[Request[R]], Answer]
 ) -> Callable[[Request[R]], Answer]:
-    """The handler behind the checks of the authorizer, if there is one."""
+    """The handler behind the checks of the authorizer, if there is one, and with the audit log."""
     authorizer = broker.authorizer
+    if authorizer is None and not broker.security.knows_clients:
+        return function
+    from ottla.server.security.audit import ADMINISTRATIVE, audited
+
+    if key in ADMINISTRATIVE:
+        function = audited(key, function, always=authorizer is not None)
     if authorizer is None:
         return function
     from ottla.server.security.access import Access

@@ -386,7 +386,7 @@ class Broker:
             self.apis[declared.key] = declared.api(self)
         try:
             self._bind()
-            os.makedirs(self.config.log_dirs[0], exist_ok=True)
+            os.makedirs(self.config.log_dirs[0], 0o700, exist_ok=True)
             self.membership.on_lost = self._session_lost
             await self.membership.open()
             self._follow_broker_settings()

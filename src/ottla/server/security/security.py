@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from ottla.cluster.metadata import ResourceType
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from ottla.server.security.authorizer import Authorizer
     from ottla.server.security.listeners import ListenerSecurity
     from ottla.server.security.mechanisms import Users
+
+log = logging.getLogger("ottla.security")
 
 # How often it is looked whether certificates have changed on disk.
 LOOK_SECONDS = 5.0
@@ -73,6 +76,25 @@ class Security:
             raise CannotSecure(f"cannot connect to other brokers: {error}") from error
         return WireSecurity(tls, mechanism)
 
+    @property
+    def knows_clients(self) -> bool:
+        """Whether there is a listener whose clients may prove who they are."""
+        return any(each.protocol != "PLAINTEXT" for each in self._broker.config.listeners)
+
+    def open_listeners(self) -> list[ListenerAddress]:
+        """Listeners that others than this machine reach, and at which nobody has to prove anything."""
+        config = self._broker.config
+        return [
+            each
+            for each in config.listeners
+            if not _is_loopback(each.host)
+            and not each.protocol.startswith("SASL_")
+            and (
+                each.protocol == "PLAINTEXT"
+                or config.of_listener(each.name, "ssl.client.auth") != "required"
+            )
+        ]
+
     def make_authorizer(self) -> Authorizer | None:
         """What decides who may do what; None if nobody asks for it."""
         config = self._broker.config
@@ -93,6 +115,15 @@ class Security:
             self._broker.authorizer.load(acls_of(self._broker.image))
 
     def start(self) -> None:
+        for address in self.open_listeners():
+            who = (
+                "ANYBODY WHO REACHES IT CAN READ, WRITE AND DELETE EVERYTHING"
+                if self._broker.authorizer is None
+                else "whoever reaches it is User:ANONYMOUS"
+            )
+            log.warning(
+                "the listener %s asks nobody who they are: %s (docs/security.md)", address, who
+            )
         if any(listener.tls is not None for listener in self._listeners.values()):
             self._broker.spawn(self._watch_certificates(), "watch over certificates")
 
@@ -112,6 +143,10 @@ class Security:
         for listener in self._listeners.values():
             if listener.tls is not None:
                 listener.tls.follow(config)
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _own_mechanism(config: BrokerConfig, listener: str) -> Mechanism:
