@@ -118,11 +118,13 @@ def _filters(
     from ottla.client.admin.access import AclFilter, AclOperation, AclPattern, AclResource
 
     pattern = AclPattern.PREFIXED if prefixed else AclPattern.ANY
+    about: list[tuple[Any, str | None]] = [*resources] or [(AclResource.ANY, None)]
+    whose: list[str | None] = [_principal(each) for each in principals or ()] or [None]
     return [
         AclFilter(resource, name, principal, operation, pattern=pattern)
         for (resource, name), principal, operation in product(
-            resources or [(AclResource.ANY, None)],
-            [_principal(each) for each in principals or ()] or [None],
+            about,
+            whose,
             operations or [AclOperation.ANY],
         )
     ]

@@ -76,14 +76,12 @@ def list_users(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     cluster = _connect(server)
     with cluster.failures_told():
         found = cluster.admin.describe_scram_users()
-    rows = [
-        {"user": each.user, "mechanism": each.mechanism, "iterations": each.iterations}
-        for each in found
-    ]
+    columns = ("user", "mechanism", "iterations")
+    rows = [(each.user, each.mechanism, each.iterations) for each in found]
     if json:
-        write_document(rows)
+        write_document([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        write_table(("user", "mechanism", "iterations"), [tuple(row.values()) for row in rows])
+        write_table(columns, rows)
 
 
 @app.command("set")

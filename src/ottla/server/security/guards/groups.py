@@ -50,7 +50,8 @@ def topic_name(request: Request[Any], each: Any) -> str | None:
 def _sorted_out(
     access: Access, request: Request[Any], topics: Any, operation: AclOperation
 ) -> tuple[list[Any], list[Any]]:
-    allowed, refused = [], []
+    allowed: list[Any] = []
+    refused: list[Any] = []
     for each in topics:
         name = topic_name(request, each)
         # Of an unknown id the handler says so.

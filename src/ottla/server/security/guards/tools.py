@@ -71,9 +71,9 @@ def failure(request: Request[Any], code: ErrorCode, **more: Any) -> Message:
     """The API's answer with an error for the whole of it."""
     name = type(request.message).__name__.removesuffix("Request") + "Response"
     kind = getattr(sys.modules[type(request.message).__module__], name)
-    response: Message = kind(error_code=code, **more)
     if "error_message" in kind.declared:
-        response.error_message = code.message
+        more["error_message"] = code.message
+    response: Message = kind(error_code=code, **more)
     return response
 
 
