@@ -613,11 +613,6 @@ def test_the_option_needs_no_name(text: str, listeners: list[str]) -> None:
             r"must be one of the listeners \(PLAINTEXT\)",
         ),
         (
-            {"listener_name_other_ssl_client_auth": "none"},
-            "listener.name.other.ssl.client.auth",
-            "the listener must be one of plaintext",
-        ),
-        (
             {"listener_name_plaintext_ssl_client_auth": "maybe"},
             "listener.name.plaintext.ssl.client.auth",
             "must be one of required, requested, none",
@@ -813,3 +808,29 @@ def test_a_file_without_a_known_end_is_properties(tmp_path: Path) -> None:
     file = tmp_path / "settings"
     file.write_text("a=1\n")
     assert read_file(str(file)) == [Assignment("a", "1", f"{file}, line 1")]
+
+
+def test_settings_of_one_listener_go_before_those_of_all(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(
+        "listeners=OUTSIDE://h:1,INSIDE://h:2\n"
+        "listener.security.protocol.map=OUTSIDE:SSL,INSIDE:SSL\n"
+        "ssl.client.auth=none\nlistener.name.outside.ssl.client.auth=required\n"
+        "listener.name.outside.plain.sasl.jaas.config=secret\n"
+        # Kafka's own has settings of its controllers' listener.
+        "listener.name.controller.ssl.client.auth=required\n"
+    )
+    config = broker(config_file=file)
+    assert config.of_listener("OUTSIDE", "ssl.client.auth") == "required"
+    assert config.of_listener("INSIDE", "ssl.client.auth") == "none"
+    assert config.credentials("OUTSIDE", "PLAIN") == "secret"
+    assert config.credentials("INSIDE", "PLAIN") is None
+    assert [line.split(" ")[0] for line in config.warnings] == [
+        "listener.name.controller.ssl.client.auth"
+    ]
+
+
+def test_a_secret_is_not_in_a_complaint(tmp_path: Path) -> None:
+    config = static(ssl_key_password="hush", listeners="SSL://h:1")
+    assert "hush" not in str(config.describe())
+    assert not [each for each in config.describe(["ssl.key.password"]) if each.value is not None]

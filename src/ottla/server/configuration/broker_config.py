@@ -241,7 +241,7 @@ class BrokerConfig:
             if setting.name not in LOG_BROKER_SETTINGS
         }
         _resolve_listeners(values, layers)
-        _check_listener_settings(values["listeners"], layers)
+        _check_listener_settings(layers)
         del values["broker_id"]  # the same as node_id, see _with_both_ids
         _resolve_folders(values)
         values["max_connections_per_ip_overrides"] = parse_connection_overrides(
@@ -448,26 +448,19 @@ def _resolve_listeners(values: dict[str, Any], layers: BrokerLayers) -> None:
         values["metrics_listener"] = parse_address("metrics.listener", values["metrics_listener"])
 
 
-def _check_listener_settings(listeners: Iterable[ListenerAddress], layers: BrokerLayers) -> None:
-    """Settings of single listeners: their values, and that the listeners exist."""
-    names = [listener.name.lower() for listener in listeners]
+def _check_listener_settings(layers: BrokerLayers) -> None:
+    """Values of settings of single listeners."""
     for _source, layer in layers.with_sources():
         for name, text in layer.items():
             base = base_name(name) if name.startswith(LISTENER_PREFIX) else None
-            if base is None:
+            if base is None or base == JAAS:
                 continue
-            shown = text
-            if base != JAAS:
-                setting = BROKER_SETTINGS[base]
+            setting = BROKER_SETTINGS[base]
+            try:
+                setting.parse(text)
+            except InvalidSetting as error:
                 shown = HIDDEN if setting.sensitive else text
-                try:
-                    setting.parse(text)
-                except InvalidSetting as error:
-                    raise InvalidSetting(name, shown, error.why) from None
-            else:
-                shown = HIDDEN
-            if name.removeprefix(LISTENER_PREFIX).partition(".")[0] not in names:
-                raise InvalidSetting(name, shown, f"the listener must be one of {', '.join(names)}")
+                raise InvalidSetting(name, shown, error.why) from None
 
 
 _MIB = 1024 * 1024
@@ -611,13 +604,21 @@ def load(
     )
     known = {name: one for name, one in merged.items() if _is_known(name)}
     strange = [one for name, one in merged.items() if name not in known]
+    layers = BrokerLayers(static={name: one.text for name, one in known.items()})
     try:
-        return BrokerConfig(
-            BrokerLayers(static={name: one.text for name, one in known.items()}),
-            warnings=_warnings(strange) if strange else (),
-        )
+        config = BrokerConfig(layers)
     except InvalidSetting as error:
         raise ConfigurationError(_complaint(error, known)) from error
+    strange += [one for one in known.values() if _is_of_no_listener(one.name, config)]
+    return BrokerConfig(layers, warnings=_warnings(strange)) if strange else config
+
+
+def _is_of_no_listener(name: str, config: BrokerConfig) -> bool:
+    """Of a listener that is not there, or of one that only Kafka has."""
+    if base_name(name) is None:
+        return False
+    listener = name.removeprefix(LISTENER_PREFIX).partition(".")[0]
+    return all(listener != each.name.lower() for each in config.listeners)
 
 
 def _is_known(name: str) -> bool:

@@ -39,7 +39,10 @@ _FIRST_BATCHED = 4
 def init_producer_id(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
     transactional_id = request.message.transactional_id
     if transactional_id is not None:
-        if not access.may(_WRITE, TRANSACTIONAL_ID, transactional_id):
+        if not access.may(_WRITE, TRANSACTIONAL_ID, transactional_id) or (
+            request.message.enable2_pc
+            and not access.may(AclOperation.TWO_PHASE_COMMIT, TRANSACTIONAL_ID, transactional_id)
+        ):
             return failure(request, _NO_ID)
     elif not (
         access.cluster(AclOperation.IDEMPOTENT_WRITE, told=False) or access.some(_WRITE, TOPIC)
