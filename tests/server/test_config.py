@@ -59,6 +59,9 @@ OWN = {
     ),
     "super.users",
     "allow.everyone.if.no.acl.found",
+    # Kafka's brokers take these only while they run, and do not list them.
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
 }
 OURS = [setting.name for setting in BROKER_SETTINGS if setting.name not in OWN]
 
