@@ -446,6 +446,9 @@ ROWS = [
         NO_GROUP),
     Row(K.DESCRIBE_CLIENT_QUOTAS, {"components": []}, [on_cluster(Op.DESCRIBE_CONFIGS)], whole,
         NO_CLUSTER),
+    Row(K.ALTER_CLIENT_QUOTAS, {"entries": [{"is": "EntryDataRequest", "entity": [
+        {"is": "EntityDataRequest", "entity_type": "user", "entity_name": "x"}], "ops": []}]},
+        [on_cluster(Op.ALTER_CONFIGS)], of("entries", "error_code"), NO_CLUSTER),
     Row(K.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": []}, [on_cluster(Op.DESCRIBE)], whole,
         NO_CLUSTER),
     Row(K.ALTER_USER_SCRAM_CREDENTIALS, {"deletions": [{"is": "ScramCredentialDeletion",

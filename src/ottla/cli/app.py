@@ -28,6 +28,7 @@ from ottla.cli.commands import (
     mirror,
     pipelines,
     produce,
+    quotas,
     serve,
     spark,
     sql,
@@ -133,6 +134,7 @@ app.add_typer(transactions.app, name="transaction")
 app.add_typer(log.app, name="log")
 app.add_typer(users.app, name="user")
 app.add_typer(acls.app, name="acl")
+app.add_typer(quotas.app, name="quota")
 
 
 @app.command()

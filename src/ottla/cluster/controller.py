@@ -38,6 +38,7 @@ from ottla.cluster.decisions import configs as config_decisions
 from ottla.cluster.decisions import features as feature_decisions
 from ottla.cluster.decisions import moves as move_decisions
 from ottla.cluster.decisions import partitions as partition_decisions
+from ottla.cluster.decisions import quotas as quota_decisions
 from ottla.cluster.decisions import topics as topic_decisions
 from ottla.cluster.decisions import users as user_decisions
 from ottla.cluster.decisions.brokers import ProducerIdBlock
@@ -51,6 +52,7 @@ from ottla.cluster.decisions.partitions import (
     IsrResult,
     WantedIsr,
 )
+from ottla.cluster.decisions.quotas import QuotaChange
 from ottla.cluster.decisions.topics import (
     DeadTopic,
     MorePartitions,
@@ -300,6 +302,14 @@ class Controller:
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
         """Deletes entries of access control; what each filter took."""
         return await self._decide(lambda draft: acl_decisions.delete_acls(draft, filters))
+
+    async def alter_quotas(
+        self, changes: Sequence[QuotaChange], *, validate_only: bool = False
+    ) -> list[ProtocolError | None]:
+        """Changes quotas of clients; the error of each entity."""
+        return await self._decide(
+            lambda draft: quota_decisions.alter_quotas(draft, changes), validate_only
+        )
 
     async def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False

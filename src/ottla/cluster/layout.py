@@ -25,9 +25,10 @@ The paths are those that Kafka used in ZooKeeper, where it had them. Values are 
     /brokers/partitions/ID-K     {"partitions":[…]}: the partitions from 64 × K on of the topic with
                                  this id; entries beyond the topic's count do not exist yet
     /config/KIND/NAME            {"config":{"<name>":"<value>", …}}; KIND is topics, brokers, groups,
-                                 client-metrics, users (salted passwords, as Kafka had them there)
-                                 or acls (one entry each); `<default>` stands for the name "", and
-                                 what may not stand in a path is written as in a URL
+                                 client-metrics, users (salted passwords, as Kafka had them there),
+                                 acls (one entry each) or quotas (NAME is the entity, in JSON);
+                                 `<default>` stands for the name "", and what may not stand in a
+                                 path is written as in a URL
 
 One node for each topic, not for each partition: few operations read and change thousands of them. Nobody
 but the controller writes them, so partitions do not compete for the node. The nodes of large topics stay
@@ -86,6 +87,7 @@ CONFIG_FOLDERS: Final[Mapping[ResourceType, str]] = {
     ResourceType.CLIENT_METRICS: "/config/client-metrics",
     ResourceType.USER: "/config/users",
     ResourceType.ACL: "/config/acls",
+    ResourceType.QUOTA: "/config/quotas",
 }
 _NO_CHUNKS: Final[Mapping[str, Node | None]] = {}
 _DEFAULT_NAME: Final = "<default>"

@@ -30,6 +30,7 @@ class ResourceType(IntEnum):
     GROUP = 32
     USER = 1000  # SCRAM credentials by mechanism: never to be shown
     ACL = 1001  # entries of access control
+    QUOTA = 1002  # of users, client ids and addresses
 
 
 Resource = tuple[ResourceType, str]

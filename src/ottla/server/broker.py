@@ -53,6 +53,7 @@ from ottla.server.network.connection import Connection
 from ottla.server.network.reactor import Limits, Reactor
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.partitions import Partitions
+from ottla.server.quotas import Quotas, follow_quotas
 from ottla.server.replication.balancing import give_leadership_back
 from ottla.server.replication.changes import Changes, is_forwarded
 from ottla.server.replication.liveness import Liveness
@@ -175,6 +176,8 @@ class Broker:
             reconnects=config.zookeeper_connect is not None,
         )
         self.security = Security(self)
+        # None: nobody has any.
+        self.quotas: Quotas | None = None
         # None: everybody may do everything.
         self.authorizer: Authorizer | None = self.security.make_authorizer()
         self.peers = Peers(
@@ -411,6 +414,7 @@ class Broker:
         for topic in self.image.topics.values():
             self.partitions.put(topic)
         self.security.load_acls()
+        follow_quotas(self)
         self.membership.follower.subscribe(self._changed)
         self.is_serving = True
         self.replicas.start()
@@ -551,6 +555,8 @@ class Broker:
         for kind, name in delta.configs:
             if kind is ResourceType.TOPIC:
                 self.partitions.settle(name)
+        if any(kind is ResourceType.QUOTA for kind, _ in delta.configs):
+            follow_quotas(self)
         if self.authorizer is not None and any(
             kind is ResourceType.ACL for kind, _ in delta.configs
         ):
@@ -649,6 +655,7 @@ class Broker:
             controller.default_policy = self._default_policy()
         self.reactor.limits = self._limits()
         self.security.follow(self.config)
+        follow_quotas(self)  # a limit of connections may have changed
         self.throttle.leading.change(self.config.leader_replication_throttled_rate)
         self.throttle.following.change(self.config.follower_replication_throttled_rate)
         self.logs.checkpoint_interval_ms = self._checkpoint_interval_ms()

@@ -228,6 +228,12 @@ class BrokerConfig:
     authorizer_class_name: str
     super_users: str
     allow_everyone_if_no_acl_found: bool
+    # Quotas
+    max_connection_creation_rate: int
+    quota_window_num: int
+    quota_window_size_seconds: int
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
     # Ottla's own
     worker_processes: int
     produce_record_validation_enable: bool

@@ -211,6 +211,32 @@ def _connections() -> Iterator[Setting]:
     )
 
 
+def _quotas() -> Iterator[Setting]:
+    yield Setting(
+        "max.connection.creation.rate",
+        _INT,
+        INT_MAX,
+        at_least(0),
+        "How many connections a second a listener takes; those beyond it wait to be served.",
+        scope=_CLUSTER_WIDE,
+    )
+    for name, default, doc in (
+        (
+            "quota.window.num",
+            11,
+            "A client may use what its quota gives it in one window less than this, at once.",
+        ),
+        ("quota.window.size.seconds", 1, "How long such a window is."),
+        (
+            "controller.quota.window.num",
+            11,
+            "The same for the quota of changes (controller_mutation_rate).",
+        ),
+        ("controller.quota.window.size.seconds", 1, "How long such a window is."),
+    ):
+        yield Setting(name, _INT, default, at_least(1), doc)
+
+
 def _topics() -> Iterator[Setting]:
     yield Setting(
         "auto.create.topics.enable",
@@ -538,6 +564,7 @@ SECTIONS: Mapping[str, tuple[Setting, ...]] = {
     "TLS": tuple(tls_settings()),
     "SASL": tuple(sasl_settings()),
     "Access control": tuple(access_settings()),
+    "Quotas": tuple(_quotas()),
     "Ottla's own": tuple(_own()),
 }
 

@@ -54,14 +54,8 @@ WITHOUT_MEANING: tuple[NoMeaning, ...] = (
         ("sasl.", "ssl.", "security.", "principal.", "delegation.", "password."),
     ),
     NoMeaning(
-        "quotas are not supported in this version",
-        (
-            "quota.",
-            "client.quota.",
-            "replication.quota.",
-            "alter.log.dirs.replication.quota.",
-            "max.connection.creation.rate",
-        ),
+        "they are of how Kafka measures replication, or name Java classes",
+        ("client.quota.", "replication.quota.", "alter.log.dirs.replication.quota."),
     ),
     NoMeaning(
         "Ottla runs and measures itself in its own way",

@@ -227,6 +227,7 @@ LISTENER_SETTINGS: Final = frozenset(
     {
         *(setting.name for setting in tls_settings()),
         "connections.max.reauth.ms",
+        "max.connection.creation.rate",
         "sasl.enabled.mechanisms",
         "sasl.server.max.receive.size",
         *(setting.name for setting in _token_settings()),

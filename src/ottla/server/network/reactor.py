@@ -104,6 +104,9 @@ class Reactor:
         # For want of memory.
         self.refused_requests = 0
         self.connections: set[Connection] = set()
+        # For how many seconds a new connection of an address, on a listener, is not read from; None:
+        # there are no such limits.
+        self.connection_delay: Callable[[str, str], float] | None = None
         # Connections whose answers leave with `send_gathered`; None: answers leave when they are given.
         self.gathered: list[Connection] | None = None
         self.listeners: list[Listener] = []
@@ -222,6 +225,10 @@ class Reactor:
         self.accepted += 1
         self._by_address[host] += 1
         self.connections.add(connection)
+        if self.connection_delay is not None:
+            delay = self.connection_delay(host, listener.name)
+            if delay > 0:
+                connection.mute(delay)
 
     def _await_authentication(self, connection: Connection) -> None:
         limit = min(AUTHENTICATING_LIMIT, max(1, self.limits.max_descriptors // 4))

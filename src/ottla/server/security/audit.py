@@ -59,6 +59,9 @@ ADMINISTRATIVE: Final[Mapping[ApiKey, Callable[[Any], Iterable[object]]]] = {
     ApiKey.CREATE_ACLS: _created_acls,
     ApiKey.DELETE_ACLS: _names("filters", "resource_name_filter"),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _users,
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda message: [
+        {one.entity_type: one.entity_name for one in each.entity} for each in message.entries
+    ],
     ApiKey.ELECT_LEADERS: _names("topic_partitions", "topic"),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _names("topics"),
     ApiKey.UPDATE_FEATURES: _names("feature_updates", "feature"),

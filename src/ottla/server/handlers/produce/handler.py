@@ -81,6 +81,9 @@ class Produce:
         answers, if it got one meanwhile.
         """
         transactional_id, acks, timeout_ms, topics = read(view, at, stop, version)
+        quotas = self._broker.quotas
+        if quotas is not None and verdict is None:
+            connection.throttle_ms = quotas.produced(connection, stop - at)
         refused = None
         if self._authorizer is not None:
             by_id = version >= FIRST_TOPIC_IDS
@@ -170,7 +173,7 @@ class Produce:
                 unfinished.all_begun()
             else:
                 response.send()
-        elif slot is None and acks:
+        elif slot is None and acks and quotas is None:
             connection.answer(frame(version, correlation_id, pieces))
         else:
             send(connection, slot, acks, version, correlation_id, pieces)

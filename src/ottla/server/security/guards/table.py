@@ -11,6 +11,11 @@ from typing import Any, Final
 from ottla.cluster.acls import AclOperation, AclResource
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasResponse,
+    EntityDataResponse,
+    EntryDataResponse,
+)
 from ottla.protocol.messages.alter_configs import AlterConfigsResourceResponse
 from ottla.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsResponse,
@@ -162,6 +167,24 @@ def _alter_users(access: Access, request: Request[Any], proceed: Proceed) -> Ans
     )
 
 
+def _alter_quotas(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+    if access.cluster(_Op.ALTER_CONFIGS):
+        return proceed(request)
+    return AlterClientQuotasResponse(
+        entries=[
+            EntryDataResponse(
+                error_code=_NO_CLUSTER,
+                error_message=_NO_CLUSTER.message,
+                entity=[
+                    EntityDataResponse(entity_type=one.entity_type, entity_name=one.entity_name)
+                    for one in each.entity
+                ],
+            )
+            for each in request.message.entries
+        ]
+    )
+
+
 def _elect_leaders(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
     if access.cluster(_Op.ALTER):
         return proceed(request)
@@ -242,6 +265,7 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: on_cluster(_Op.DESCRIBE),
     ApiKey.OFFSET_DELETE: groups.offset_delete,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: on_cluster(_Op.DESCRIBE_CONFIGS),
+    ApiKey.ALTER_CLIENT_QUOTAS: _alter_quotas,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: on_cluster(_Op.DESCRIBE),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_users,
     ApiKey.ALTER_PARTITION: on_cluster(_Op.CLUSTER_ACTION),
