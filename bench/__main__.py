@@ -29,6 +29,7 @@ from bench import (
     partitions,
     peer,
     produce,
+    security,
     spark_read,
     spark_stream,
     sql,
@@ -60,6 +61,7 @@ ROWS: tuple[Row, ...] = (
     *partitions.ROWS,
     *groups.ROWS,
     *cluster.ROWS,
+    *security.ROWS,
     *sql.ROWS,
 )
 

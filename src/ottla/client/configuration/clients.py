@@ -377,7 +377,7 @@ def _from_file(path: object) -> dict[str, object]:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigurationError(f"the file of options {path} cannot be read: {why}") from None
+        raise ConfigurationError(f"{CONFIG_FILE}={path} cannot be read: {why}") from None
     # Which servers are meant is said where the client is made.
     return {
         _canonical(name): value
