@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from server_kit.broker_thread import BrokerThread
-from server_kit.calls import batch_of, create_topic, produce, read_all
+from server_kit.calls import batch_of, create_topic, produce, produce_request, read_all
 from server_kit.security import Authority, TlsWire, client_context, tls_settings
 
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -20,6 +20,7 @@ from ottla.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.network import reactor
 from ottla.server.security.principals import BadRule, distinguished_name, parse_rules, principal_of
 
@@ -226,6 +227,24 @@ def test_plain_bytes_on_a_tls_listener_are_no_requests(
         except ConnectionResetError:
             pass
     assert broker.run(lambda inside: inside.apis[18].requests) == 0
+
+
+def test_what_openssl_has_decrypted_is_not_forgotten(
+    authority: Authority, start_broker: StartBroker
+) -> None:
+    """The end of a large request and a small one come in one record of TLS. The large one is read up to
+    its end, and of the rest no event tells."""
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    with TlsWire("localhost", broker.port, client_context(authority)) as wire:
+        topic = create_topic(wire)
+        large = wire.encode(produce_request(topic, (0, batch_of(os.urandom(300_000)))), 9)
+        small = wire.encode(ApiVersionsRequest(), 0)
+        wire.send_raw(large[:200_000])
+        broker.until(lambda inside: any(each.arrived for each in inside.reactor.connections))
+        wire.send_raw(large[200_000:] + small)
+        answer = wire.receive(ProduceResponse, 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        assert wire.receive(ApiVersionsResponse, 0).error_code == 0
 
 
 def test_a_slow_reader_gets_all_of_it(authority: Authority, start_broker: StartBroker) -> None:
