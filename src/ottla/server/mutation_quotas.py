@@ -100,7 +100,7 @@ def _done(key: ApiKey, response: Any) -> list[str]:
 
 def _refusal(key: ApiKey, request: Request[Any], error: ProtocolError, throttle: int) -> Message:
     message = request.message
-    why = {"error_code": error.code, "error_message": error_message(error)}
+    why: dict[str, Any] = {"error_code": error.code, "error_message": error_message(error)}
     if key is ApiKey.CREATE_TOPICS:
         return CreateTopicsResponse(
             throttle_time_ms=throttle,

@@ -718,7 +718,7 @@ class Fetch:
             await self._bring(found, convert)
             if len(found) > MANY_PARTITIONS:
                 response = await in_turns(self._response_in_steps(found))
-                self._count(response)
+                self._hold_to_quota(response)
                 steps = encode_large(response, self.version, self.correlation_id)
                 self._send_parts(await in_turns(steps))
             else:
@@ -854,10 +854,10 @@ class Fetch:
         ]
 
     def _send(self, response: FetchResponse) -> None:
-        self._count(response)
+        self._hold_to_quota(response)
         self._send_parts(frame_response_parts(response, self.version, self.correlation_id))
 
-    def _count(self, response: FetchResponse) -> None:
+    def _hold_to_quota(self, response: FetchResponse) -> None:
         """What a consumer is sent counts towards its quota."""
         quotas = self.broker.quotas
         if quotas is not None and self.replica < 0:
