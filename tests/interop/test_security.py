@@ -39,6 +39,8 @@ WAYS = [
         "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")),
 ]  # fmt: skip
 
+IN_SHORT_RUNS = [(TLS, ""), (SASL_TLS, "SCRAM-SHA-512")]
+
 
 @dataclass(frozen=True)
 class Secured:
@@ -158,11 +160,18 @@ def confluent_goes_round(options: dict[str, Any]) -> None:
     assert found == [str(number).encode() for number in range(10)]
 
 
-@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
+@pytest.mark.parametrize(
+    ("protocol", "mechanism"),
+    [
+        each if each in IN_SHORT_RUNS else pytest.param(*each, marks=pytest.mark.long)
+        for each in WAYS
+    ],
+)
 def test_confluent_kafka(protocol: str, mechanism: str, secured: Secured) -> None:
     confluent_goes_round(secured.options(protocol, mechanism))
 
 
+@pytest.mark.long
 def test_confluent_kafka_with_tokens(secured: Secured) -> None:
     options: dict[str, Any] = secured.options(SASL_TLS, "")
     options["sasl.mechanism"] = "OAUTHBEARER"
@@ -170,6 +179,7 @@ def test_confluent_kafka_with_tokens(secured: Secured) -> None:
     confluent_goes_round(options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_confluent_kafka_is_told_of_a_wrong_password(mechanism: str, secured: Secured) -> None:
     from confluent_kafka import KafkaError, Producer
