@@ -70,7 +70,6 @@ from ottla.server.api import (
 from ottla.server.failures import error_code
 from ottla.server.network.connection import Connection, MalformedRequest, Part, Slot
 from ottla.server.partitions import now_ms
-from ottla.server.security.guards.hot import may_fetch, may_replicate
 from ottla.server.sessions import Session, WatchedPartition
 from ottla.server.turns import Steps, Turns, in_turns, run_in_turns
 from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
@@ -280,7 +279,9 @@ class Fetch:
     def _note_positions(self, named: dict[sessions.Key, WatchedPartition]) -> None:
         """What a replica asks for is what it has: the high watermark may move by it. Producers that
         waited for that get their answers together: those of one connection in one piece."""
-        if self.broker.authorizer is not None and not may_replicate(self.broker, self.connection):
+        if self.broker.authorizer is not None and not self.broker.security.may_replicate(
+            self.connection
+        ):
             return
         reactor = self.broker.reactor
         reactor.gather()
@@ -506,8 +507,8 @@ class Fetch:
         )
         found = Found(watched, answer)
         topic = watched.topic
-        if self.broker.authorizer is not None and not may_fetch(
-            self.broker, self.connection, self.replica, topic
+        if self.broker.authorizer is not None and not self.broker.security.may_fetch(
+            self.connection, self.replica, topic
         ):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return found
