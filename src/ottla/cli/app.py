@@ -29,6 +29,7 @@ from ottla.cli.commands import (
     pipelines,
     produce,
     quotas,
+    records,
     serve,
     spark,
     sql,
@@ -120,6 +121,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(topics.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.add_typer(records.app, name="record")
 app.command("sql")(sql.sql)
 app.add_typer(spark.app, name="spark")
 app.add_typer(pipelines.app, name="pipeline")
