@@ -250,6 +250,41 @@ class Tape:
         return answer.auth_bytes
 
 
+def final_message(password: str, first: str, challenge: str, nonce: str) -> bytes:
+    """A client's last message, for a nonce of its choice."""
+    fields = dict(part.partition("=")[::2] for part in challenge.split(","))
+    salted = hashlib.pbkdf2_hmac(
+        "sha256", password.encode(), base64.b64decode(fields["s"]), int(fields["i"])
+    )
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    final = f"c=biws,r={nonce}"
+    stored_key = hashlib.sha256(client_key).digest()
+    signature = hmac.digest(stored_key, f"{first},{challenge},{final}".encode(), "sha256")
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    return f"{final},p={base64.b64encode(proof).decode()}".encode()
+
+
+@pytest.mark.parametrize(
+    ("before", "password", "code"),
+    [
+        ("", SECRET, 0),
+        ("abcdef", SECRET, 0),  # as librdkafka up to 2.6.0 has it
+        ("abcdef", "wrong", ErrorCode.SASL_AUTHENTICATION_FAILED),
+        ("abcdefabcdef", SECRET, ErrorCode.SASL_AUTHENTICATION_FAILED),
+        ("other", SECRET, ErrorCode.SASL_AUTHENTICATION_FAILED),
+    ],
+)
+def test_a_client_may_repeat_its_nonce_once(
+    before: str, password: str, code: int, sasl_broker: BrokerThread
+) -> None:
+    with connect(sasl_broker) as wire:
+        agree(wire, "SCRAM-SHA-256")
+        first = "n=alice,r=abcdef"
+        challenge = step(wire, f"n,,{first}".encode()).auth_bytes.decode()
+        nonce = before + challenge.split(",")[0].removeprefix("r=")
+        assert step(wire, final_message(password, first, challenge, nonce)).error_code == code
+
+
 def test_scram_messages_cannot_be_replayed(sasl_broker: BrokerThread) -> None:
     with connect(sasl_broker) as wire:
         agree(wire, "SCRAM-SHA-256")
