@@ -21,6 +21,7 @@ from pipeline_kit import environments
 
 from ottla.pipeline.examples import examples_folder
 from ottla.testing import free_port
+from ottla.testing.guardian import end_with_this_program
 
 PATIENCE = 170.0  # seconds for a demo on a machine that does other things as well
 
@@ -43,6 +44,7 @@ def start() -> Iterator[Start]:
             text=True,
             env={**os.environ, **environment},
         )
+        end_with_this_program(process.pid)
         started.append(process)
         return process
 

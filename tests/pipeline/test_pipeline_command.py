@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from ottla import Producer
 from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
+from ottla.testing.guardian import end_with_this_program
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -127,6 +128,7 @@ class Terminal:
             start_new_session=True,
             preexec_fn=take_terminal,
         )
+        end_with_this_program(self.process.pid)
         os.close(theirs)
 
     def type(self, text: str) -> None:

@@ -3,8 +3,9 @@
     with LocalCluster(tmp_path / "cluster", base_port=None) as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
 
-`ottla cluster` is this class with words. The processes outlive whoever started them; what there is of
-a cluster, with its ports, is in the folder, so that the next command finds it:
+Processes that are started inside of such a block end with the program, even if it is killed.
+`ottla cluster` is this class with words: what `start` starts without a block outlives the program. What
+there is of a cluster, with its ports, is in the folder, so that the next command finds it:
 
     cluster.json     ports, process ids and settings (ClusterState)
     cluster.lock     held by the command that changes something
@@ -29,8 +30,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from ottla.testing.broker_process import STOP_TIMEOUT, BrokerDied, BrokerProcess
+from ottla.testing.broker_process import BrokerDied, BrokerProcess
 from ottla.testing.process_identity import ProcessIdentity, identify, runs, send, wait_for_end
+from ottla.testing.server_process import STOP_TIMEOUT
 from ottla.testing.zookeeper import (
     ZooKeeperDied,
     ZooKeeperMissing,
@@ -135,6 +137,8 @@ class LocalCluster:
         self._settings = dict(settings or {})
         # Processes that this object has started, to be reaped.
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        # What is started outlives this program, unless a `with` block says how long it is needed.
+        self._outlives = True
 
     # What there is
 
@@ -269,6 +273,7 @@ class LocalCluster:
         if state.zookeeper is None or state.zookeeper.running:
             return []
         server = ZooKeeperProcess(self.folder / ZOOKEEPER, host=HOST, port=state.zookeeper.port)
+        server.outlives = self._outlives
         try:
             server.spawn()
             self._note(state, state.zookeeper, server.process, None)
@@ -296,6 +301,7 @@ class LocalCluster:
                 },
                 log_path=self.log_path(number),
             )
+            broker.outlives = self._outlives
             broker.spawn()
             self._note(state, server, broker.process, __version__)
             begun[number] = broker
@@ -528,6 +534,7 @@ class LocalCluster:
             yield
 
     def __enter__(self) -> LocalCluster:
+        self._outlives = False
         try:
             self.start()
         except BaseException:
