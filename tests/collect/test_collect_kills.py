@@ -171,6 +171,7 @@ def check(collecting: Collecting, writers: list[LogWriter]) -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.long
 def test_kills_of_the_collector_and_of_the_broker(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, QUICK_ROUNDS, int(os.environ.get("COLLECT_SEED", "1")))
 

@@ -80,7 +80,7 @@ def complaints(broker: BrokerProcess) -> list[str]:
     return [line for line in broker.log_text().splitlines() if re.search(" ERROR |offline", line)]
 
 
-@pytest.mark.parametrize("partitions", [300, 1_500])
+@pytest.mark.parametrize("partitions", [300, pytest.param(1_500, marks=pytest.mark.long)])
 def test_few_descriptors(limited: Callable[[str], LimitedBroker], partitions: int) -> None:
     """Writers of more partitions than there are descriptors, and a flood of connections."""
     broker = limited(f"-n {DESCRIPTORS}").start()
@@ -111,6 +111,7 @@ def test_few_descriptors(limited: Callable[[str], LimitedBroker], partitions: in
     assert_sound(broker.data)
 
 
+@pytest.mark.long
 def test_answers_that_nobody_takes(limited: Callable[[str], LimitedBroker]) -> None:
     """They are sent from files, which they keep open: not so many that others get none."""
     broker = limited("-n 512").start()

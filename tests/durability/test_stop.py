@@ -111,6 +111,7 @@ def test_stopping_in_the_middle_of_produce_keeps_every_promise(broker: BrokerPro
     stop_in_the_middle_of_produce(broker, [ConfluentWriter, ConfluentWriter])
 
 
+@pytest.mark.long
 def test_stopping_in_the_middle_of_pipelined_requests(broker: BrokerProcess) -> None:
     stop_in_the_middle_of_produce(broker, [ConfluentWriter, RawWriter])
 

@@ -23,7 +23,7 @@ from pipeline_kit.writing import until
 
 POINTS = ("before flush", "prepared", "before decision", "after decision", "between ends")
 ROUNDS = [
-    2,
+    1,
     pytest.param(5, marks=pytest.mark.long),
     pytest.param(30, marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
 ]

@@ -57,6 +57,7 @@ print("started")
 
 
 @pytest.mark.timeout(400, func_only=True)
+@pytest.mark.long
 def test_init_and_run(
     broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path, start: Start
 ) -> None:
@@ -155,6 +156,7 @@ class Terminal:
 
 
 @pytest.mark.timeout(300, func_only=True)
+@pytest.mark.long
 def test_sql_prompt(broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path) -> None:
     """On a terminal; nothing of Spark's noise reaches it, and Ctrl-C ends what it should."""
     admin.create_topic(topic, 1)

@@ -105,6 +105,7 @@ def test_without_a_folder_to_write_to(tmp_path: Path) -> None:
     assert run("print(compile_kernels(), rows())", file / "cache") == "True 1000"
 
 
+@pytest.mark.long
 def test_without_numba(tmp_path: Path) -> None:
     hidden = "sys.modules['numba'] = None\n"
     script = hidden + "print(compile_kernels())\nread_much()\nprint(rows())"

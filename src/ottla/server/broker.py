@@ -337,9 +337,14 @@ class Broker:
         return topic_config.parse(overrides, self.config.log_defaults, on_invalid=ignore)
 
     def refuse_version(
-        self, connection: Connection, key: int, version: int, correlation_id: int
+        self,
+        connection: Connection,
+        frame: memoryview,
+        key: int,
+        version: int,
+        correlation_id: int,
     ) -> None:
-        """A request of an API or a version that is not served."""
+        """Answers or hangs up on a request of an API or a version that is not served."""
         if key == ApiKey.API_VERSIONS:
             # The answer every client can read, so that it can ask again in a version we know.
             own = self.apis[ApiKey.API_VERSIONS]
@@ -350,7 +355,7 @@ class Broker:
             connection.answer(frame_response(refusal, 0, correlation_id))
             return
         if key not in self.apis:
-            unserved = unsupported_version(key, version)
+            unserved = unsupported_version(key, version, frame)
             if unserved is not None:
                 connection.answer(frame_response(unserved, version, correlation_id))
                 return

@@ -430,7 +430,7 @@ class Connection:
                     self.client_id = str(raw, "utf-8", "replace")
             api = apis.get(key)
             if api is None or not api.lowest <= version <= api.highest:
-                self.reactor.refuse_version(self, key, version, correlation_id)
+                self.reactor.refuse_version(self, view[at + 4 : stop], key, version, correlation_id)
                 if self.closed:
                     return end
             else:
