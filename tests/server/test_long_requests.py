@@ -34,11 +34,14 @@ from ottla.protocol.messages import (
     fetch,
     find_coordinator,
     incremental_alter_configs,
+    leave_group,
     list_offsets,
     metadata,
     offset_commit,
+    offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
+    txn_offset_commit,
     write_txn_markers,
 )
 from ottla.server import api, turns
@@ -152,6 +155,41 @@ def _offset_commit_request(count: int) -> Message:
     )
 
 
+def _txn_offset_commit_request(count: int) -> Message:
+    partition = txn_offset_commit.TxnOffsetCommitRequestPartition
+    return txn_offset_commit.TxnOffsetCommitRequest(
+        transactional_id="long",
+        group_id="long",
+        topics=[
+            txn_offset_commit.TxnOffsetCommitRequestTopic(
+                name=T,
+                partitions=[
+                    partition(partition_index=each, committed_offset=1) for each in range(count)
+                ],
+            )
+        ],
+    )
+
+
+def _offset_delete_request(count: int) -> Message:
+    partition = offset_delete.OffsetDeleteRequestPartition
+    return offset_delete.OffsetDeleteRequest(
+        group_id="long",
+        topics=[
+            offset_delete.OffsetDeleteRequestTopic(
+                name=T, partitions=[partition(partition_index=each) for each in range(count)]
+            )
+        ],
+    )
+
+
+def _leave_group_request(count: int) -> Message:
+    return leave_group.LeaveGroupRequest(
+        group_id="long",
+        members=[leave_group.MemberIdentity(member_id=_name(each)) for each in range(count)],
+    )
+
+
 def _offset_fetch_request(count: int) -> Message:
     return offset_fetch.OffsetFetchRequest(
         group_id="long",
@@ -262,6 +300,13 @@ LONG: dict[str, tuple[Callable[[int], Message], type[Message], int]] = {
     "ListOffsets": (_list_offsets_request, list_offsets.ListOffsetsResponse, 5),
     "Fetch": (_fetch_request, fetch.FetchResponse, 11),
     "OffsetCommit": (_offset_commit_request, offset_commit.OffsetCommitResponse, 7),
+    "TxnOffsetCommit": (
+        _txn_offset_commit_request,
+        txn_offset_commit.TxnOffsetCommitResponse,
+        3,
+    ),
+    "OffsetDelete": (_offset_delete_request, offset_delete.OffsetDeleteResponse, 0),
+    "LeaveGroup": (_leave_group_request, leave_group.LeaveGroupResponse, 3),
     "OffsetFetch": (_offset_fetch_request, offset_fetch.OffsetFetchResponse, 5),
     "DeleteRecords": (_delete_records_request, delete_records.DeleteRecordsResponse, 1),
     "OffsetForLeaderEpoch": (
