@@ -16,7 +16,14 @@ from ottla.logfiles.names import (
     segment_name,
 )
 from ottla.logfiles.walk import HEADER_CHUNK, OVERHEAD, SMALLEST_ENTRY, fields_at, walk
-from ottla.record.batch import HEADER_SIZE, HeaderFields
+from ottla.record.batch import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA,
+    MAX_TIMESTAMP,
+    HeaderFields,
+)
 from ottla.record.errors import InvalidBatch
 from ottla.storage.errors import CorruptFile, CorruptIndex, CorruptLog, NotInMemory
 from ottla.storage.files import READ_ONLY, READ_WRITE, READ_WRITE_CREATE, Files
@@ -362,9 +369,9 @@ class Segment:
         if timestamp < 0:
             position = 0
         for _, _, fields in self.walk(position):
-            if fields[8] > timestamp:
-                timestamp = fields[8]
-                offset = fields[0] + fields[6]
+            if fields[MAX_TIMESTAMP] > timestamp:
+                timestamp = fields[MAX_TIMESTAMP]
+                offset = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
         self.remember_max_timestamp(timestamp, offset)
 
     def remember_max_timestamp(self, timestamp: int, offset: int) -> None:
@@ -375,7 +382,7 @@ class Segment:
         """The largest timestamp of the first batch, by which the segment's age is reckoned."""
         if self.first_timestamp is None:
             for _, _, fields in self.walk(0):
-                self.first_timestamp = fields[8]
+                self.first_timestamp = fields[MAX_TIMESTAMP]
                 break
             else:
                 return NO_TIMESTAMP
@@ -451,8 +458,11 @@ class Segment:
         except InvalidBatch:
             return False
         return (
-            self.base_offset <= fields[0] <= fields[0] + fields[6] <= offset
-            and position + fields[1] + OVERHEAD <= self.size
+            self.base_offset
+            <= fields[BASE_OFFSET]
+            <= fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+            <= offset
+            and position + fields[BATCH_LENGTH] + OVERHEAD <= self.size
         )
 
     def expect_times_in_memory(self) -> None:
@@ -539,7 +549,7 @@ class Segment:
             fields = fields_at(buffer, at)
         except InvalidBatch as error:
             raise CorruptLog(self.path, f"no batch at {position + at}: {error.reason}") from error
-        return fields[0], fields[1], 0
+        return fields[BASE_OFFSET], fields[BATCH_LENGTH], 0
 
     def walk(
         self, position: int = 0, chunk: int = HEADER_CHUNK, wait: bool = True
@@ -561,7 +571,7 @@ class Segment:
         position = self.batch_before(self.base_offset + MAX_RELATIVE_OFFSET)
         end = self.base_offset
         for _, _, fields in self.walk(position):
-            end = fields[0] + fields[6] + 1
+            end = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
         return end
 
     # Repair
@@ -595,9 +605,9 @@ class Segment:
         # Kafka's interval default; a rebuilt index may be sparser or denser than the lost one.
         interval = 4096
         for position, _, fields in self.walk(0, REBUILD_CHUNK):
-            last_offset = fields[0] + fields[6]
-            if fields[8] > timestamp:
-                timestamp, offset_of_timestamp = fields[8], last_offset
+            last_offset = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+            if fields[MAX_TIMESTAMP] > timestamp:
+                timestamp, offset_of_timestamp = fields[MAX_TIMESTAMP], last_offset
             if position - indexed > interval:
                 offset_index.append(last_offset, position)
                 if timestamp >= 0:

@@ -6,17 +6,28 @@ entry by offset or time, then a few KiB of batch headers. None of it grows with 
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from ottla.record.batch import HeaderFields
+from ottla.record.batch import (
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    MAGIC_BYTE,
+    MAX_TIMESTAMP,
+    HeaderFields,
+)
 from ottla.record.errors import InvalidBatch
 from ottla.record.times import first_not_older
 from ottla.storage.errors import CorruptIndex, NotInMemory
 from ottla.storage.index.transaction_index import AbortedTransaction
 from ottla.storage.segment import Segment
 from ottla.storage.segment_file import Slice
+
+# Logs with more of them are known by a fingerprint: to read all their ends takes a while.
+MANY_SEGMENTS: Final = 16
 
 
 class TimedOffset(NamedTuple):
@@ -35,7 +46,7 @@ class TimedBatch(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        return self.fields[0] + self.fields[6] + 1
+        return self.fields[BASE_OFFSET] + self.fields[LAST_OFFSET_DELTA] + 1
 
 
 class Segments:
@@ -69,8 +80,17 @@ class Segments:
     def size(self) -> int:
         return sum(segment.size for segment in self._segments)
 
+    def fingerprint(self) -> int:
+        """A number for the names and sizes of all segments but the active one; 0 if there are few, whose
+        ends are read quickly."""
+        if len(self._segments) <= MANY_SEGMENTS:
+            return 0
+        sealed = self._segments[:-1]
+        text = ",".join([f"{segment.base_offset}:{segment.size}" for segment in sealed])
+        return 1 << 32 | zlib.crc32(text.encode())
+
     def add(self, segment: Segment) -> None:
-        """Behind all others."""
+        """After all others."""
         assert not self._bases or segment.base_offset > self._bases[-1]
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
@@ -219,7 +239,10 @@ def _find_batch(
     offset = max(segment.offset_before_time(timestamp), start_offset)
     position = segment.batch_before(offset) if wait else segment.position_before(offset)
     for at, size, fields in segment.walk(position, wait=wait):
-        if fields[8] >= timestamp and fields[0] + fields[6] >= start_offset:
+        if (
+            fields[MAX_TIMESTAMP] >= timestamp
+            and fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] >= start_offset
+        ):
             return TimedBatch(Slice(segment.file(), at, size, size, segment), fields)
     return None
 
@@ -232,11 +255,15 @@ def time_in_batch(
         found = first_not_older(batch, timestamp, start_offset)
     except InvalidBatch:
         return unreadable(fields, start_offset)
-    return None if found is None else TimedOffset(*found, fields[2])
+    return None if found is None else TimedOffset(*found, fields[LEADER_EPOCH])
 
 
 def unreadable(fields: HeaderFields, start_offset: int) -> TimedOffset:
     """What can be said of a batch whose records cannot be read: its checksum was right when it was
     stored, so a client sent it like this."""
-    first = fields[0] if fields[3] == 2 else fields[0] + fields[6]
-    return TimedOffset(fields[8], max(first, start_offset), fields[2])
+    first = (
+        fields[BASE_OFFSET]
+        if fields[MAGIC_BYTE] == 2
+        else fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+    )
+    return TimedOffset(fields[MAX_TIMESTAMP], max(first, start_offset), fields[LEADER_EPOCH])

@@ -11,6 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.logfiles.names import SEGMENT_SUFFIXES
+from ottla.record.batch import (
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+)
 from ottla.storage import flush
 from ottla.storage.errors import CorruptFile
 from ottla.storage.recovery.replay import reload
@@ -77,7 +81,7 @@ def _end_of_rest(segment: Segment, offset: int, position: int) -> int:
     for at, _, fields in segment.walk(segment.batch_before(offset - 1)):
         if at >= position:
             break
-        end = fields[0] + fields[6] + 1
+        end = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
     return end
 
 

@@ -11,6 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.logfiles.walk import HEADER_CHUNK
+from ottla.record.batch import (
+    LEADER_EPOCH,
+    RECORD_COUNT,
+)
 from ottla.record.errors import InvalidBatch, TooLarge
 from ottla.record.times import first_not_older
 from ottla.server.disk import workers
@@ -73,11 +77,11 @@ async def _record(
     search = partial(first_not_older, batch, timestamp, start)
     try:
         try:
-            if found.piece.length > INLINE_BYTES or fields[12] > INLINE_RECORDS:
+            if found.piece.length > INLINE_BYTES or fields[RECORD_COUNT] > INLINE_RECORDS:
                 raise TooLarge("not here")
             record = search(INLINE_BYTES)
         except TooLarge:
             record = await broker.workers.run(partial(search, workers.DECOMPRESSED_LIMIT))
     except InvalidBatch:
         return unreadable(fields, start)
-    return None if record is None else TimedOffset(*record, fields[2])
+    return None if record is None else TimedOffset(*record, fields[LEADER_EPOCH])
