@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from functools import partial
@@ -147,6 +148,12 @@ class Broker:
             self.topic_config,
             max_open_files=self.descriptors.segment_files,
             producer_expiration_ms=config.producer_id_expiration_ms,
+        )
+        # Files that have to be synced before others can be opened are not waited for by the loop.
+        loop_thread = threading.get_ident()
+        self.logs.open_files.may_wait = lambda: threading.get_ident() != loop_thread
+        self.logs.open_files.on_crowded = lambda: self.lanes.hold_back(
+            folder.path for folder in self.logs.folders
         )
         self.logs.is_known = lambda key, topic_id: strays.belongs(
             self.image, self.id, key, topic_id

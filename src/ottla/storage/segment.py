@@ -381,11 +381,14 @@ class Segment:
     def read_first_timestamp(self) -> int:
         """The largest timestamp of the first batch, by which the segment's age is reckoned."""
         if self.first_timestamp is None:
+            was_open = self.opened is not None
             for _, _, fields in self.walk(0):
                 self.first_timestamp = fields[MAX_TIMESTAMP]
                 break
             else:
                 return NO_TIMESTAMP
+            if not was_open and self._open_files.crowded:
+                self.close()  # there are too many already
         return self.first_timestamp
 
     def locate(self, offset: int, wait: bool = True) -> tuple[int, int] | None:
