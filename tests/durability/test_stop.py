@@ -1,5 +1,5 @@
 """How a broker ends decides how it starts: after SIGTERM nothing is read again, after SIGKILL only
-what lies behind the recovery point."""
+what lies after the recovery point."""
 
 from __future__ import annotations
 

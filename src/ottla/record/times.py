@@ -11,7 +11,7 @@ def first_not_older(
     batch: Buffer, timestamp: int, start_offset: int, limit: int = DEFAULT_LIMIT
 ) -> tuple[int, int] | None:
     """Timestamp and offset of the first record of a batch (or of an entry of an old message set) that
-    is not older, at or behind `start_offset`; None if there is none. InvalidBatch."""
+    is not older, at or after `start_offset`; None if there is none. InvalidBatch."""
     if batch[MAGIC_AT] == MAGIC:
         found = records(batch, limit)
     else:

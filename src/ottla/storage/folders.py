@@ -50,7 +50,7 @@ _IDENTITY_VERSION = "1"
 RUNNING = ".running"  # which boot of the machine a broker last ran in
 
 
-class Offsets(NamedTuple):
+class Checkpoints(NamedTuple):
     """What the checkpoint files of a folder say, by log."""
 
     recovery_points: Mapping[Key, int]
@@ -123,7 +123,7 @@ class DataFolder:
         # Names of the folders of logs that were set aside.
         self.strays: list[str] = []
         # As the files have it. Replaced, never changed.
-        self.stored = Offsets({}, {}, {}, {}, {})
+        self.stored = Checkpoints({}, {}, {}, {}, {})
         # The number of logs in the folder.
         self.partitions = 0
         # Logs that were deleted and whose names may still come back in a power loss.
@@ -156,7 +156,7 @@ class DataFolder:
             # Before anything is written: a crash from now on is one.
             self.files.unlink(marker)
         self.files.fsync_folder(self.path)
-        self.stored = Offsets(
+        self.stored = Checkpoints(
             self._read(RECOVERY_POINT_CHECKPOINT),
             self._read(LOG_START_CHECKPOINT),
             self._read(REPLICATION_CHECKPOINT),
@@ -246,12 +246,12 @@ class DataFolder:
 
     # Checkpoints
 
-    def checkpoint(self, offsets: Offsets) -> CheckpointJob:
+    def checkpoint(self, offsets: Checkpoints) -> CheckpointJob:
         """A job that stores them; collected now, written when it runs."""
         self.changed = False
         return CheckpointJob(self, offsets, self._generation)
 
-    def store_now(self, offsets: Offsets) -> None:
+    def store_now(self, offsets: Checkpoints) -> None:
         """Stores them before it returns, and makes jobs that are under way come to nothing: for what
         must not be ahead of the logs."""
         with self._writing:
@@ -264,12 +264,12 @@ class DataFolder:
             self._generation += 1
             self.changed = True
 
-    def store(self, offsets: Offsets, generation: int) -> None:
+    def store(self, offsets: Checkpoints, generation: int) -> None:
         with self._writing:
             if generation == self._generation:
                 self._reserve.use(lambda: self._store(offsets))
 
-    def _store(self, offsets: Offsets) -> None:
+    def _store(self, offsets: Checkpoints) -> None:
         # Log starts first: a log without segments ends at its start, and a recovery point behind
         # that end would look like lost records.
         for field, name in (
@@ -291,7 +291,7 @@ class CheckpointJob:
 
     __slots__ = ("_generation", "error", "folder", "offsets")
 
-    def __init__(self, folder: DataFolder, offsets: Offsets, generation: int) -> None:
+    def __init__(self, folder: DataFolder, offsets: Checkpoints, generation: int) -> None:
         self.folder = folder
         self.offsets = offsets
         self.error: OSError | None = None

@@ -46,9 +46,9 @@ from ottla.storage.flush import CLOSING_SNAPSHOT_BYTES, FlushJob
 from ottla.storage.folders import (
     DELETE_SUFFIX,
     CheckpointJob,
+    Checkpoints,
     DataFolder,
     Key,
-    Offsets,
     deleted_folder_name,
     key_of_folder,
     stray_folder_name,
@@ -622,7 +622,7 @@ class Logs(LogOwner):
         self._checkpointed_ms[folder] = now_ms
         return folder.checkpoint(self._offsets(folder))
 
-    def _offsets(self, folder: DataFolder, closing: bool = False) -> Offsets:
+    def _offsets(self, folder: DataFolder, closing: bool = False) -> Checkpoints:
         """What a folder's checkpoints should say; logs at offset 0 need no line. Fingerprints of
         segments are taken at a clean shutdown only, and believed after one only."""
         stored = folder.stored
@@ -659,7 +659,7 @@ class Logs(LogOwner):
                 first_dirty_offsets[key] = first_dirty
             if fingerprint:
                 fingerprints[key] = fingerprint
-        return Offsets(
+        return Checkpoints(
             recovery_points, start_offsets, high_watermarks, first_dirty_offsets, fingerprints
         )
 

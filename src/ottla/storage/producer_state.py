@@ -123,7 +123,7 @@ class CompletedTransaction(NamedTuple):
     # The marker's.
     last_offset: int
     aborted: bool
-    # Where the first transaction that is still open begins, or behind the marker.
+    # Where the first transaction that is still open begins, or after the marker.
     last_stable_offset: int
 
 

@@ -31,7 +31,7 @@ class ReadableLog(LogState):
         wait: bool = True,
     ) -> Slice | None:
         """A file range that begins with the batch which holds `offset` (or, where compaction left a
-        gap, the first behind it) and has no batch at or behind `upper`; None if there is none.
+        gap, the first after it) and has no batch at or after `upper`; None if there is none.
 
         At most max_bytes, but never less than the first batch if `at_least_one`. OffsetOutOfRange
         outside of [log_start_offset, log_end_offset]. NotInMemory, unless told to `wait`, if the
@@ -93,7 +93,7 @@ class ReadableLog(LogState):
     def batch_for_time(
         self, timestamp: int, start_offset: int, wait: bool = True
     ) -> TimedBatch | None:
-        """The first batch at or behind start_offset that should have a record which is not older.
+        """The first batch at or after start_offset that should have a record which is not older.
         NotInMemory, unless told to `wait`, if the search would have to ask the disk."""
         self.check_online()
         try:

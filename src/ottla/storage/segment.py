@@ -70,12 +70,12 @@ class _HeldInMemory:
 class Segment:
     """The records from `base_offset` up to the next segment's.
 
-    Files `<base offset in 20 digits>` with `.log` (batches, one behind the other, nothing between
+    Files `<base offset in 20 digits>` with `.log` (batches, one after the other, nothing between
     them), `.index`, `.timeindex` and, if a transaction was aborted in it, `.txnindex`. The log file
     is made at the first append, index files at the first flush.
 
     Crash policy: everything below the log's recovery point was synced, data before indexes. What
-    lies behind it is checked batch by batch, cut at the first that is not whole, and its index
+    lies after it is checked batch by batch, cut at the first that is not whole, and its index
     entries are made anew (recovery.py).
 
     All methods belong to the thread of the log. (A write that the log hands out on purpose makes
@@ -165,7 +165,7 @@ class Segment:
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transaction_index: TransactionIndex | None = None
-        # Bytes behind the batch that has the last index entry.
+        # Bytes after the batch that has the last index entry.
         self.bytes_since_index = 0
         self.index_full = False
         # The largest timestamp (None: not yet read), and the last offset of the first batch that
@@ -316,7 +316,7 @@ class Segment:
         self.tail_positions = []
 
     def unseal(self) -> None:
-        """Appends again: the segments behind this one were cut off. The caller loads the tail."""
+        """Appends again: the segments after this one were cut off. The caller loads the tail."""
         if self.settled:
             self._open_files.close(self)  # it was opened for reading only
             for index in self.indexes:
@@ -361,7 +361,7 @@ class Segment:
         return self._offset_of_max_timestamp
 
     def _read_max_timestamp(self) -> None:
-        """From the time index, and from what lies behind the last entry of the offset index: with
+        """From the time index, and from what lies after the last entry of the offset index: with
         each of those, the time index was told the largest timestamp so far."""
         # First, because it may find that both have to be made anew.
         position = self.batch_before(self.base_offset + MAX_RELATIVE_OFFSET) if self.size else 0
@@ -392,7 +392,7 @@ class Segment:
         return self.first_timestamp
 
     def locate(self, offset: int, wait: bool = True) -> tuple[int, int] | None:
-        """(position, size) of the first batch that ends at or behind `offset`; None if this segment
+        """(position, size) of the first batch that ends at or after `offset`; None if this segment
         has none. Unless told to `wait`, NotInMemory where the disk would have to be asked."""
         if offset >= self.tail_start:
             slot = bisect_left(self.tail_last_offsets, offset)
@@ -470,7 +470,7 @@ class Segment:
 
     def expect_times_in_memory(self) -> None:
         """Before a search by time: NotInMemory if what such a search looks at first (both indexes,
-        and what lies behind their last entries) may have to come from the disk."""
+        and what lies after their last entries) may have to come from the disk."""
         if not self.settled or (
             self._max_timestamp is not None
             and self.time_index.is_mapped
@@ -534,7 +534,7 @@ class Segment:
                 base, length, magic, delta = _unpack_short(buffer, at)
                 if magic != 2:
                     if at and at + HEADER_SIZE > len(buffer):
-                        break  # an old entry whose header may go on behind the buffer
+                        break  # an old entry whose header may go on beyond the buffer
                     base, length, delta = self._old_entry(buffer, at, position)
                 size: int = length + OVERHEAD
                 if size <= OVERHEAD or position + at + size > end:
@@ -570,7 +570,7 @@ class Segment:
             raise CorruptLog(self.path, error.reason) from error
 
     def end_offset(self) -> int:
-        """The offset behind the last record, read from the end of the file."""
+        """The offset after the last record, read from the end of the file."""
         position = self.batch_before(self.base_offset + MAX_RELATIVE_OFFSET)
         end = self.base_offset
         for _, _, fields in self.walk(position):
@@ -580,7 +580,7 @@ class Segment:
     # Repair
 
     def cut(self, position: int, end_offset: int) -> None:
-        """Drops what lies at and behind `position`, where `end_offset` begins, and syncs that. The
+        """Drops what lies at and after `position`, where `end_offset` begins, and syncs that. The
         caller loads the tail."""
         file = self.file()
         self.files.truncate(file.fd, position)

@@ -97,17 +97,17 @@ class Segments:
 
     def take_first(self, count: int) -> list[Segment]:
         """Detaches the `count` oldest."""
-        taken = self._segments[:count]
+        detached = self._segments[:count]
         del self._segments[:count]
         del self._bases[:count]
-        return taken
+        return detached
 
     def take_from(self, slot: int) -> list[Segment]:
         """Detaches those from `slot` on."""
-        taken = self._segments[slot:]
+        detached = self._segments[slot:]
         del self._segments[slot:]
         del self._bases[slot:]
-        return taken
+        return detached
 
     def replace(self, slot: int, count: int, segment: Segment) -> None:
         """One compacted segment in the place of `count` others, with the base offset of the first."""
@@ -120,11 +120,11 @@ class Segments:
         return max(0, bisect_right(self._bases, offset) - 1)
 
     def from_offset(self, offset: int) -> list[Segment]:
-        """The segments that may hold records at or behind `offset`."""
+        """The segments that may hold records at or after `offset`."""
         return self._segments[self.slot_of(offset) :]
 
     def end_of(self, slot: int, log_end_offset: int) -> int:
-        """The offset behind the range of a segment."""
+        """The offset after the range of a segment."""
         return self._bases[slot + 1] if slot + 1 < len(self._bases) else log_end_offset
 
     def read(
@@ -193,7 +193,7 @@ class Segments:
             index = segment.transaction_index
             if not wait and (walk := index.long_walk()) is not None:
                 raise NotInMemory(index.path, walk)
-            # Not only up to `upper`: a marker behind it may end a transaction that began before it.
+            # Not only up to `upper`: a marker after it may end a transaction that began before it.
             some, complete = index.aborted_between(from_offset, upper)
             found += some
             if complete:
@@ -201,7 +201,7 @@ class Segments:
         return found
 
     def batch_for_time(self, timestamp: int, start_offset: int, wait: bool) -> TimedBatch | None:
-        """The first batch with a record at or behind start_offset that says to have one which is not
+        """The first batch with a record at or after start_offset that says to have one which is not
         older than the timestamp."""
         for segment in self.from_offset(start_offset):
             if segment.size and self._newest(segment, timestamp, wait) >= timestamp:
@@ -211,7 +211,7 @@ class Segments:
         return None
 
     def max_timestamp(self, start_offset: int, wait: bool) -> int:
-        """The largest of the segments that have records at or behind start_offset; -1: there is
+        """The largest of the segments that have records at or after start_offset; -1: there is
         none."""
         newest = -1
         for segment in self.from_offset(start_offset):
@@ -250,7 +250,7 @@ def _find_batch(
 def time_in_batch(
     batch: bytes, fields: HeaderFields, timestamp: int, start_offset: int
 ) -> TimedOffset | None:
-    """The first record of a batch that is not older, at or behind start_offset."""
+    """The first record of a batch that is not older, at or after start_offset."""
     try:
         found = first_not_older(batch, timestamp, start_offset)
     except InvalidBatch:

@@ -3,7 +3,7 @@
 The order makes every crash harmless. First the recovery point is lowered on disk, so that recovery
 will look at all that may be half cut; then the producer snapshots and the later segments go, newest
 first, and their names are synced; then the segment with the new end is cut and synced, before
-anything is appended: otherwise a record that was cut could come back behind new ones of equal length.
+anything is appended: otherwise a record that was cut could come back after new ones of equal length.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Verdict(NamedTuple):
     records: int
     size: int  # bytes of all segments
     start_offset: int | None  # of the first batch; None in an empty log
-    end_offset: int | None  # behind the last batch
+    end_offset: int | None  # after the last batch
     problems: tuple[Problem, ...]
 
 

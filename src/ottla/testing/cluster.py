@@ -245,15 +245,15 @@ class LocalCluster:
         return state
 
     def _port_of_new(self, state: ClusterState, number: int) -> int:
-        taken = {broker.port for broker in state.brokers.values()}
+        used = {broker.port for broker in state.brokers.values()}
         if state.zookeeper is not None:
-            taken.add(state.zookeeper.port)
+            used.add(state.zookeeper.port)
         if state.base_port is not None:
             port = state.base_port + number - 1
-            while port in taken:
+            while port in used:
                 port += 1
             return port
-        while (port := free_ports(1)[0]) in taken:
+        while (port := free_ports(1)[0]) in used:
             pass
         return port
 
@@ -392,11 +392,11 @@ class LocalCluster:
         self, servers: Mapping[str, ServerState], number: signal.Signals, timeout: float
     ) -> list[str]:
         """Sends a signal to all that run, waits for their ends, and notes them."""
-        told: dict[str, ProcessIdentity] = {}
+        signalled: dict[str, ProcessIdentity] = {}
         for name, server in servers.items():
             if server.process is not None and send(server.process, number):
-                told[name] = server.process
-        for process in told.values():
+                signalled[name] = server.process
+        for process in signalled.values():
             if not wait_for_end(process, timeout):
                 send(process, signal.SIGKILL)
                 wait_for_end(process, _KILL_TIMEOUT)
@@ -405,14 +405,14 @@ class LocalCluster:
                 child.wait()
         for server in servers.values():
             server.process = None
-        return list(told)
+        return list(signalled)
 
     # Looking
 
     def status(self) -> ClusterStatus:
         """Asks every process and the brokers. Changes nothing, and waits for no other command."""
         state = self.state
-        known, told = self._ask_brokers(state)
+        known, answer = self._ask_brokers(state)
         servers = [self._status_of_zookeeper(state)]
         for number, broker in state.brokers.items():
             if not broker.running:
@@ -423,7 +423,7 @@ class LocalCluster:
                 at_work = number in known
                 condition = "running" if at_work else "not in the cluster"
                 servers.append(_status(str(number), broker, at_work, condition))
-        return ClusterStatus(servers, **told)
+        return ClusterStatus(servers, **answer)
 
     def _status_of_zookeeper(self, state: ClusterState) -> ServerStatus:
         own = state.zookeeper

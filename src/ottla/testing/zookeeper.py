@@ -79,12 +79,12 @@ def four_letter_word(host: str, port: int, word: bytes, timeout: float = 2.0) ->
     try:
         with socket.create_connection((host, port), timeout=timeout) as connection:
             connection.sendall(word)
-            told = b""
+            answer = b""
             while chunk := connection.recv(65536):
-                told += chunk
+                answer += chunk
     except OSError:
         return None
-    return told.decode(errors="replace")
+    return answer.decode(errors="replace")
 
 
 def server_mode(host: str, port: int, timeout: float = 2.0) -> str | None:

@@ -308,24 +308,24 @@ def _told(
     request: ConsumerGroupHeartbeatRequest, before: ConsumerMember, caller: Caller
 ) -> dict[str, Any]:
     """What a heartbeat says about its member; what it leaves out stays as it was."""
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         "client_id": caller.client_id,
         "client_host": caller.client_host,
         "classic": None,
     }
     if request.instance_id is not None:
-        told["instance_id"] = request.instance_id
+        given["instance_id"] = request.instance_id
     if request.rack_id is not None:
-        told["rack"] = request.rack_id
+        given["rack"] = request.rack_id
     if request.rebalance_timeout_ms != -1:
-        told["rebalance_timeout"] = request.rebalance_timeout_ms
+        given["rebalance_timeout"] = request.rebalance_timeout_ms
     if request.server_assignor is not None:
-        told["assignor"] = request.server_assignor
+        given["assignor"] = request.server_assignor
     if request.subscribed_topic_names is not None:
-        told["topics"] = frozenset(request.subscribed_topic_names)
+        given["topics"] = frozenset(request.subscribed_topic_names)
     if request.subscribed_topic_regex is not None:
-        told["pattern"] = request.subscribed_topic_regex
-    return {name: value for name, value in told.items() if value != getattr(before, name)}
+        given["pattern"] = request.subscribed_topic_regex
+    return {name: value for name, value in given.items() if value != getattr(before, name)}
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, held: Held | None) -> None:

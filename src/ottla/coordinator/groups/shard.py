@@ -259,7 +259,8 @@ class GroupShard:
     # Groups as a whole --------------------------------------------------------------------------
 
     def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
-        """Those in one of the states and of one of the types, in any case; no filter: all."""
+        """Lists the groups in one of the states and of one of the types (upper or lower case); without a
+        filter all of them."""
         wanted_states = {state.lower() for state in states}
         wanted_types = {kind.lower() for kind in types}
         return [

@@ -324,7 +324,7 @@ class Coordinators(Generic[S]):
             self._fail(held, error)
 
     def _replay(self, shard: S, data: bytes, offset: int) -> int:
-        """Replay the whole batches in the data; the offset behind the last of them."""
+        """Replay the whole batches in the data; the offset after the last of them."""
         view = memoryview(data)
         try:
             for at, header in headers(data):

@@ -7,10 +7,13 @@ answer is then made as long as the request was. Both are done in steps.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from ottla.server.turns import Steps
+from ottla.protocol.message import Message
+from ottla.server.api import Outcome
+from ottla.server.turns import Steps, in_turns
 
 # A request with more entries is reduced before a shard sees it.
 MANY_ENTRIES: Final = 1000
@@ -41,6 +44,19 @@ class _TopicAnswer(Protocol):
 
 T = TypeVar("T", bound=_Topic[Any])
 A = TypeVar("A", bound=_TopicAnswer)
+
+
+def completed(
+    answer: Message | asyncio.Future[Message], whole: Callable[[Message], Steps[Message]]
+) -> Steps[Outcome]:
+    """The answer for a whole request, made of that for the reduced one, be it there or yet to come."""
+    if isinstance(answer, Message):
+        return (yield from whole(answer))
+
+    async def later() -> Message:
+        return await in_turns(whole(await answer))
+
+    return later()
 
 
 def is_long(topics: Sequence[_Topic[Any]]) -> bool:

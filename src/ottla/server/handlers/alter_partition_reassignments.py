@@ -37,15 +37,15 @@ def alter_partition_reassignments(
         answer = ReassignableTopicResponse(name=topic.name)
         response.responses.append(answer)
         for wanted in topic.partitions:
-            told = ReassignablePartitionResponse(
+            result = ReassignablePartitionResponse(
                 partition_index=wanted.partition_index, error_message=None
             )
-            answer.partitions.append(told)
+            answer.partitions.append(result)
             try:
                 _reassign(request, topic.name, wanted)
             except ProtocolError as error:
-                told.error_code = error.code
-                told.error_message = error_message(error)
+                result.error_code = error.code
+                result.error_message = error_message(error)
             yield
         yield
     return response

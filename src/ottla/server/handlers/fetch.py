@@ -69,7 +69,7 @@ from ottla.server.api import (
 )
 from ottla.server.failures import error_code
 from ottla.server.network.connection import Connection, MalformedRequest, Part, Slot
-from ottla.server.partitions import now_ms
+from ottla.server.partitions import monotonic_ms
 from ottla.server.sessions import Session, WatchedPartition
 from ottla.server.turns import Steps, Turns, in_turns, run_in_turns
 from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
@@ -287,7 +287,7 @@ class Fetch:
             reactor.send_gathered()
 
     def _note_each(self, named: dict[sessions.Key, WatchedPartition]) -> None:
-        now = now_ms()
+        now = monotonic_ms()
         positions: Iterable[WatchedPartition] = self.watched
         if self.session is not None and not self.session.is_time_to_note_all(now):
             positions = named.values()  # the others stand where they stood

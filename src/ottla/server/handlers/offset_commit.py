@@ -23,6 +23,7 @@ Versions:
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
@@ -34,8 +35,8 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from ottla.server.api import Answer, Later, Outcome, Request, handles
-from ottla.server.coordination.reduced_topics import ReducedTopics, is_long
-from ottla.server.turns import Steps, in_turns
+from ottla.server.coordination.reduced_topics import ReducedTopics, completed, is_long
+from ottla.server.turns import Steps
 
 _TOPIC_IDS_SINCE = 10
 
@@ -59,17 +60,11 @@ def _commit_many(request: Request[OffsetCommitRequest]) -> Steps[Outcome]:
     reduced = _reduced_topics(request)
     yield from reduced.reduce()
     answer = _commit(request, _with_topics(request.message, reduced))
-    if isinstance(answer, Message):
-        return (yield from _whole(reduced, answer))
-    came: asyncio.Future[Message] = request.broker.loop.create_future()
-    answer.done = came.set_result
-    return _committed(reduced, came)
-
-
-async def _committed(
-    reduced: ReducedTopics[OffsetCommitRequestTopic], came: asyncio.Future[Message]
-) -> Message:
-    return await in_turns(_whole(reduced, await came))
+    if isinstance(answer, Later):
+        came: asyncio.Future[Message] = request.broker.loop.create_future()
+        answer.done = came.set_result
+        return (yield from completed(came, partial(_whole, reduced)))
+    return (yield from completed(answer, partial(_whole, reduced)))
 
 
 def _reduced_topics(

@@ -9,6 +9,7 @@ Versions: only v0
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
@@ -20,8 +21,8 @@ from ottla.protocol.messages.offset_delete import (
     OffsetDeleteResponseTopic,
 )
 from ottla.server.api import Answer, Outcome, Request, handles
-from ottla.server.coordination.reduced_topics import ReducedTopics, is_long
-from ottla.server.turns import Steps, in_turns
+from ottla.server.coordination.reduced_topics import ReducedTopics, completed, is_long
+from ottla.server.turns import Steps
 
 
 @handles(OffsetDeleteRequest, versions=(0, 0))
@@ -54,16 +55,7 @@ def _delete_many(request: Request[OffsetDeleteRequest]) -> Steps[Outcome]:
             )
         ),
     )
-    answer = _delete(request, message)
-    if isinstance(answer, Message):
-        return (yield from _whole(reduced, answer))
-    return _deleted(reduced, answer)
-
-
-async def _deleted(
-    reduced: ReducedTopics[OffsetDeleteRequestTopic], came: asyncio.Future[Message]
-) -> Message:
-    return await in_turns(_whole(reduced, await came))
+    return (yield from completed(_delete(request, message), partial(_whole, reduced)))
 
 
 def _whole(reduced: ReducedTopics[OffsetDeleteRequestTopic], answer: Message) -> Steps[Message]:

@@ -14,6 +14,7 @@ Versions:
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.coordinator.transactions.transaction import Identity
@@ -27,9 +28,9 @@ from ottla.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from ottla.server.api import Answer, Outcome, Request, handles
-from ottla.server.coordination.reduced_topics import ReducedTopics, is_long
+from ottla.server.coordination.reduced_topics import ReducedTopics, completed, is_long
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
-from ottla.server.turns import Steps, in_turns
+from ottla.server.turns import Steps
 from ottla.storage.errors import StorageError
 
 _FIRST_WITH_LOADING = 2
@@ -62,16 +63,7 @@ def _commit_many(request: Request[TxnOffsetCommitRequest]) -> Steps[Outcome]:
             )
         ),
     )
-    answer = _commit(request, message)
-    if isinstance(answer, Message):
-        return (yield from _whole(reduced, answer))
-    return _committed(reduced, answer)
-
-
-async def _committed(
-    reduced: ReducedTopics[TxnOffsetCommitRequestTopic], came: asyncio.Future[Message]
-) -> Message:
-    return await in_turns(_whole(reduced, await came))
+    return (yield from completed(_commit(request, message), partial(_whole, reduced)))
 
 
 def _whole(reduced: ReducedTopics[TxnOffsetCommitRequestTopic], answer: Message) -> Steps[Message]:

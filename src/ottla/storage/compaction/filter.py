@@ -6,7 +6,7 @@
   horizon in the place of the base timestamp. (In the old formats, by the age of the segment.)
 - records of aborted transactions go; a marker goes when nothing is left of its transaction, and the
   horizon that was set when that was first seen has passed;
-- what lies at or behind the end of the map stays, as far as records are concerned;
+- what lies at or after the end of the map stays, as far as records are concerned;
 - a batch keeps its base and last offset, epoch, producer and sequence. One that has no record left
   goes, unless it is the last one of a producer, whose sequence or epoch would be forgotten with it:
   then its header stays.

@@ -123,7 +123,7 @@ def _swap(
 
 
 def _end_of_swap(folder: str, name: str, base: int, files: Files, open_files: OpenFiles) -> int:
-    """The offset behind the last record in a `.log.swap` file."""
+    """The offset after the last record in a `.log.swap` file."""
     segment = Segment(
         folder, base, files, open_files, 0, size=files.size(f"{folder}/{name}"), sealed=True
     )

@@ -4,7 +4,7 @@ After a clean shutdown nothing is scanned: the last segment's end is read from i
 on, and the producers come from a snapshot.
 
 After a crash everything below the recovery point is known to be whole, because it was synced, data
-first, before the recovery point was stored. What lies behind it is checked batch by batch. The first
+first, before the recovery point was stored. What lies after it is checked batch by batch. The first
 that is not whole, or does not go on where the one before it ended, is where the log ends: it is cut
 there, and later segments go. Index entries, leader epochs and producer state behind the recovery
 point are made anew on the way. So the time is proportional to the unflushed tail.
@@ -205,7 +205,7 @@ class _Loader:
         # The log's start and end offset.
         self.start = 0
         self.end = 0
-        # Bytes behind the recovery point, and bytes that were read for the producers' sake.
+        # Bytes after the recovery point, and bytes that were read for the producers' sake.
         self.unsynced_bytes = 0
         self.replayed_bytes = 0
 
@@ -300,7 +300,7 @@ class _Loader:
         return True
 
     def recover(self, recovery_point: int) -> None:
-        """Checks what lies behind the recovery point, and ends the log where it stops making
+        """Checks what lies after the recovery point, and ends the log where it stops making
         sense."""
         self.recovery_point = recovery_point
         # Not from the log start, if that is behind: what it lies in may be torn before it.
@@ -391,7 +391,7 @@ class _Loader:
     def _sync(self, start: int) -> None:
         """Makes what was found last, and what was not found too. A process that was killed in the
         middle of a truncation (or of this) leaves a file that is cut in the page cache and not on
-        the disk: what was cut could come back behind new records."""
+        the disk: what was cut could come back after new records."""
         for segment in self.segments.from_offset(start):
             if segment.on_disk:
                 self.files.fsync(segment.file().fd)
@@ -479,7 +479,7 @@ class _Loader:
         path = segment.offset_index.path
         offset, position = segment.offset_index.last_entry
         if position >= segment.size:
-            raise CorruptIndex(path, f"{position} is behind the end of the segment")
+            raise CorruptIndex(path, f"{position} is beyond the end of the segment")
         since = 0
         for _, size, fields in segment.walk(position):
             last_offset = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
@@ -504,7 +504,7 @@ class _Loader:
                     raise CorruptIndex(segment.time_index.path, f"no batch has time {timestamp}")
             else:
                 # A recovery cut it off, which did not last: the batch was lost, the entry came back.
-                raise CorruptIndex(segment.time_index.path, f"{offset} is behind the last batch")
+                raise CorruptIndex(segment.time_index.path, f"{offset} is after the last batch")
 
     def _walk_synced(self, segment: Segment, start: int) -> int:
         """Steps over the batches of a segment that lie before `start`, from the last index entry on;

@@ -2,7 +2,7 @@
 
 A snapshot in Kafka's format has one batch of each producer, but a client that got no answers may send
 its last five again. The four before that one are read from the log, where they must be if they were
-stored a moment before the snapshot was taken; what lies behind the snapshot is replayed.
+stored a moment before the snapshot was taken; what lies after the snapshot is replayed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RECALLED_ENTRIES = 128
 
 def reload(segments: Segments, producers: ProducerStates, start: int, end: int, now_ms: int) -> int:
     """Brings the producers to the state of a log with the range [start, end), by a snapshot and by
-    what the log says; the bytes that were walked over for what lies behind the snapshot."""
+    what the log says; the bytes that were walked over for what lies after the snapshot."""
     replay_from = producers.truncate_and_reload(start, end, now_ms)
     if producers.thinned:
         recall(segments, producers, start, replay_from)
@@ -105,7 +105,7 @@ def replay(segments: Segments, producers: ProducerStates, start: int, end: int, 
                 batch = segment.file().read(size, at) if fields[ATTRIBUTES] & CONTROL_BIT else b""
                 replay_batch(producers, fields, batch, now_ms)
             if last_offset + 1 >= end:
-                break  # what lies behind it may be torn
+                break  # what lies after it may be torn
     producers.map_end_offset = end
     return walked
 
