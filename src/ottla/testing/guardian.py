@@ -23,6 +23,8 @@ from ottla.testing.process_identity import ProcessIdentity, identify, runs, send
 # A guardian forgets processes that have ended when it knows this many.
 _MANY = 64
 
+_PROGRAM = "import sys; from ottla.testing.guardian import guard; guard(sys.stdin)"
+
 _turn = threading.Lock()
 _guardian: subprocess.Popen[str] | None = None
 
@@ -45,7 +47,7 @@ def _running_guardian() -> subprocess.Popen[str]:
     global _guardian
     if _guardian is None or _guardian.poll() is not None:
         _guardian = subprocess.Popen(
-            [sys.executable, "-m", "ottla.testing.guardian"],
+            [sys.executable, "-c", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -65,7 +67,3 @@ def guard(lines: Iterable[str]) -> None:
             children = [child for child in children if runs(child)]
     for child in children:
         send(child, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    guard(sys.stdin)

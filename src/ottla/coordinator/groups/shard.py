@@ -8,7 +8,7 @@ loaded; see `ottla.coordinator.shard`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ottla.coordinator.groups.classic_answers import leaving, left, refused_join
@@ -258,11 +258,9 @@ class GroupShard:
 
     # Groups as a whole --------------------------------------------------------------------------
 
-    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
-        """Lists the groups in one of the states and of one of the types (upper or lower case); without a
-        filter all of them."""
-        wanted_states = {state.lower() for state in states}
-        wanted_types = {kind.lower() for kind in types}
+    def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+        """Lists the groups in one of the states and of one of the types, which are given in lower case;
+        without a filter all of them."""
         return [
             ListedGroup(
                 group_id=group.group_id,
@@ -271,8 +269,8 @@ class GroupShard:
                 group_type=group.kind.value,
             )
             for group in self.groups.values()
-            if (not wanted_states or group.state_name.lower() in wanted_states)
-            and (not wanted_types or group.kind.value in wanted_types)
+            if (not states or group.state_name.lower() in states)
+            and (not types or group.kind.value in types)
         ]
 
     def describe_group(
