@@ -556,7 +556,7 @@ class Fetch:
             if (
                 self.replica >= 0
                 and self.broker.throttle.leading.is_set
-                and self.broker.throttle.holds_back(partition, self.replica, now_ms())
+                and self.broker.throttle.holds_back(partition, self.replica, monotonic_ms())
             ):
                 return found
             if not at_least_one and not self.broker.reads.has_descriptors:
@@ -832,7 +832,7 @@ class Fetch:
                 and each.partition is not None
                 and throttle.counts_as_leader(each.partition)
             ),
-            now_ms(),
+            monotonic_ms(),
         )
 
     def _leaders_named(self) -> list[NodeEndpoint]:
