@@ -81,6 +81,7 @@ def test_init_and_run(
 
 
 @pytest.mark.timeout(300, func_only=True)
+@pytest.mark.long
 def test_script(
     broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path, start: Start
 ) -> None:

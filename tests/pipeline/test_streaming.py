@@ -167,6 +167,7 @@ def both_sources(connector: Any) -> None:
 
 @pytest.mark.interop
 @pytest.mark.usefixtures("both_sources")
+@pytest.mark.long
 def test_batches_are_those_of_sparks_own_source(
     spark: SparkSession, broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
