@@ -11,15 +11,15 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ottla.coordinator.groups.classic_answers import leaving, left, refused_join
-from ottla.coordinator.groups.classic_group import ClassicGroup, stored_member
-from ottla.coordinator.groups.classic_protocol import ClassicProtocol
-from ottla.coordinator.groups.consumer_group import ConsumerGroup
-from ottla.coordinator.groups.consumer_group_answers import described
-from ottla.coordinator.groups.consumer_group_classic import ClassicMembers
-from ottla.coordinator.groups.consumer_group_protocol import ConsumerGroupProtocol
-from ottla.coordinator.groups.consumer_group_records import KINDS as CONSUMER_GROUP_KINDS
-from ottla.coordinator.groups.consumer_group_replay import ConsumerGroupReplay
+from ottla.coordinator.groups.classic.answers import leaving, left, refused_join
+from ottla.coordinator.groups.classic.group import ClassicGroup, stored_member
+from ottla.coordinator.groups.classic.protocol import ClassicProtocol
+from ottla.coordinator.groups.consumer.answers import described
+from ottla.coordinator.groups.consumer.classic_members import ClassicMembers
+from ottla.coordinator.groups.consumer.group import ConsumerGroup
+from ottla.coordinator.groups.consumer.protocol import ConsumerGroupProtocol
+from ottla.coordinator.groups.consumer.records import KINDS as CONSUMER_GROUP_KINDS
+from ottla.coordinator.groups.consumer.replay import ConsumerGroupReplay
 from ottla.coordinator.groups.group import Caller, Group
 from ottla.coordinator.groups.offset_requests import OffsetRequests
 from ottla.coordinator.groups.offsets import Offsets

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ottla.coordinator.groups.classic_answers import (
+from ottla.coordinator.groups.classic.answers import (
     answer_sync,
     assigned,
     joined,
@@ -26,7 +26,7 @@ from ottla.coordinator.groups.classic_answers import (
     refuse_join,
     refused_join,
 )
-from ottla.coordinator.groups.classic_group import (
+from ottla.coordinator.groups.classic.group import (
     ClassicGroup,
     ClassicMember,
     Protocols,

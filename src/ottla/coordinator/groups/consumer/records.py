@@ -19,7 +19,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.coordinator.groups.assignors import Partitions
-from ottla.coordinator.groups.consumer_group_member import (
+from ottla.coordinator.groups.consumer.member import (
     ClassicSupport,
     ConsumerMember,
     MemberState,
