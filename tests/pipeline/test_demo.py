@@ -119,7 +119,8 @@ def test_to_a_bounded_end(start: Start, tmp_path: Path) -> None:
     minutes = re.findall(r"^\d{4}-\d\d-\d\dT\d\d:\d\d +(\d+)", told, re.MULTILINE)
     assert lines == rows
     assert sum(map(int, minutes)) == int(lines) > 0
-    assert re.search(r"^/ +\d+$", told, re.MULTILINE), told  # among the top pages
+    # Of the last minute, which may have begun a moment ago: which pages those are is chance.
+    assert re.search(r"^/\S* +\d+$", told, re.MULTILINE), told
     assert "alert" in told
     assert (tmp_path / "data" / "demo" / "requests").is_dir()
     await_none_with(mark)
