@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from ottla.storage.append import Append
     from ottla.storage.log import Log
 
-READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 UNKNOWN = -1
 

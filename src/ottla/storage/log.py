@@ -526,7 +526,9 @@ class Log(ReadableLog):
             try:
                 self.files.fsync_folder(self.folder)
             except OSError as error:
-                raise self.go_offline(f"sync of {self.folder} failed: {error}") from error
+                # For want of descriptors, memory or room: then the flush syncs it, which is due at once.
+                if not passes(error):
+                    raise self.go_offline(f"sync of {self.folder} failed: {error}") from error
         self.folder_unsynced = True
         self.owner.wants_flush(self)
 

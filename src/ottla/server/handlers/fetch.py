@@ -75,7 +75,7 @@ from ottla.server.api import (
 from ottla.server.failures import error_code
 from ottla.server.found import Found
 from ottla.server.network.connection import Connection, MalformedRequest, Part, Slot
-from ottla.server.partitions import now_ms
+from ottla.server.partitions import monotonic_ms
 from ottla.server.sessions import Session, WatchedPartition
 from ottla.server.turns import Steps, Turns, in_turns, run_in_turns
 from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
@@ -282,7 +282,7 @@ class Fetch:
             reactor.send_gathered()
 
     def _note_each(self, named: dict[sessions.Key, WatchedPartition]) -> None:
-        now = now_ms()
+        now = monotonic_ms()
         positions: Iterable[WatchedPartition] = self.watched
         if self.session is not None and not self.session.is_time_to_note_all(now):
             positions = named.values()  # the others stand where they stood
@@ -571,7 +571,7 @@ class Fetch:
             if (
                 self.replica >= 0
                 and self.broker.throttle.leading.is_set
-                and self.broker.throttle.holds_back(partition, self.replica, now_ms())
+                and self.broker.throttle.holds_back(partition, self.replica, monotonic_ms())
             ):
                 return found
             if not at_least_one and not self.broker.reads.has_descriptors:
@@ -898,7 +898,7 @@ class Fetch:
                 and each.partition is not None
                 and throttle.counts_as_leader(each.partition)
             ),
-            now_ms(),
+            monotonic_ms(),
         )
 
     def _leaders_named(self) -> list[NodeEndpoint]:
