@@ -15,7 +15,8 @@
 - A follower serves consumers too, up to the high watermark it knows; a leader sends consumers that name
   their rack to an in-sync replica in it, if `replica.selector.class` asks for that (KIP-392).
 - Who asks the wrong broker is told which one leads (KIP-951).
-- A replica reads to the log's end, and what it asks for tells the leader what it has. Its fetch waits
+- A replica reads to the log's end, and what it asks for tells the leader what it has; a tagged field of
+  Ottla's own tells what of that it has synced (`visible.when.flushed`). Its fetch waits
   for the log to grow, a consumer's for the high watermark to move.
 - A partition that is named several times is read once, as it is named last.
 - Records that were deleted one by one are not sent, nor are the marks that say so: batches with such
@@ -291,7 +292,13 @@ class Fetch:
             ):
                 continue  # the answer says why
             try:
-                partition.fetched(self.replica, watched.fetch_offset, self.replica_epoch, now)
+                partition.fetched(
+                    self.replica,
+                    watched.fetch_offset,
+                    self.replica_epoch,
+                    now,
+                    watched.flushed_offset,
+                )
             except (ProtocolError, StorageError):
                 continue  # likewise
 
@@ -337,6 +344,7 @@ class Fetch:
                 session.partitions[key] = each
             else:
                 known.fetch_offset = each.fetch_offset
+                known.flushed_offset = each.flushed_offset
                 known.max_bytes = each.max_bytes
                 known.current_leader_epoch = each.current_leader_epoch
                 known.last_fetched_epoch = each.last_fetched_epoch
@@ -373,6 +381,7 @@ class Fetch:
         name = topic.topic_id if self.version >= _FIRST_TOPIC_IDS else topic.topic
         watched = WatchedPartition(name, wanted.partition)
         watched.fetch_offset = wanted.fetch_offset
+        watched.flushed_offset = wanted.flushed_offset
         watched.max_bytes = wanted.partition_max_bytes
         watched.current_leader_epoch = wanted.current_leader_epoch
         watched.last_fetched_epoch = wanted.last_fetched_epoch
