@@ -129,7 +129,7 @@ class Follower:
         flushed_offset: int = UNKNOWN,
     ) -> None:
         """It asks for what begins at `offset`, so it has what is before."""
-        self.flushed_offset = min(flushed_offset, offset)
+        self.flushed_offset = flushed_offset if flushed_offset < offset else offset
         if offset >= log_end:
             self.caught_up_ms = now_ms
         elif self.fetched_end != UNKNOWN and offset >= self.fetched_end:
