@@ -566,8 +566,7 @@ class Fetch:
             found.partition = partition
             if start is not None:
                 found.start = start
-            found.limit = limit = min(watched.max_bytes, left)
-            found.at_least_one = at_least_one
+            limit = min(watched.max_bytes, left)
             if (
                 self.replica >= 0
                 and self.broker.throttle.leading.is_set
@@ -576,6 +575,7 @@ class Fetch:
                 return found
             if not at_least_one and not self.broker.reads.has_descriptors:
                 limit = 0  # what was found so far keeps enough files open; the rest next time
+            found.limit, found.at_least_one = limit, at_least_one
             try:
                 if log.deletions is None or self.replica >= 0:
                     piece = log.read(watched.fetch_offset, limit, upper, at_least_one, wait)
@@ -710,7 +710,7 @@ class Fetch:
         reads = self.broker.reads
         for each in found:
             piece = each.piece
-            if each.missing is not None or each.is_masked:
+            if each.missing is not None or (each.is_masked and piece is not None):
                 cold = True
             elif piece is not None and not convert:
                 try:
@@ -758,7 +758,7 @@ class Fetch:
                     each = found[at] = await self._find(each, each.missing)
                 except OSError as error:
                     self._fail_partition(each, error)
-            if each.is_masked:
+            if each.is_masked and each.piece is not None:
                 try:
                     each = found[at] = await self._unmask(each)
                 except (StorageError, OSError, ValueError) as error:
@@ -800,9 +800,8 @@ class Fetch:
     async def _unmask(self, found: Found) -> Found:
         """Bring what was found without the records that were deleted. Where none is left, look on
         behind it."""
-        while found.is_masked:
+        while found.is_masked and found.piece is not None:
             piece, partition = found.piece, found.partition
-            assert piece is not None
             assert partition is not None
             raw = await self.broker.reads.read(piece)
             log = partition.log
