@@ -23,10 +23,21 @@ def test_seeds(first: int) -> None:
     assert acknowledged > 50 * IN_A_TEST
 
 
+def test_followers_with_slow_disks() -> None:
+    waits = sum(run_seed(seed, slow_disks=True).waits_for_disks for seed in range(IN_A_TEST))
+    assert waits > 10 * IN_A_TEST
+
+
 @pytest.mark.soak
 def test_many_seeds() -> None:
     for seed in range(1_000_000, 1_000_000 + SOAK_SEEDS):
         run_seed(seed)
+
+
+@pytest.mark.soak
+def test_many_seeds_with_slow_disks() -> None:
+    for seed in range(3_000_000, 3_000_000 + SOAK_SEEDS):
+        run_seed(seed, slow_disks=True)
 
 
 @pytest.mark.soak

@@ -20,9 +20,8 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from ottla.replication.following import Following, Limits, settle_out_of_range
+from ottla.replication.following import Disk, Following, Limits
 from ottla.replication.partition import Partition
-from ottla.storage.errors import StorageError
 from ottla.wire.connection import Connection
 from ottla.wire.errors import WireError
 
@@ -44,9 +43,11 @@ class Fetcher:
         identity: Callable[[], tuple[int, int]],
         now_ms: Callable[[], int],
         spawn: Callable[[Awaitable[None], str], asyncio.Task[None]],
+        disk: Disk | None = None,
     ) -> None:
         """`connect` makes a connection to a broker, `identity` tells this broker's id and epoch."""
-        self.following = Following(leader, limits)
+        # A request that waits is not given up for a disk that has done its work: it ends soon.
+        self.following = Following(leader, limits, disk, lambda: self._changed.set(), now_ms)
         self.leader = leader
         self._connect = connect
         self._identity = identity
@@ -163,11 +164,7 @@ class Fetcher:
             offsets.append(answer.offset)
         if position is None or not self.following.is_current(partition, position):
             return
-        try:
-            settle_out_of_range(partition, offsets[0], offsets[1], self._now_ms())
-        except StorageError as error:
-            log.error("%s-%d: %s", partition.topic, partition.index, error)
-        self.following.put(partition)
+        self.following.settle(partition, offsets[0], offsets[1], self._now_ms())
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:

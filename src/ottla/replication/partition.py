@@ -15,7 +15,7 @@ Roles and what ends them; the cluster's image decides (`update`), never this bro
 
 An image may skip states, so what matters is where it arrives: a newer leader epoch begins a new term
 even if the leader is the same. Entering or leaving a term fails everybody who waits for a commit in
-the one before it.
+the one before it. While a thread appends to a follower's log or cuts it, the image waits.
 
 The high watermark is the offset below which every member of the in-sync set has everything. It counts
 the larger set while a change of the set is not confirmed, and it stands still while the set is smaller
@@ -32,6 +32,7 @@ No socket, no file but the log's, no clock: times are given in milliseconds of a
 from __future__ import annotations
 
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from ottla.record.batch import HeaderFields
     from ottla.storage.append import Append
     from ottla.storage.log import Log
+    from ottla.storage.truncation import Steps
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
@@ -137,6 +139,7 @@ class Partition:
         "_awaiting_flush",
         "_broken",
         "_counted",
+        "_held_back",
         "_log",
         "_owner",
         "_uncommitted_bytes",
@@ -147,6 +150,7 @@ class Partition:
         "index",
         "internal",
         "is_new",
+        "is_occupied",
         "isr",
         "lane",
         "leader",
@@ -218,6 +222,9 @@ class Partition:
         # This replica is the whole in-sync set: what it has is committed.
         self._alone = False
         self._uncommitted_bytes = 0
+        # See `occupy`; and the newest state that the cluster has decided on since.
+        self.is_occupied = False
+        self._held_back: PartitionState | None = None
         self._follow(state, now_ms)
 
     def __repr__(self) -> str:
@@ -231,6 +238,9 @@ class Partition:
         if state.leader_epoch < self.leader_epoch or (
             state.leader_epoch == self.leader_epoch and state.partition_epoch < self.partition_epoch
         ):
+            return
+        if self.is_occupied:
+            self._held_back = state
             return
         if self._follow(state, now_ms):
             self._owner.role_changed(self)
@@ -291,8 +301,21 @@ class Partition:
         # A member that is no replica (an image under way) has nothing that is known of.
         self._counted = tuple(self.followers.get(each) or _UNHEARD for each in members)
 
+    def occupy(self) -> None:
+        """The disk works for this follower, and the loop does not wait for it. Until `release` the
+        partition stays what it is: what the cluster decides meanwhile is taken over then. (A leader
+        needs to know where its log ends.)"""
+        self.is_occupied = True
+
+    def release(self, now_ms: int) -> None:
+        self.is_occupied = False
+        held_back, self._held_back = self._held_back, None
+        if held_back is not None:
+            self.update(held_back, now_ms)
+
     def removed(self) -> None:
         """The topic was deleted, or the replica was taken away from here."""
+        self._held_back = None
         self.role = Role.ABSENT
         self._alone = False
         self.open_to_clients = False
@@ -590,11 +613,32 @@ class Partition:
         log = self._log or self.log
         if batches:
             log.append_replicated(batches, now_ms)
+        self._learn(log, high_watermark, len(batches))
+        return log.log_end_offset
+
+    def take_in_steps(self, batches: memoryview, high_watermark: int, now_ms: int) -> Steps:
+        """The same in steps, for a disk that is slow."""
+        log = self._log or self.log
+        placed = log.check_replicated(batches)
+        while placed:
+            append = log.prepare_replicated(batches, placed, now_ms)
+            log.hand_out(append)
+            yield partial(log.write, append)
+            log.check_online()  # it may have been deleted meanwhile
+            log.commit(append)
+            placed = placed[len(append.batches) :]
+        self._learn(log, high_watermark, len(batches))
+
+    def _learn(self, log: Log, high_watermark: int, size: int) -> None:
         before = log.high_watermark
         log.advance_high_watermark(high_watermark)
         if self.waiters and log.high_watermark > before:
-            self._owner.advanced(self, max(len(batches), 1))
-        return log.log_end_offset
+            self._owner.advanced(self, max(size, 1))
+
+    @property
+    def is_being_cut(self) -> bool:
+        """Whether what the log holds is not for reading just now."""
+        return self._log is not None and self._log.truncation is not None
 
     # Reading ------------------------------------------------------------------------------------
 

@@ -75,6 +75,8 @@ class Partitions:
             self.replicas.isr_wanted(partition)
 
     def role_changed(self, partition: Partition) -> None:
+        # Here too: an image that was held back until a disk had done its work comes by itself.
+        partition.open_to_clients = partition.role is Role.LEADER and not partition.internal
         if self.replicas is not None:
             self.replicas.role_changed(partition)
 

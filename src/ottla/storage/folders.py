@@ -254,6 +254,22 @@ class DataFolder:
             self._generation += 1
             self._reserve.use(lambda: self._store(offsets))
 
+    def lower(self, key: Key, offset: int, first_dirty: int) -> None:
+        """Makes it last, before it returns, that neither the recovery point nor the start of a log is
+        above `offset`; in any thread. Jobs that were collected before come to nothing; those collected
+        from now on must not say otherwise."""
+        with self._writing:
+            self._generation += 1
+            self.changed = True
+            stored = self.stored
+            lowered = Offsets(
+                {**stored.recovery_points, key: min(offset, stored.recovery_points.get(key, 0))},
+                {**stored.start_offsets, key: min(offset, stored.start_offsets.get(key, 0))},
+                stored.high_watermarks,
+                {**stored.first_dirty_offsets, key: first_dirty},
+            )
+            self._reserve.use(lambda: self._store(lowered))
+
     def void_jobs(self) -> None:
         """Makes jobs that are under way come to nothing: they speak of a log that is gone."""
         with self._writing:

@@ -513,16 +513,9 @@ class Logs(LogOwner):
             self.on_full(log)
 
     def lower_offsets(self, log: LogState, offset: int) -> None:
+        # In any thread: of the other logs, what is stored stays as it is.
         key = (log.topic, log.partition)
-        folder = self._places[key]
-        offsets = self._offsets(folder)
-        recovery_points = dict(offsets.recovery_points)
-        recovery_points[key] = min(offset, recovery_points.get(key, 0))
-        start_offsets = dict(offsets.start_offsets)
-        start_offsets[key] = min(offset, start_offsets.get(key, 0))
-        first_dirty = {**offsets.first_dirty_offsets, key: log.lower_first_dirty(offset)}
-        high_watermarks = offsets.high_watermarks
-        folder.store_now(Offsets(recovery_points, start_offsets, high_watermarks, first_dirty))
+        self._places[key].lower(key, offset, log.lower_first_dirty(offset))
 
     def take_folder_offline(self, folder: DataFolder, reason: str) -> None:
         """The folder failed: all its logs with it."""
@@ -777,5 +770,7 @@ class Logs(LogOwner):
     def expire_producers(self, now_ms: int) -> int:
         """Forgets producers that have been silent for long; their number."""
         return sum(
-            log.producers.expire(now_ms) for log in self._loaded.values() if log.producers.producers
+            log.producers.expire(now_ms)
+            for log in self._loaded.values()
+            if log.producers.producers and log.truncation is None
         )

@@ -7,6 +7,7 @@ follower asks for and where it cuts its log off in `replication.following`, the 
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 from storage_kit.faulty_files import Disk, FaultyFiles
@@ -22,7 +23,9 @@ from ottla.protocol.messages.fetch import (
     PartitionData,
 )
 from ottla.record.batch import Record, build_batch, headers, records
-from ottla.replication.following import Following, Limits, settle_out_of_range
+from ottla.record.errors import InvalidBatch
+from ottla.replication.following import Disk as FollowersDisk
+from ottla.replication.following import Done, Following, Limits
 from ottla.replication.partition import Partition, Role
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OffsetOutOfRange, StorageError
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ottla.cluster.metadata import ClusterImage
+    from ottla.storage.truncation import Steps
     from simulation_kit.world import World
 
 DATA = "/data"
@@ -79,6 +83,54 @@ class Broker:
         if power:
             self.disk.lose_power(self.world.chance)
             self.lost_power = True
+
+
+class SlowDisk(FollowersDisk):
+    """What followers want of it takes its time, step by step, and much else may happen in between."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        # Of its own: the seeds that are known to find something go on finding it.
+        self._chance = random.Random(life.world.seed * 100 + life.id)
+
+    def is_slow(self, partition: Partition) -> bool:
+        return self._chance.random() < 0.5
+
+    def work(
+        self,
+        partition: Partition,
+        steps: Steps,
+        done: Done,
+        *,
+        appends: bool,
+    ) -> None:
+        life = self._life
+        life.world.waits_for_disks += 1
+
+        def go_on(error: Exception | None = None) -> None:
+            if life.ended:
+                return
+            try:
+                step = next(steps) if error is None else steps.throw(error)
+            except StopIteration:
+                done(None)
+            except (StorageError, InvalidBatch) as failure:
+                done(failure)
+            else:
+                life.world.after(self._chance.choice((0, 3, 30, 300)), lambda: take(step))
+
+        def take(step: Callable[[], None]) -> None:
+            if life.ended:
+                return
+            try:
+                step()
+            except StorageError as error:
+                go_on(error)
+            else:
+                # The loop comes to know of it a moment later.
+                life.world.after(self._chance.choice((0, 1, 20)), go_on)
+
+        go_on()
 
 
 class Life:
@@ -186,7 +238,14 @@ class Life:
         if partition.role is Role.FOLLOWER and partition.leader >= 0:
             following = self.following.get(partition.leader)
             if following is None:
-                following = self.following[partition.leader] = Following(partition.leader, LIMITS)
+                leader = partition.leader
+                following = self.following[leader] = Following(
+                    leader,
+                    LIMITS,
+                    SlowDisk(self) if self.world.slow_disks else None,
+                    lambda: self.ask(leader),
+                    lambda: self.world.now,
+                )
             following.put(partition)
             self.ask(partition.leader)
 
@@ -263,8 +322,7 @@ class Life:
 
         def settle(life: Life, start: int, end: int) -> None:
             if life is self and position and following.is_current(partition, position):
-                settle_out_of_range(partition, start, end, self.world.now)
-                following.put(partition)
+                following.settle(partition, start, end, self.world.now)
 
         self.world.send(self.id, leader, ask)
 
@@ -343,7 +401,9 @@ class Life:
         """Flushes and checkpoints, as they come."""
         chance = self.world.chance
         for partition in self.partitions.values():
-            if partition.opened is not None and chance.random() < 0.3:
+            is_open = partition.opened is not None and not partition.is_being_cut
+            if is_open and chance.random() < 0.3:
+                assert partition.opened is not None
                 try:
                     partition.opened.flush(self.world.now)
                 except StorageError as error:

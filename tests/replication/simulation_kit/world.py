@@ -154,9 +154,17 @@ class Controller:
 
 class World:
     def __init__(
-        self, seed: int, *, brokers: int = 3, partitions: int = 2, min_isr: int = 2
+        self,
+        seed: int,
+        *,
+        brokers: int = 3,
+        partitions: int = 2,
+        min_isr: int = 2,
+        slow_disks: bool = False,
     ) -> None:
         self.seed = seed
+        self.slow_disks = slow_disks
+        self.waits_for_disks = 0
         self.chance = random.Random(seed)
         self.min_isr = min_isr
         self.now = START
@@ -413,9 +421,9 @@ class World:
         raise Broken(f"seed {self.seed}: {what}\n{history}")
 
 
-def run_seed(seed: int, *, steps: int = 60, brokers: int = 3) -> World:
+def run_seed(seed: int, *, steps: int = 60, brokers: int = 3, slow_disks: bool = False) -> World:
     """A cluster's life with faults, and its recovery; Broken if a promise was."""
-    world = World(seed, brokers=brokers)
+    world = World(seed, brokers=brokers, slow_disks=slow_disks)
     world.run(500)
     for _ in range(steps):
         for _ in range(world.chance.randint(0, 8)):

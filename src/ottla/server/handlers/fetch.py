@@ -520,6 +520,7 @@ class Fetch:
                 partition.role is not Role.FOLLOWER
                 or self.replica >= 0
                 or self.version < _FIRST_FROM_FOLLOWERS
+                or partition.is_being_cut
             ):
                 raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self.broker.check_leader_epoch(partition, watched.current_leader_epoch)

@@ -19,6 +19,7 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.replication.fetcher import Fetcher
 from ottla.replication.following import Limits
 from ottla.replication.partition import Partition, Role
+from ottla.server.disk.lanes import FollowersDisk
 from ottla.server.partitions import now_ms
 from ottla.wire.errors import WireError
 
@@ -39,6 +40,7 @@ class Replicas:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._disk = FollowersDisk(broker.lanes)
         self._fetchers: dict[int, Fetcher] = {}
         # Which fetcher a partition is at.
         self._followed: dict[Partition, int] = {}
@@ -104,6 +106,7 @@ class Replicas:
             lambda: (self._broker.id, self._broker.membership.epoch),
             now_ms,
             spawn,
+            self._disk,
         )
 
     async def _connect(self, leader: int) -> Connection:
