@@ -16,6 +16,7 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.replication.fetcher import Fetcher
 from ottla.replication.following import Limits
+from ottla.wire.errors import ConnectionLost
 
 
 def follow(scenario: Callable[[Leader, Fetcher], Awaitable[None]]) -> None:
@@ -79,12 +80,31 @@ def test_an_answer_that_came_before_the_change_counts() -> None:
     async def scenario(leader: Leader, fetcher: Fetcher) -> None:
         fetcher.put(first.partition)
         await leader.next_request()
-        leader.answer(FetchResponse(session_id=7, responses=[]))
+        data = PartitionData(
+            partition_index=0, high_watermark=0, log_start_offset=0, records=batch(3, epoch=5)
+        )
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])
+        leader.answer(FetchResponse(session_id=7, responses=[topic]))
         fetcher.put(second.partition)
-        request = await leader.next_request()
-        assert indexes(request) == [1]
-        assert request.session_id == 7
-        assert len(leader.connections) == 1
+        # Taken in, and asked for more, in the same turn of the loop.
+        assert first.partition.log.log_end_offset == 3
+        assert indexes(await leader.next_request()) == [0]
+        assert indexes(await leader.next_request()) == [0, 1]
+
+    follow(scenario)
+
+
+def test_what_cannot_be_read_ends_the_connection() -> None:
+    holder = Holder(state(leader=LEADER))
+
+    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
+        fetcher.put(holder.partition)
+        await leader.next_request()
+        leader.answer_with(ConnectionLost("broker 2", "it makes no sense"))
+        await leader.next_request()
+        broken, current = leader.connections
+        assert broken.closed
+        assert not current.closed
 
     follow(scenario)
 

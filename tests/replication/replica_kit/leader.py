@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
-from ottla.wire.connection import Connection
+from ottla.wire.connection import Connection, Taken
 
 LEADER = 2
 VERSION = FetchRequest.versions[1]
@@ -28,34 +28,50 @@ class Leader:
     async def next_request(self) -> FetchRequest:
         return await asyncio.wait_for(self.asked.get(), 10)
 
+    def answer_with(self, failure: Exception) -> None:
+        """The last request is answered with what cannot be read."""
+        self.connections[-1].failure = failure
+        self.answer(FetchResponse())
+
     def answer(self, response: FetchResponse) -> None:
         """The last request is answered so."""
         frame = response.encode(VERSION)
-        self.connections[-1].answers[-1].set_result((frame, 0))
+        taken, failed = self.connections[-1].asked[-1]
+        if not failed.done():
+            taken(frame, 0)
 
 
 class FakeConnection:
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
-        self.answers: list[asyncio.Future[Any]] = []
+        self.asked: list[tuple[Taken, asyncio.Future[Any]]] = []
         self.closed = False
+        self.failure: Exception | None = None
 
     def version_of(self, request: type[FetchRequest]) -> int:
         return request.versions[1]
 
-    def send(
-        self, api_key: int, version: int, body: list[Any], *, timeout: float
-    ) -> asyncio.Future[Any]:
+    def send_to(
+        self,
+        api_key: int,
+        version: int,
+        body: list[Any],
+        taken: Taken,
+        failed: asyncio.Future[Any],
+        *,
+        timeout: float,
+    ) -> None:
         assert api_key == FetchRequest.api_key
         assert timeout > 0
-        self.answers.append(asyncio.get_running_loop().create_future())
+        self.asked.append((taken, failed))
         request, _ = FetchRequest.decode(b"".join(body), 0, version)
         self._leader.asked.put_nowait(request)
-        return self.answers[-1]
 
     def read(
         self, _api_key: int, version: int, frame: bytes, at: int, answer: type[FetchResponse]
     ) -> FetchResponse:
+        if self.failure is not None:
+            raise self.failure
         return answer.decode(frame, at, version)[0]
 
     def close(self) -> None:
