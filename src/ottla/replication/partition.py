@@ -83,6 +83,9 @@ class Owner(Protocol):
     def advanced(self, partition: Partition, size: int) -> None:
         """The high watermark moved, by about so many bytes: consumers may read on."""
 
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether a broker is part of the cluster just now."""
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether the controller would let this life of a broker join an in-sync set."""
 
@@ -96,11 +99,20 @@ class Owner(Protocol):
 class Follower:
     """What the leader knows of another replica."""
 
-    __slots__ = ("broker_epoch", "caught_up_ms", "end_offset", "fetched_end", "fetched_ms")
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_ms",
+        "end_offset",
+        "fetched_end",
+        "fetched_ms",
+        "start_offset",
+    )
 
     def __init__(self, now_ms: int) -> None:
         # Its log's end: everything below it was fetched in this term. UNKNOWN until it first fetches.
         self.end_offset = UNKNOWN
+        # Where its log begins.
+        self.start_offset = UNKNOWN
         # Of the life of its broker that fetched.
         self.broker_epoch = UNKNOWN
         # When it last had everything that the leader had at that time.
@@ -136,6 +148,7 @@ class Partition:
     __slots__ = (
         "_alone",
         "_awaiting_commit",
+        "_awaiting_deletion",
         "_awaiting_flush",
         "_broken",
         "_counted",
@@ -200,6 +213,7 @@ class Partition:
         self.config = LogConfig()
         self._awaiting_commit = OffsetWaiters()
         self._awaiting_flush = OffsetWaiters()
+        self._awaiting_deletion = OffsetWaiters()
         self._owner = owner
         # Opened on first use: of thousands of partitions most are asleep.
         self._log: Log | None = None
@@ -480,6 +494,7 @@ class Partition:
         """Whoever waits has lost patience and is not called."""
         self._awaiting_commit.remove(waiter)
         self._awaiting_flush.remove(waiter)
+        self._awaiting_deletion.remove(waiter)
 
     def flushed(self) -> None:
         """A flush of the log came to its end."""
@@ -491,6 +506,7 @@ class Partition:
         the disk failed."""
         self._awaiting_commit.fail(code)
         self._awaiting_flush.fail(code)
+        self._awaiting_deletion.fail(code)
 
     def _release_waiters(self, log: Log) -> None:
         if log.offline is not None:
@@ -542,12 +558,23 @@ class Partition:
 
     # As leader: followers -----------------------------------------------------------------------
 
-    def fetched(self, broker_id: int, offset: int, broker_epoch: int, now_ms: int) -> None:
-        """A follower asks for what begins at `offset`. ProtocolError if it is none."""
+    def fetched(
+        self,
+        broker_id: int,
+        offset: int,
+        broker_epoch: int,
+        now_ms: int,
+        start_offset: int = UNKNOWN,
+    ) -> None:
+        """A follower, whose log begins at `start_offset`, asks for what begins at `offset`.
+        ProtocolError if it is none."""
         follower = self.followers.get(broker_id)
         if follower is None:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = self._log or self.log
+        if start_offset != follower.start_offset:
+            follower.start_offset = start_offset
+            self.look_at_starts()
         if not log.log_start_offset <= offset <= log.log_end_offset:
             return  # the answer says so
         before = follower.end_offset
@@ -556,6 +583,31 @@ class Partition:
             self.advance()
         if broker_id not in self.isr and self.wanted_isr is None:
             self._maybe_join(broker_id, follower, log.high_watermark)
+
+    @property
+    def low_watermark(self) -> int:
+        """Where the logs of all replicas begin whose brokers are alive; UNKNOWN if that is not known of
+        one of them. What is before it is deleted."""
+        low = (self._log or self.log).log_start_offset
+        for broker_id, follower in self.followers.items():
+            if follower.start_offset < low and self._owner.is_alive(broker_id):
+                low = follower.start_offset
+        return low
+
+    def delete_before(self, offset: int) -> None:
+        """Records below `offset` are gone; followers learn of it at once."""
+        self.log.advance_start(offset)
+        if self.replica_waiters:
+            self._owner.appended(self, 1 << 62)
+
+    def when_deleted(self, offset: int, reached: Reached) -> OffsetWaiter:
+        """Have `reached` called once the low watermark is at `offset`, or can no longer get there."""
+        return self._awaiting_deletion.add(offset, reached)
+
+    def look_at_starts(self) -> None:
+        """A replica's log begins elsewhere, or its broker has gone."""
+        if self._awaiting_deletion.waiting:
+            self._awaiting_deletion.advance(self.low_watermark)
 
     def _maybe_join(self, broker_id: int, follower: Follower, high_watermark: int) -> None:
         if (

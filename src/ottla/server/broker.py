@@ -43,7 +43,7 @@ from ottla.server.coordination.internal_topics import ensure_internal_topic
 from ottla.server.coordination.markers import Markers
 from ottla.server.coordination.metadata_view import ImageView
 from ottla.server.coordination.producer_ids import ProducerIds
-from ottla.server.delayed import Wakeups
+from ottla.server.delayed import Deadlines, Wakeups
 from ottla.server.disk.lanes import Lanes
 from ottla.server.disk.reads import Reads
 from ottla.server.disk.threads import started_threads
@@ -128,6 +128,7 @@ class Broker:
         self.write_threads = started_threads(BLOCKING_THREADS, "ottla-write")
         self.read_threads = started_threads(BLOCKING_THREADS, "ottla-read")
         self.wakeups = Wakeups(self.loop)
+        self.deadlines = Deadlines(self.loop)
         self.lanes = Lanes(self.loop, self.write_threads)
         self.descriptors = divide_descriptors(descriptor_limit())
         self.reads = Reads(
@@ -525,6 +526,10 @@ class Broker:
         if delta.deleted or created:
             has_new = bool(delta.created)
             self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))
+        if delta.brokers:
+            # Nobody waits for the replicas of a broker that has gone.
+            for held in self.partitions:
+                held.look_at_starts()
         if delta.brokers or old.controller_id != new.controller_id:
             self.liveness.follow()
         if old.brokers.get(self.id) != new.brokers.get(self.id):

@@ -34,6 +34,8 @@ def now_ms() -> int:
 class Replicas(Protocol):
     """Who acts on what partitions want: see server/replication/replicas.py."""
 
+    def is_alive(self, broker_id: int) -> bool: ...
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool: ...
 
     def isr_wanted(self, partition: Partition) -> None: ...
@@ -66,6 +68,9 @@ class Partitions:
         self.by_name: dict[str, list[Partition]] = {}
         self.by_raw_name: dict[bytes, list[Partition]] = {}
         self.by_id: dict[bytes, list[Partition]] = {}
+
+    def is_alive(self, broker_id: int) -> bool:
+        return self.replicas is not None and self.replicas.is_alive(broker_id)
 
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         return self.replicas is not None and self.replicas.may_be_in_sync(broker_id, broker_epoch)

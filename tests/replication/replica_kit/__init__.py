@@ -93,6 +93,9 @@ class Holder:
     def advanced(self, partition: Partition, size: int) -> None:
         pass
 
+    def is_alive(self, broker_id: int) -> bool:
+        return broker_id in self.known
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         return self.known.get(broker_id) == broker_epoch
 

@@ -223,6 +223,9 @@ class Life:
     def advanced(self, partition: Partition, size: int) -> None:
         pass
 
+    def is_alive(self, broker_id: int) -> bool:
+        return self.image is not None and broker_id in self.image.brokers
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         known = None if self.image is None else self.image.brokers.get(broker_id)
         return known is not None and known.epoch == broker_epoch

@@ -16,7 +16,7 @@
   their rack to an in-sync replica in it, if `replica.selector.class` asks for that (KIP-392).
 - Who asks the wrong broker is told which one leads (KIP-951).
 - A replica reads to the log's end, and what it asks for tells the leader what it has. Its fetch waits
-  for the log to grow, a consumer's for the high watermark to move.
+  for the log to grow or to begin later, a consumer's for the high watermark to move.
 - A partition that is named several times is read once, as it is named last.
 - Large ranges go from the page cache to the socket by `sendfile`. Data that is not in memory is read
   ahead in a thread first, so that one reader of old data does not hold up the others.
@@ -300,7 +300,13 @@ class Fetch:
             ):
                 continue  # the answer says why
             try:
-                partition.fetched(self.replica, watched.fetch_offset, self.replica_epoch, now)
+                partition.fetched(
+                    self.replica,
+                    watched.fetch_offset,
+                    self.replica_epoch,
+                    now,
+                    watched.reader_start,
+                )
             except (ProtocolError, StorageError):
                 continue  # likewise
 
@@ -349,6 +355,7 @@ class Fetch:
                 known.max_bytes = each.max_bytes
                 known.current_leader_epoch = each.current_leader_epoch
                 known.last_fetched_epoch = each.last_fetched_epoch
+                known.reader_start = each.reader_start
         for forgotten in request.forgotten_topics_data:
             topic = forgotten.topic_id if by_id else forgotten.topic
             for index in forgotten.partitions:
@@ -385,6 +392,7 @@ class Fetch:
         watched.max_bytes = wanted.partition_max_bytes
         watched.current_leader_epoch = wanted.current_leader_epoch
         watched.last_fetched_epoch = wanted.last_fetched_epoch
+        watched.reader_start = wanted.log_start_offset
         named[name, wanted.partition] = watched
 
     # What is there ------------------------------------------------------------------------------
@@ -451,6 +459,7 @@ class Fetch:
                 answer.error_code
                 or answer.diverging_epoch is not None
                 or answer.preferred_read_replica >= 0
+                or (self.replica >= 0 and incremental and self._has_moved_start(watched, answer))
             ):
                 urgent = True
             elif found.piece is not None:
@@ -462,6 +471,11 @@ class Fetch:
                 total += found.limit
                 left = max(0, left - found.limit)
         return total, urgent
+
+    @staticmethod
+    def _has_moved_start(watched: WatchedPartition, answer: PartitionData) -> bool:
+        """Records were deleted, and somebody may wait for the replica to do the same."""
+        return 0 <= watched.log_start_offset < answer.log_start_offset
 
     @property
     def _is_incremental(self) -> bool:

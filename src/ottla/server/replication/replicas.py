@@ -114,6 +114,9 @@ class Replicas:
 
     # In-sync sets -------------------------------------------------------------------------------
 
+    def is_alive(self, broker_id: int) -> bool:
+        return broker_id in self._broker.image.brokers
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         known = self._broker.image.brokers.get(broker_id)
         return known is not None and not known.leaving and known.epoch == broker_epoch
