@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 UNKNOWN = -1
+# A follower may miss an answer, or be one of many whose turn comes later. One that is stuck asks again
+# after a second each time.
+SUSPICIOUS_REPEATS = 5
 
 # What is told of an append: base offset, append time (-1: the producer's times count), where the log
 # starts, the offset after its last record, and whether it is known to be committed and flushed already
@@ -89,6 +92,10 @@ class Owner(Protocol):
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether the controller would let this life of a broker join an in-sync set."""
 
+    def suspected(self, partition: Partition, offset: int) -> None:
+        """A follower was sent what is at `offset` several times and does not get on: it may be
+        damaged."""
+
     def isr_wanted(self, partition: Partition) -> None:
         """`partition.wanted_isr` is to be put to the controller."""
 
@@ -105,6 +112,7 @@ class Follower:
         "end_offset",
         "fetched_end",
         "fetched_ms",
+        "repeats",
         "start_offset",
     )
 
@@ -120,6 +128,8 @@ class Follower:
         # When it last fetched, and where the leader's log ended then.
         self.fetched_ms = UNKNOWN
         self.fetched_end = UNKNOWN
+        # How often in a row it asked for the same although there was more.
+        self.repeats = 0
 
     def fetched(self, offset: int, broker_epoch: int, log_end: int, now_ms: int) -> None:
         """It asks for what begins at `offset`, so it has what is before."""
@@ -578,9 +588,15 @@ class Partition:
         if not log.log_start_offset <= offset <= log.log_end_offset:
             return  # the answer says so
         before = follower.end_offset
+        fetched_end = follower.fetched_end
         follower.fetched(offset, broker_epoch, log.log_end_offset, now_ms)
         if offset != before:
+            follower.repeats = 0
             self.advance()
+        elif offset < fetched_end:
+            follower.repeats += 1
+            if follower.repeats % SUSPICIOUS_REPEATS == 0:
+                self._owner.suspected(self, offset)
         if broker_id not in self.isr and self.wanted_isr is None:
             self._maybe_join(broker_id, follower, log.high_watermark)
 

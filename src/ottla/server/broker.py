@@ -56,6 +56,7 @@ from ottla.server.replication.balancing import give_leadership_back
 from ottla.server.replication.changes import Changes, is_forwarded
 from ottla.server.replication.liveness import Liveness
 from ottla.server.replication.peers import Peers
+from ottla.server.replication.repair import Repairs
 from ottla.server.replication.replicas import Replicas
 from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
 from ottla.server.sessions import Sessions
@@ -175,6 +176,8 @@ class Broker:
         self.peers = Peers(self.id, lambda: self.config.inter_broker_listener, lambda: self.image)
         self.changes = Changes(self)
         self.replicas = Replicas(self)
+        self.repairs = Repairs(self)
+        self.scrubber.on_damage = self.repairs.found
         self.liveness = Liveness(self)
         self.metadata = ImageView(lambda: self.image)
         self.producer_ids = ProducerIds(self.changes.allocate_producer_ids)
@@ -504,6 +507,7 @@ class Broker:
 
     def _changed(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         """The cluster's image changed: make the partitions and settings here the same."""
+        self.repairs.changed()
         for topic in delta.deleted:
             self.partitions.remove(topic.name)
             self._unload_coordinators(topic)

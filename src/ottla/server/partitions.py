@@ -38,6 +38,8 @@ class Replicas(Protocol):
 
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool: ...
 
+    def suspected(self, partition: Partition, offset: int) -> None: ...
+
     def isr_wanted(self, partition: Partition) -> None: ...
 
     def role_changed(self, partition: Partition) -> None: ...
@@ -74,6 +76,10 @@ class Partitions:
 
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         return self.replicas is not None and self.replicas.may_be_in_sync(broker_id, broker_epoch)
+
+    def suspected(self, partition: Partition, offset: int) -> None:
+        if self.replicas is not None:
+            self.replicas.suspected(partition, offset)
 
     def isr_wanted(self, partition: Partition) -> None:
         if self.replicas is not None:

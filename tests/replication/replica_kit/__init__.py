@@ -50,6 +50,7 @@ class Holder:
         self.now = 0
         self.terms = 0
         self.asked: list[dict[int, int]] = []
+        self.suspects: list[int] = []
         # Broker epochs as the controller knows them.
         self.known = {each: 10 * each for each in range(1, 10)}
         self.config = LogConfig(min_insync_replicas=min_isr)
@@ -98,6 +99,9 @@ class Holder:
 
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         return self.known.get(broker_id) == broker_epoch
+
+    def suspected(self, partition: Partition, offset: int) -> None:
+        self.suspects.append(offset)
 
     def isr_wanted(self, partition: Partition) -> None:
         assert partition.wanted_isr is not None

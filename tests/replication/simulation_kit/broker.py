@@ -252,6 +252,9 @@ class Life:
             following.put(partition)
             self.ask(partition.leader)
 
+    def suspected(self, partition: Partition, offset: int) -> None:
+        pass
+
     def isr_wanted(self, partition: Partition) -> None:
         if self.ended or partition.wanted_isr is None:
             return

@@ -75,6 +75,8 @@ class Replicas:
         leader = partition.leader if partition.role is Role.FOLLOWER else -1
         if not broker.membership.is_member or broker.partitions.replicas is None:
             leader = -1  # the others do not know this broker, or it stops
+        if partition in broker.repairs.withdrawn:
+            leader = -1
         before = self._followed.get(partition, -1)
         if before >= 0 and before != leader:
             self._fetchers[before].remove(partition)
@@ -120,6 +122,9 @@ class Replicas:
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         known = self._broker.image.brokers.get(broker_id)
         return known is not None and not known.leaving and known.epoch == broker_epoch
+
+    def suspected(self, partition: Partition, offset: int) -> None:
+        self._broker.repairs.suspected(partition, offset)
 
     def isr_wanted(self, partition: Partition) -> None:
         self._wanted[partition] = None

@@ -1,7 +1,8 @@
 """The slow background scrub: every closed segment is read again from time to time, checksums and all.
 
 A damaged batch is named in the log once and counted in `ottla_log_damaged_batches` until it is gone:
-replaced by compaction, dropped by retention, or mended from a copy by hand. Nothing is changed. Reading
+replaced by compaction, dropped by retention, mended from a copy by hand, or, where there are other
+replicas, fetched again (replication/repair.py). Nothing is changed here. Reading
 is done in a worker process, a few MiB at a time with rests between them, so that it takes what
 `log.scrub.bytes.per.second` allows and a stop need not wait for it.
 """
@@ -45,6 +46,8 @@ class Scrubber:
         self.damaged: dict[Key, tuple[Finding, ...]] = {}
         self.bytes_read = 0
         self.rounds = 0
+        # Called with each log that was found damaged, in each round.
+        self.on_damage: Callable[[Key], None] = lambda _: None
 
     def start(self) -> None:
         if self._config().log_scrub_interval_ms > 0:
@@ -123,10 +126,15 @@ class Scrubber:
         await asyncio.sleep(count / self._config().log_scrub_bytes_per_second)
         return part
 
+    def forget(self, key: Key) -> None:
+        """The log is another one from now on."""
+        self.damaged.pop(key, None)
+
     def _tell(self, key: Key, found: tuple[Finding, ...]) -> None:
         known = self.damaged.pop(key, ())
         if found:
             self.damaged[key] = found
+            self.on_damage(key)
         for finding in found:
             if finding not in known:
                 log.error(
