@@ -469,6 +469,37 @@ def test_a_leader_whose_log_failed_resigns() -> None:
     assert of(outside).leader == 1
 
 
+def test_a_follower_whose_log_is_damaged_leaves() -> None:
+    draft = draft_of(state())
+    result = ask(draft, (1, -1), (3, -1), leader=2)
+    assert result.error is ErrorCode.NONE
+    assert (of(draft).leader, of(draft).isr, epochs(of(draft))) == (1, (1, 3), (5, 10))
+    # Nor may it lead without being in sync, however few are left.
+    assert ask(draft, (1, -1), leader=3, partition_epoch=10).error is ErrorCode.NONE
+    assert (of(draft).isr, of(draft).elr) == ((1,), ())
+    # One that was eligible is not any more.
+    eligible = draft_of(state(isr=(1,), elr=(2, 3)))
+    assert ask(eligible, (1, -1), leader=2).error is ErrorCode.NONE
+    assert (of(eligible).isr, of(eligible).elr) == ((1,), (3,))
+
+
+def test_a_follower_changes_nothing_but_its_own_membership() -> None:
+    draft = draft_of(state(isr=(1, 2)))
+    for isr in ([(1, -1), (2, -1), (3, 30)], [(2, -1)], [(1, -1)], []):
+        assert ask(draft, *isr, leader=3).error is ErrorCode.INVALID_REQUEST
+    assert (
+        ask(draft, (1, -1), leader=2, partition_epoch=8).error is ErrorCode.INVALID_UPDATE_VERSION
+    )
+    # Somebody must be there who has everything.
+    alive = (member(1, leaving=True), member(2), member(3))
+    going = draft_of(state(isr=(1, 2)), alive=alive)
+    assert ask(going, (1, -1), leader=2).error is ErrorCode.INELIGIBLE_REPLICA
+    leaderless = draft_of(state(isr=(2,), leader=-1), alive=(member(2), member(3)))
+    assert ask(leaderless, leader=2).error is ErrorCode.INELIGIBLE_REPLICA
+    for each in (draft, going, leaderless):
+        assert not each.is_changed
+
+
 # Elections on demand --------------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
-from ottla.replication.partition import Partition
+from ottla.replication.partition import SUSPICIOUS_REPEATS, Partition
 from ottla.server.broker import Broker
 from ottla.storage.files import Files
 
@@ -357,3 +357,33 @@ def test_a_follower_that_waits_learns_of_a_deletion_at_once(
     begin_deletion(wire, topic, 4)
     (told,) = follower.receive(FetchResponse, VERSION).responses[0].partitions
     assert told.log_start_offset == 4
+
+
+# Damage ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.complains
+def test_a_leader_looks_at_a_batch_that_its_follower_does_not_get_past(
+    inside: BrokerThread, wire: Wire, topic: Topic, complaints: list[str]
+) -> None:
+    def damage(broker: Broker) -> None:
+        log = partition_of(broker, topic).log
+        piece = log.read(3, 0, 5)
+        assert piece is not None
+        with open(log.active.path, "r+b") as file:
+            file.seek(piece.position + piece.length - 1)
+            file.write(b"?")
+
+    def told() -> list[str]:
+        return [line for line in complaints if "found by a follower" in line]
+
+    for _ in range(SUSPICIOUS_REPEATS + 1):
+        replica_fetch(wire, topic, 3)
+    inside.until(lambda broker: not broker.repairs._suspected)
+    assert told() == []
+    inside.run(damage)
+    while not told():
+        replica_fetch(wire, topic, 3)
+    assert f"topic={topic.name} partition=0 offset=3" in told()[0]
+    # The other replica's broker is not there to take over.
+    inside.until(lambda _: any("left as it is" in line for line in complaints))
