@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 
 from ottla.logfiles.folders import NotALog, find_logs
-from ottla.storage.scrub import scrub_log
+from ottla.storage.scrub import note_damage, scrub_log
 from ottla.testing.cluster import LocalCluster
 
 RECORDS = 60
@@ -80,6 +80,17 @@ def read(scene: Scene, count: int) -> None:
     assert found == [b"%05d" % number * 40 for number in range(count)]
 
 
+def change_settings(scene: Scene, **settings: str) -> None:
+    admin = AdminClient({"bootstrap.servers": scene.bootstrap, "log_level": 0})
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(30)
+
+
 def folder(scene: Scene, broker: int) -> Path:
     return scene.data(broker) / f"{TOPIC}-0"
 
@@ -135,6 +146,21 @@ def test_damaged_replicas_are_fetched_again(scrubbed: Scene) -> None:
 
 
 @pytest.mark.long
+def test_damage_that_was_found_while_the_broker_was_stopped(scene: Scene) -> None:
+    change_settings(scene, **SMALL_SEGMENTS)
+    write(scene, 0, RECORDS)
+    leader = scene.leader(0)
+    scene.cluster.stop([leader])
+    flip(scene, leader)
+    assert note_damage(scene.data(leader), [f"{TOPIC}-0"])
+    scene.cluster.start()
+    wait_until("the log is whole", lambda: is_sound(scene, leader))
+    scene.wait_until_in_sync()
+    assert len(strays(scene, leader)) == 1
+    read(scene, RECORDS)
+
+
+@pytest.mark.long
 def test_the_only_replica_in_sync_stays_as_it_is(scrubbed: Scene) -> None:
     scene = scrubbed
     write(scene, 0, RECORDS)
@@ -162,14 +188,7 @@ def test_a_leader_whose_log_fails_hands_its_leadership_over(scene: Scene) -> Non
     write(scene, 0, 5)
     leader = scene.leader(0)
     shutil.rmtree(folder(scene, leader))
-    admin = AdminClient({"bootstrap.servers": scene.bootstrap, "log_level": 0})
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in SMALL_SEGMENTS.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
+    change_settings(scene, **SMALL_SEGMENTS)
     write(scene, 5, 20)
     assert scene.leader(0, other_than=leader) != leader
     assert scene.cluster.state.brokers[leader].running

@@ -24,6 +24,7 @@ REPLICATION_CHECKPOINT = "replication-offset-checkpoint"  # high watermarks
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 FOLDER_IDENTITY = "meta.properties"
+DAMAGED_LOGS = ".damaged-logs"  # Ottla's: logs that a scrub found damaged, one to a line
 FOLDER_LOCK = ".lock"
 # In the folder of one log.
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
