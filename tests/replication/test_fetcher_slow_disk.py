@@ -72,7 +72,7 @@ class Scene:
             lambda: (1, 10),
             lambda: 0,
             lambda work, name: asyncio.create_task(work, name=name),  # type: ignore[arg-type]
-            FollowersDisk(self.lanes),
+            disk=FollowersDisk(self.lanes),
         )
         for holder in self.holders:
             self.fetcher.put(holder.partition)

@@ -26,6 +26,7 @@ from ottla.protocol.messages.list_offsets import (
 )
 from ottla.replication.following import Disk, Following, Limits
 from ottla.replication.partition import Partition
+from ottla.replication.throttle import Throttle
 from ottla.wire.connection import Connection
 from ottla.wire.errors import WireError
 
@@ -47,11 +48,14 @@ class Fetcher:
         identity: Callable[[], tuple[int, int]],
         now_ms: Callable[[], int],
         spawn: Callable[[Awaitable[None], str], asyncio.Task[None]],
+        throttle: Throttle | None = None,
         disk: Disk | None = None,
     ) -> None:
         """`connect` makes a connection to a broker, `identity` tells this broker's id and epoch."""
         # A request that waits is not given up for a disk that has done its work: it ends soon.
-        self.following = Following(leader, limits, disk, lambda: self._changed.set(), now_ms)
+        self.following = Following(
+            leader, limits, throttle, disk, lambda: self._changed.set(), now_ms
+        )
         self.leader = leader
         self._connect = connect
         self._identity = identity

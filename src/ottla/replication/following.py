@@ -35,6 +35,7 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.record.errors import InvalidBatch
 from ottla.replication.partition import Partition, Role
+from ottla.replication.throttle import Throttle
 from ottla.storage.errors import StorageError
 from ottla.storage.truncation import Steps, do_all
 
@@ -138,12 +139,14 @@ class Following:
         self,
         leader: int,
         limits: Limits,
+        throttle: Throttle | None = None,
         disk: Disk | None = None,
         freed: Callable[[], None] = lambda: None,
         clock: Callable[[], int] = lambda: 0,
     ) -> None:
         """`freed` is called when the disk has done its work for a partition, and `clock` asked then."""
         self.leader = leader
+        self._throttle = throttle
         self.limits = limits
         self._disk = disk or Disk()
         self._freed = freed
@@ -213,12 +216,14 @@ class Following:
         for key in list(keys):
             partition = self.partitions.get(key)
             if partition is None or key in self._resting or key in self._busy:
-                if self._told.pop(key, None) is not None:
-                    topic_id, index = key
-                    forgotten.setdefault(
-                        topic_id, ForgottenTopic(topic_id=topic_id, partitions=[])
-                    ).partitions.append(index)
+                self._forget(key, forgotten)
                 continue
+            if self._throttle is not None and self._throttle.following.is_set:
+                wait = self._throttle.rest_ms(partition, now_ms)
+                if wait:
+                    self._resting[key] = now_ms + wait
+                    self._forget(key, forgotten)
+                    continue
             try:
                 position = position_of(partition)
             except StorageError as error:
@@ -241,6 +246,13 @@ class Following:
             topics=list(topics.values()),
             forgotten_topics_data=[] if is_full else list(forgotten.values()),
         )
+
+    def _forget(self, key: Key, forgotten: dict[bytes, ForgottenTopic]) -> None:
+        if self._told.pop(key, None) is not None:
+            topic_id, index = key
+            forgotten.setdefault(
+                topic_id, ForgottenTopic(topic_id=topic_id, partitions=[])
+            ).partitions.append(index)
 
     def _add(self, topics: dict[bytes, FetchTopic], key: Key, position: Position) -> None:
         topic_id, index = key
@@ -333,6 +345,8 @@ class Following:
                 self._work(key, partition, steps)
                 return Outcome.DONE
             records = whole_batches(data.records or b"")
+            if self._throttle is not None:
+                self._throttle.took(partition, len(records), now_ms)
             if records and self._disk.is_slow(partition):
                 steps = _take_in_steps(partition, records, data, now_ms)
                 self._work(key, partition, steps, appends=True)

@@ -27,6 +27,7 @@ from ottla.record.errors import InvalidBatch
 from ottla.replication.following import Disk as FollowersDisk
 from ottla.replication.following import Done, Following, Limits
 from ottla.replication.partition import Partition, Role
+from ottla.server.upkeep import strays
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OffsetOutOfRange, StorageError
 from ottla.storage.log import Log
@@ -196,7 +197,9 @@ class Life:
         taken_in = image.brokers.get(self.id)
         if self.image is None and (taken_in is None or taken_in.epoch != self.epoch):
             return  # no partition is acted on before this life is part of the cluster
-        self.image = image
+        before, self.image = self.image, image
+        if before is None:
+            strays.sort_out(self.logs, image, self.id)
         for topic in image.topics.values():
             for state in topic.partitions:
                 key = (topic.name, state.index)
@@ -211,6 +214,16 @@ class Life:
                     self.role_changed(partition)
                 else:
                     known.update(state, self.world.now)
+                    if before is not None:
+                        was = before.topics[topic.name].partitions[state.index]
+                        if self.id in was.replicas and self.id not in state.replicas:
+                            self.drop(known)
+
+    def drop(self, partition: Partition) -> None:
+        """Moved away from here."""
+        partition.forget_log()
+        if (partition.topic, partition.index) in self.logs:
+            self.logs.delete(partition.topic, partition.index)
 
     # What partitions ask for (replication.partition.Owner) ---------------------------------------
 
@@ -245,9 +258,9 @@ class Life:
                 following = self.following[leader] = Following(
                     leader,
                     LIMITS,
-                    SlowDisk(self) if self.world.slow_disks else None,
-                    lambda: self.ask(leader),
-                    lambda: self.world.now,
+                    disk=SlowDisk(self) if self.world.slow_disks else None,
+                    freed=lambda: self.ask(leader),
+                    clock=lambda: self.world.now,
                 )
             following.put(partition)
             self.ask(partition.leader)
@@ -273,8 +286,8 @@ class Life:
             if isinstance(result, IsrResult) and result.error is ErrorCode.NONE:
                 assert result.state is not None
                 partition.update(result.state, self.world.now)
-            else:
-                partition.isr_refused()
+            elif isinstance(result, IsrResult):
+                partition.isr_refused(result.error)
 
         def again() -> None:
             # No answer: nothing is known, and the question is put again.
