@@ -79,10 +79,7 @@ def alter_isr(
             members = [one for one, _ in each.isr]
             policy = policy_of(topic.name)
             if state.leader != broker_id:
-                others = draft.eligible - {broker_id}
-                state = elections.without_broker(
-                    state, broker_id, others, policy._replace(unclean=False), lost_data=True
-                )
+                state = _without_damaged(draft, state, broker_id, policy)
             elif broker_id in members:
                 state = elections.with_isr(state, members, policy)
             else:
@@ -128,6 +125,17 @@ def _fault(draft: Draft, state: Partition, broker_id: int, wanted: WantedIsr) ->
         if epoch >= 0 and epoch != broker.epoch:
             return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
+
+
+def _without_damaged(
+    draft: Draft, state: Partition, broker_id: int, policy: ElectionPolicy
+) -> Partition:
+    """The partition without a follower that gives its log up. The leader epoch rises, although the
+    leader stays: what the follower asked for while it had that log must not count for it afterwards."""
+    others = draft.eligible - {broker_id}
+    policy = policy._replace(unclean=False)
+    without = elections.without_broker(state, broker_id, others, policy, lost_data=True)
+    return elections.led_anew(without, others, policy, new_epoch=True)
 
 
 def elect_leaders(

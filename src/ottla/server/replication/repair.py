@@ -6,7 +6,8 @@ the cluster has agreed to the one before it:
 1. A leader hands its leadership over, if another replica is in sync. If none is, the log stays as it is:
    it may be the best that there is.
 2. A follower stops fetching, and asks the controller to take it out of the in-sync set, and out of those
-   that may lead without being in it.
+   that may lead without being in it. The leader epoch rises with that: requests of the follower that are
+   still on their way do not count any more.
 3. The log is set aside (`…-stray`), never deleted, and the replica begins anew. All that it fetches has
    its checksums compared, as everything that followers fetch.
 
@@ -49,8 +50,9 @@ class Repairs:
         self._broker = broker
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
         self._suspected: set[Partition] = set()
-        # Partitions that are not followed until their logs have been set aside.
-        self.withdrawn: set[Partition] = set()
+        # Partitions that are not followed until their logs have been set aside, each with the leader
+        # epoch in which it was followed (or led) last.
+        self.withdrawn: dict[Partition, int] = {}
         # Of those it was said that nothing can be done.
         self._told: set[Partition] = set()
         self._changed = asyncio.Event()
@@ -159,7 +161,11 @@ class Repairs:
         own_id = self._broker.id
         if state.leader not in state.isr or state.leader not in self._broker.image.brokers:
             return False
-        if own_id not in state.isr and own_id not in state.elr:
+        if (
+            own_id not in state.isr
+            and own_id not in state.elr
+            and state.leader_epoch > self.withdrawn.get(partition, state.leader_epoch)
+        ):
             return self._is_at_rest(partition, state)
         if not self._may_leave(partition, state):
             return False
@@ -185,7 +191,6 @@ class Repairs:
 
     def _is_at_rest(self, partition: Partition, state: PartitionState) -> bool:
         """Whether this broker has taken over what the cluster knows, and nothing is being written."""
-        self._withdraw(partition)
         return (
             partition.role is Role.FOLLOWER
             and partition.leader_epoch == state.leader_epoch
@@ -196,12 +201,11 @@ class Repairs:
     def _withdraw(self, partition: Partition) -> None:
         """No longer follow, or the leader would take the replica back into the set at once."""
         if partition not in self.withdrawn:
-            self.withdrawn.add(partition)
+            self.withdrawn[partition] = partition.leader_epoch
             self._broker.replicas.role_changed(partition)
 
     def _follow_again(self, partition: Partition) -> None:
-        if partition in self.withdrawn:
-            self.withdrawn.discard(partition)
+        if self.withdrawn.pop(partition, None) is not None:
             self._broker.replicas.role_changed(partition)
 
     def _begin_anew(self, partition: Partition) -> None:
