@@ -58,6 +58,7 @@ from ottla.server.replication.changes import Changes, is_forwarded
 from ottla.server.replication.liveness import Liveness
 from ottla.server.replication.peers import Peers
 from ottla.server.replication.repair import Repairs
+from ottla.server.replication.replacing import replace_replicas
 from ottla.server.replication.replicas import Replicas
 from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
 from ottla.server.sessions import Sessions
@@ -406,6 +407,8 @@ class Broker:
         self.transactions.load_all()
         self.spawn(self._watch_clients(), "watch over clients that wait")
         self.spawn(give_leadership_back(self), "balance of leadership")
+        if self.config.replica_replacement_after_ms >= 0:
+            self.spawn(replace_replicas(self), "replacement of replicas")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
         self.scrubber.start()
