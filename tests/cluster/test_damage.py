@@ -115,7 +115,7 @@ def flip(scene: Scene, broker: int) -> None:
 
 
 def strays(scene: Scene, broker: int) -> list[Path]:
-    return list(scene.data(broker).glob(f"{TOPIC}-0.*-stray"))
+    return list(scene.data(broker).glob(f"{TOPIC}-0.*-damaged-stray"))
 
 
 def test_damaged_replicas_are_fetched_again(scrubbed: Scene) -> None:

@@ -53,6 +53,17 @@ def test_many_seeds() -> None:
         run_seed(seed)
 
 
+def test_damaged_logs_are_fetched_again() -> None:
+    given_up = sum(run_seed(seed, damage=0.3).given_up for seed in range(2 * IN_A_TEST))
+    assert given_up > IN_A_TEST
+
+
+@pytest.mark.soak
+def test_many_damaged_logs() -> None:
+    for seed in range(5_000_000, 5_000_000 + SOAK_SEEDS):
+        run_seed(seed, brokers=3 + seed % 3, damage=0.3, slow_disks=bool(seed % 2))
+
+
 @pytest.mark.soak
 def test_many_seeds_with_slow_disks() -> None:
     for seed in range(4_000_000, 4_000_000 + SOAK_SEEDS):

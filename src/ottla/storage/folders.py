@@ -40,6 +40,7 @@ Key: TypeAlias = tuple[str, int]
 DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
 STRAY_SUFFIX = "-stray"
+DAMAGED_SUFFIX = "-damaged-stray"
 # Kafka's own metadata log may lie in a folder that Ottla is given; it is none of the broker's logs.
 KAFKA_METADATA = "__cluster_metadata-0"
 LONGEST_NAME = 255
@@ -73,6 +74,13 @@ def deleted_folder_name(name: str) -> str:
 def stray_folder_name(name: str) -> str:
     """A name for a log whose topic nobody knows: `topic-N.<uuid>-stray`, out of the way and kept."""
     ending = f".{uuid.uuid4().hex}{STRAY_SUFFIX}"
+    return name[: LONGEST_NAME - len(ending)] + ending
+
+
+def damaged_folder_name(name: str) -> str:
+    """A name for a damaged log in whose place another is made: `topic-N.<uuid>-damaged-stray`. It never
+    gets its own back by itself, as a stray may whose topic is known again."""
+    ending = f".{uuid.uuid4().hex}{DAMAGED_SUFFIX}"
     return name[: LONGEST_NAME - len(ending)] + ending
 
 

@@ -49,6 +49,7 @@ from ottla.storage.folders import (
     DataFolder,
     Key,
     Offsets,
+    damaged_folder_name,
     deleted_folder_name,
     key_of_folder,
     stray_folder_name,
@@ -447,8 +448,9 @@ class Logs(LogOwner):
         self._schedule(now_ms, RemovalJob(self.files, sync_folders=[folder.path]))
         self._schedule(now_ms + delay_ms, RemovalJob(self.files, folders=[renamed]))
 
-    def set_aside(self, topic: str, partition: int) -> str:
-        """The log's name is free, its files stay under another one, for their owner to look at."""
+    def set_aside(self, topic: str, partition: int, *, damaged: bool = False) -> str:
+        """The log's name is free, its files stay under another one, for their owner to look at. One
+        that is `damaged` is not to be taken back."""
         key = (topic, partition)
         folder = self.folder_of(topic, partition)
         log = self._loaded.pop(key, None)
@@ -457,7 +459,9 @@ class Logs(LogOwner):
             log.leave_folder()
             log.give_up("set aside")
             self._dirty.pop(log, None)
-        renamed = f"{folder.path}/{stray_folder_name(f'{topic}-{partition}')}"
+        name = f"{topic}-{partition}"
+        other = damaged_folder_name(name) if damaged else stray_folder_name(name)
+        renamed = f"{folder.path}/{other}"
         try:
             self.files.rename(folder.log_path(key), renamed)
         except OSError as error:

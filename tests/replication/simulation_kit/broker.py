@@ -147,6 +147,8 @@ class Life:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.by_id: dict[tuple[bytes, int], Partition] = {}
         self.following: dict[int, Following] = {}
+        # Followers whose logs are damaged, with the leader epoch in which they last followed.
+        self.withdrawn: dict[Partition, int] = {}
         self.asking: set[int] = set()
         self.config = LogConfig(
             segment_bytes=4000, index_interval_bytes=200, min_insync_replicas=self.world.min_isr
@@ -248,10 +250,11 @@ class Life:
             return
         if partition.role is Role.LEADER:
             self.world.led(self, partition)
+        follows = partition.role is Role.FOLLOWER and partition not in self.withdrawn
         for leader, following in self.following.items():
-            if leader != partition.leader or partition.role is not Role.FOLLOWER:
+            if leader != partition.leader or not follows:
                 following.remove(partition)
-        if partition.role is Role.FOLLOWER and partition.leader >= 0:
+        if follows and partition.leader >= 0:
             following = self.following.get(partition.leader)
             if following is None:
                 leader = partition.leader
@@ -344,6 +347,58 @@ class Life:
                 following.settle(partition, start, end, self.world.now)
 
         self.world.send(self.id, leader, ask)
+
+    # Damaged logs, as server/replication/repair.py has it ------------------------------------------
+
+    def give_log_up(self, key: tuple[str, int]) -> None:
+        """The log of a follower was found damaged: it is to be fetched again."""
+        partition = self.partitions.get(key)
+        if (
+            partition is not None
+            and partition.role is Role.FOLLOWER
+            and partition not in self.withdrawn
+        ):
+            self.withdrawn[partition] = partition.leader_epoch
+            self.role_changed(partition)
+            self._leave(partition)
+
+    def _leave(self, partition: Partition) -> None:
+        if self.ended or partition not in self.withdrawn or self.image is None:
+            return
+        state = self.image.topics[partition.topic].partitions[partition.index]
+        if self.id not in state.replicas or state.leader == self.id:
+            del self.withdrawn[partition]
+            self.role_changed(partition)
+            return
+        others = [(each, -1) for each in state.isr if each != self.id]
+        if (
+            self.id not in (*state.isr, *state.elr)
+            and state.leader_epoch > self.withdrawn[partition]
+            and state.leader in state.isr
+        ):
+            if (
+                partition.role is Role.FOLLOWER
+                and partition.leader_epoch == state.leader_epoch
+                and not partition.is_occupied
+            ):
+                self.world.note(f"broker {self.id} gives its log of {partition.index} up")
+                self.world.given_up += 1
+                if (partition.topic, partition.index) in self.logs:
+                    self.logs.set_aside(partition.topic, partition.index, damaged=True)
+                partition.forget_log()
+                del self.withdrawn[partition]
+                self.role_changed(partition)
+                return
+        elif state.leader in state.isr:
+            wanted = WantedIsr(
+                partition.topic_id,
+                partition.index,
+                state.leader_epoch,
+                state.partition_epoch,
+                others,
+            )
+            self.world.controller.alter_isr(self, wanted, lambda _: None)
+        self.world.after(30, lambda: self._leave(partition))
 
     # Leading ------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ the cluster has agreed to the one before it:
 2. A follower stops fetching, and asks the controller to take it out of the in-sync set, and out of those
    that may lead without being in it. The leader epoch rises with that: requests of the follower that are
    still on their way do not count any more.
-3. The log is set aside (`…-stray`), never deleted, and the replica begins anew. All that it fetches has
-   its checksums compared, as everything that followers fetch.
+3. The log is set aside (`…-damaged-stray`), never deleted, and the replica begins anew. All that it
+   fetches has its checksums compared, as everything that followers fetch.
 
 While fewer than `min.insync.replicas` would be left in sync, the first two wait for the other replicas
 to be back; if all are there, they are done all the same.
@@ -213,7 +213,7 @@ class Repairs:
         if key not in broker.logs:
             return
         try:
-            moved = broker.logs.set_aside(*key)
+            moved = broker.logs.set_aside(*key, damaged=True)
         except StorageError as error:
             log.error("a damaged log cannot be set aside: %s", error)
             return
