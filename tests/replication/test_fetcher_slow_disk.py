@@ -179,6 +179,23 @@ def test_nothing_is_asked_for_until_the_only_disk_has_done_its_work(scene: Scene
     play(scene, scenario)
 
 
+def test_a_disk_that_works_for_a_partition_that_was_taken_away_holds_up_nobody(
+    scene: Scene,
+) -> None:
+    async def scenario() -> None:
+        leader, slow = scene.leader, scene.slow
+        await leader.next_request()
+        scene.lanes.mark_slow(slow.log.folder, 1.0)
+        scene.hold_threads()
+        scene.answer(records(0, 0, 3))
+        assert indexes(await leader.next_request()) == []
+        scene.fetcher.remove(slow)
+        assert indexes(await leader.next_request()) == [1]
+        assert scene.fetcher.following.rest_ms(0) == 0
+
+    play(scene, scenario)
+
+
 def test_a_write_that_took_long_sends_the_next_ones_to_threads(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,3 +60,18 @@ def test_the_queue_goes_on_after_an_empty_one() -> None:
             await asyncio.wait_for(over.wait(), 30)
 
     asyncio.run(scenario())
+
+
+def test_one_that_fails_does_not_stop_the_others() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        failures: list[object] = []
+        loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+        deadlines = Deadlines(loop)
+        over = asyncio.Event()
+        deadlines.after(1, lambda: {}["missing"])
+        deadlines.after(1, over.set)
+        await asyncio.wait_for(over.wait(), 30)
+        assert [type(each) for each in failures] == [KeyError]
+
+    asyncio.run(scenario())

@@ -198,7 +198,10 @@ class Following:
     def rest_ms(self, now_ms: int) -> int:
         """How long there is nothing to ask for, because all partitions rest or the disk works for
         them; 0 if that is not so of some."""
-        if not self.partitions or len(self._resting) + len(self._busy) < len(self.partitions):
+        held_up = len(self._resting)
+        if self._busy:
+            held_up += sum(key in self.partitions for key in self._busy)
+        if not held_up or held_up < len(self.partitions):
             return 0
         if not self._resting:
             return self.limits.backoff_ms

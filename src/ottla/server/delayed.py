@@ -106,11 +106,13 @@ class Deadlines:
         queue = self._queues[milliseconds]
         # What the loop's clock cannot tell apart counts as over.
         now = self._loop.time() + 0.001
-        while queue and queue[0].at <= now:
-            passed = queue.popleft().passed
-            if passed is not None:
-                passed()
-        if queue:
-            self._loop.call_at(queue[0].at, self._look, milliseconds)
-        else:
-            del self._queues[milliseconds]
+        try:
+            while queue and queue[0].at <= now:
+                passed = queue.popleft().passed
+                if passed is not None:
+                    passed()
+        finally:
+            if queue:
+                self._loop.call_at(queue[0].at, self._look, milliseconds)
+            else:
+                del self._queues[milliseconds]
