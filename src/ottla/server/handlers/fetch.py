@@ -16,8 +16,8 @@
   their rack to an in-sync replica in it, if `replica.selector.class` asks for that (KIP-392).
 - Who asks the wrong broker is told which one leads (KIP-951).
 - A replica reads to the log's end, and what it asks for tells the leader what it has; a tagged field of
-  Ottla's own tells what of that it has synced (`visible.when.flushed`). Its fetch waits
-  for the log to grow, a consumer's for the high watermark to move.
+  Ottla's own tells what of that it has synced (`visible.when.flushed`). Its fetch waits for the log to
+  grow or to begin later, a consumer's for the high watermark to move.
 - A partition that is named several times is read once, as it is named last.
 - Records that were deleted one by one are not sent, nor are the marks that say so: batches with such
   records are sent as copies without them, those without any record not at all. Where nothing else is
@@ -302,6 +302,7 @@ class Fetch:
                     self.replica_epoch,
                     now,
                     watched.flushed_offset,
+                    watched.reader_start,
                 )
             except (ProtocolError, StorageError):
                 continue  # likewise
@@ -352,6 +353,7 @@ class Fetch:
                 known.max_bytes = each.max_bytes
                 known.current_leader_epoch = each.current_leader_epoch
                 known.last_fetched_epoch = each.last_fetched_epoch
+                known.reader_start = each.reader_start
         for forgotten in request.forgotten_topics_data:
             topic = forgotten.topic_id if by_id else forgotten.topic
             for index in forgotten.partitions:
@@ -389,6 +391,7 @@ class Fetch:
         watched.max_bytes = wanted.partition_max_bytes
         watched.current_leader_epoch = wanted.current_leader_epoch
         watched.last_fetched_epoch = wanted.last_fetched_epoch
+        watched.reader_start = wanted.log_start_offset
         named[name, wanted.partition] = watched
 
     # What is there ------------------------------------------------------------------------------
@@ -455,6 +458,7 @@ class Fetch:
                 answer.error_code
                 or answer.diverging_epoch is not None
                 or answer.preferred_read_replica >= 0
+                or (self.replica >= 0 and incremental and self._has_moved_start(watched, answer))
             ):
                 urgent = True
             elif found.piece is not None:
@@ -471,6 +475,11 @@ class Fetch:
                 total += found.limit
                 left = max(0, left - found.limit)
         return total, urgent
+
+    @staticmethod
+    def _has_moved_start(watched: WatchedPartition, answer: PartitionData) -> bool:
+        """Records were deleted, and somebody may wait for the replica to do the same."""
+        return 0 <= watched.log_start_offset < answer.log_start_offset
 
     @property
     def _is_incremental(self) -> bool:
@@ -541,6 +550,7 @@ class Fetch:
                 partition.role is not Role.FOLLOWER
                 or self.replica >= 0
                 or self.version < _FIRST_FROM_FOLLOWERS
+                or partition.is_being_cut
             ):
                 raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self.broker.check_leader_epoch(partition, watched.current_leader_epoch)
