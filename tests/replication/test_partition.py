@@ -440,12 +440,12 @@ def test_deleted_is_what_no_live_replica_has() -> None:
     holder = Holder(state())
     holder.append(5)
     for member in (2, 3):
-        holder.partition.fetched(member, 5, 10 * member, 0, 0)
+        holder.partition.fetched(member, 5, 10 * member, 0, start_offset=0)
     reached: list[ErrorCode] = []
     holder.partition.delete_before(3)
     assert holder.partition.low_watermark == 0
     holder.partition.when_deleted(3, reached.append)
-    holder.partition.fetched(2, 5, 20, 0, 3)
+    holder.partition.fetched(2, 5, 20, 0, start_offset=3)
     assert (holder.partition.low_watermark, reached) == (0, [])
     del holder.known[3]
     holder.partition.look_at_starts()
