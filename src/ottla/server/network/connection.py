@@ -40,6 +40,8 @@ from ottla.server.observability.timings import TIMED_ONE_IN
 from ottla.server.security.names import ANONYMOUS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ottla.server.api import Api
     from ottla.server.network.reactor import Listener, Reactor
     from ottla.server.security.sasl import Authentication
@@ -584,6 +586,15 @@ class Connection:
         request that is being handled must have reserved an exclusive slot."""
         self._apis = apis
         self._max_request = largest
+
+    def read_by(self, reader: Callable[[], None] | None) -> None:
+        """Let another read what comes, in place of requests; None: requests come again."""
+        self._loop.add_reader(self.fd, self.on_readable if reader is None else reader)
+
+    @property
+    def authentication_is_over(self) -> bool:
+        """Whether the peer has proved who it is."""
+        return self.authentication is not None and self.authentication.is_served
 
     # Answering ----------------------------------------------------------------------------------
 
