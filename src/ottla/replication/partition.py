@@ -15,7 +15,7 @@ Roles and what ends them; the cluster's image decides (`update`), never this bro
 
 An image may skip states, so what matters is where it arrives: a newer leader epoch begins a new term
 even if the leader is the same. Entering or leaving a term fails everybody who waits for a commit in
-the one before it.
+the one before it. While a thread appends to a follower's log or cuts it, the image waits.
 
 The high watermark is the offset below which every member of the in-sync set has everything. It counts
 the larger set while a change of the set is not confirmed, and it stands still while the set is smaller
@@ -36,6 +36,7 @@ No socket, no file but the log's, no clock: times are given in milliseconds of a
 from __future__ import annotations
 
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -50,9 +51,13 @@ if TYPE_CHECKING:
     from ottla.record.batch import HeaderFields
     from ottla.storage.append import Append
     from ottla.storage.log import Log
+    from ottla.storage.truncation import Steps
 
 READ_COMMITTED = 1
 UNKNOWN = -1
+# A follower may miss an answer, or be one of many whose turn comes later. One that is stuck asks again
+# after a second each time.
+SUSPICIOUS_REPEATS = 5
 
 # What is told of an append: base offset, append time (-1: the producer's times count), where the log
 # starts, the offset after its last record, and whether it is known to be committed and flushed already
@@ -84,8 +89,15 @@ class Owner(Protocol):
     def advanced(self, partition: Partition, size: int) -> None:
         """The high watermark moved, by about so many bytes: consumers may read on."""
 
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether a broker is part of the cluster just now."""
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether the controller would let this life of a broker join an in-sync set."""
+
+    def suspected(self, partition: Partition, offset: int) -> None:
+        """A follower was sent what is at `offset` several times and does not get on: it may be
+        damaged."""
 
     def isr_wanted(self, partition: Partition) -> None:
         """`partition.wanted_isr` is to be put to the controller."""
@@ -104,6 +116,8 @@ class Follower:
         "fetched_end",
         "fetched_ms",
         "flushed_offset",
+        "repeats",
+        "start_offset",
     )
 
     def __init__(self, now_ms: int) -> None:
@@ -111,6 +125,8 @@ class Follower:
         self.end_offset = UNKNOWN
         # Up to where it has synced that; UNKNOWN unless it says so.
         self.flushed_offset = UNKNOWN
+        # Where its log begins.
+        self.start_offset = UNKNOWN
         # Of the life of its broker that fetched.
         self.broker_epoch = UNKNOWN
         # When it last had everything that the leader had at that time.
@@ -118,6 +134,8 @@ class Follower:
         # When it last fetched, and where the leader's log ended then.
         self.fetched_ms = UNKNOWN
         self.fetched_end = UNKNOWN
+        # How often in a row it asked for the same although there was more.
+        self.repeats = 0
 
     def fetched(
         self,
@@ -154,10 +172,12 @@ class Partition:
     __slots__ = (
         "_alone",
         "_awaiting_commit",
+        "_awaiting_deletion",
         "_awaiting_flush",
         "_broken",
         "_counted",
         "_flushed_counts",
+        "_held_back",
         "_log",
         "_owner",
         "_uncommitted_bytes",
@@ -169,6 +189,7 @@ class Partition:
         "index",
         "internal",
         "is_new",
+        "is_occupied",
         "isr",
         "lane",
         "leader",
@@ -218,6 +239,7 @@ class Partition:
         self.config = LogConfig()
         self._awaiting_commit = OffsetWaiters()
         self._awaiting_flush = OffsetWaiters()
+        self._awaiting_deletion = OffsetWaiters()
         self._owner = owner
         # Opened on first use: of thousands of partitions most are asleep.
         self._log: Log | None = None
@@ -244,6 +266,9 @@ class Partition:
         # What is synced counts, not what is there: `visible.when.flushed`.
         self._flushed_counts = False
         self._uncommitted_bytes = 0
+        # See `occupy`; and the newest state that the cluster has decided on since.
+        self.is_occupied = False
+        self._held_back: PartitionState | None = None
         self._follow(state, now_ms)
 
     def __repr__(self) -> str:
@@ -257,6 +282,9 @@ class Partition:
         if state.leader_epoch < self.leader_epoch or (
             state.leader_epoch == self.leader_epoch and state.partition_epoch < self.partition_epoch
         ):
+            return
+        if self.is_occupied:
+            self._held_back = state
             return
         if self._follow(state, now_ms):
             self._owner.role_changed(self)
@@ -321,8 +349,21 @@ class Partition:
         # A member that is no replica (an image under way) has nothing that is known of.
         self._counted = tuple(self.followers.get(each) or _UNHEARD for each in members)
 
+    def occupy(self) -> None:
+        """The disk works for this follower, and the loop does not wait for it. Until `release` the
+        partition stays what it is: what the cluster decides meanwhile is taken over then. (A leader
+        needs to know where its log ends.)"""
+        self.is_occupied = True
+
+    def release(self, now_ms: int) -> None:
+        self.is_occupied = False
+        held_back, self._held_back = self._held_back, None
+        if held_back is not None:
+            self.update(held_back, now_ms)
+
     def removed(self) -> None:
         """The topic was deleted, or the replica was taken away from here."""
+        self._held_back = None
         self.role = Role.ABSENT
         self._alone = False
         self.open_to_clients = False
@@ -492,6 +533,7 @@ class Partition:
         """Whoever waits has lost patience and is not called."""
         self._awaiting_commit.remove(waiter)
         self._awaiting_flush.remove(waiter)
+        self._awaiting_deletion.remove(waiter)
 
     def flushed(self) -> None:
         """A flush of the log came to its end."""
@@ -505,6 +547,7 @@ class Partition:
         the disk failed."""
         self._awaiting_commit.fail(code)
         self._awaiting_flush.fail(code)
+        self._awaiting_deletion.fail(code)
 
     def _release_waiters(self, log: Log) -> None:
         if log.offline is not None:
@@ -568,21 +611,56 @@ class Partition:
         broker_epoch: int,
         now_ms: int,
         flushed_offset: int = UNKNOWN,
+        start_offset: int = UNKNOWN,
     ) -> None:
-        """A follower asks for what begins at `offset`, and says what it has synced (UNKNOWN: nothing
-        about that). ProtocolError if it is none."""
+        """A follower, whose log begins at `start_offset`, asks for what begins at `offset`, and says
+        what it has synced (UNKNOWN: nothing about that). ProtocolError if it is none."""
         follower = self.followers.get(broker_id)
         if follower is None:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = self._log or self.log
+        if start_offset != follower.start_offset:
+            follower.start_offset = start_offset
+            self.look_at_starts()
         if not log.log_start_offset <= offset <= log.log_end_offset:
             return  # the answer says so
         before, flushed_before = follower.end_offset, follower.flushed_offset
+        fetched_end = follower.fetched_end
         follower.fetched(offset, broker_epoch, log.log_end_offset, now_ms, flushed_offset)
         if offset != before or follower.flushed_offset != flushed_before:
+            follower.repeats = 0
             self.advance()
+        elif offset < fetched_end:
+            follower.repeats += 1
+            if follower.repeats % SUSPICIOUS_REPEATS == 0:
+                self._owner.suspected(self, offset)
         if broker_id not in self.isr and self.wanted_isr is None:
             self._maybe_join(broker_id, follower, log.high_watermark)
+
+    @property
+    def low_watermark(self) -> int:
+        """Where the logs of all replicas begin whose brokers are alive; UNKNOWN if that is not known of
+        one of them. What is before it is deleted."""
+        low = (self._log or self.log).log_start_offset
+        for broker_id, follower in self.followers.items():
+            if follower.start_offset < low and self._owner.is_alive(broker_id):
+                low = follower.start_offset
+        return low
+
+    def delete_before(self, offset: int) -> None:
+        """Records below `offset` are gone; followers learn of it at once."""
+        self.log.advance_start(offset)
+        if self.replica_waiters:
+            self._owner.appended(self, 1 << 62)
+
+    def when_deleted(self, offset: int, reached: Reached) -> OffsetWaiter:
+        """Have `reached` called once the low watermark is at `offset`, or can no longer get there."""
+        return self._awaiting_deletion.add(offset, reached)
+
+    def look_at_starts(self) -> None:
+        """A replica's log begins elsewhere, or its broker has gone."""
+        if self._awaiting_deletion.waiting:
+            self._awaiting_deletion.advance(self.low_watermark)
 
     def _maybe_join(self, broker_id: int, follower: Follower, high_watermark: int) -> None:
         if (
@@ -657,11 +735,32 @@ class Partition:
         log = self._log or self.log
         if batches:
             log.append_replicated(batches, now_ms)
+        self._learn(log, high_watermark, len(batches))
+        return log.log_end_offset
+
+    def take_in_steps(self, batches: memoryview, high_watermark: int, now_ms: int) -> Steps:
+        """The same in steps, for a disk that is slow."""
+        log = self._log or self.log
+        placed = log.check_replicated(batches)
+        while placed:
+            append = log.prepare_replicated(batches, placed, now_ms)
+            log.hand_out(append)
+            yield partial(log.write, append)
+            log.check_online()  # it may have been deleted meanwhile
+            log.commit(append)
+            placed = placed[len(append.batches) :]
+        self._learn(log, high_watermark, len(batches))
+
+    def _learn(self, log: Log, high_watermark: int, size: int) -> None:
         before = log.high_watermark
         log.advance_high_watermark(high_watermark)
         if self.waiters and log.high_watermark > before:
-            self._owner.advanced(self, max(len(batches), 1))
-        return log.log_end_offset
+            self._owner.advanced(self, max(size, 1))
+
+    @property
+    def is_being_cut(self) -> bool:
+        """Whether what the log holds is not for reading just now."""
+        return self._log is not None and self._log.truncation is not None
 
     # Reading ------------------------------------------------------------------------------------
 

@@ -34,7 +34,11 @@ def monotonic_ms() -> int:
 class Replicas(Protocol):
     """Who acts on what partitions want: see server/replication/replicas.py."""
 
+    def is_alive(self, broker_id: int) -> bool: ...
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool: ...
+
+    def suspected(self, partition: Partition, offset: int) -> None: ...
 
     def isr_wanted(self, partition: Partition) -> None: ...
 
@@ -67,14 +71,23 @@ class Partitions:
         self.by_raw_name: dict[bytes, list[Partition]] = {}
         self.by_id: dict[bytes, list[Partition]] = {}
 
+    def is_alive(self, broker_id: int) -> bool:
+        return self.replicas is not None and self.replicas.is_alive(broker_id)
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         return self.replicas is not None and self.replicas.may_be_in_sync(broker_id, broker_epoch)
+
+    def suspected(self, partition: Partition, offset: int) -> None:
+        if self.replicas is not None:
+            self.replicas.suspected(partition, offset)
 
     def isr_wanted(self, partition: Partition) -> None:
         if self.replicas is not None:
             self.replicas.isr_wanted(partition)
 
     def role_changed(self, partition: Partition) -> None:
+        # Here too: an image that was held back until a disk had done its work comes by itself.
+        partition.open_to_clients = partition.role is Role.LEADER and not partition.internal
         if self.replicas is not None:
             self.replicas.role_changed(partition)
 

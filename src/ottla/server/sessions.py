@@ -39,6 +39,7 @@ class WatchedPartition:
         "last_fetched_epoch",
         "log_start_offset",
         "max_bytes",
+        "reader_start",
         "topic",
     )
 
@@ -51,6 +52,8 @@ class WatchedPartition:
         self.max_bytes = 0
         self.current_leader_epoch = -1
         self.last_fetched_epoch = -1
+        # Of a replica: where its log begins.
+        self.reader_start = -1
         # Told in the last response that named this partition; -1: never told.
         self.high_watermark = -1
         self.log_start_offset = -1

@@ -41,6 +41,7 @@ Key: TypeAlias = tuple[str, int]
 DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
 STRAY_SUFFIX = "-stray"
+DAMAGED_SUFFIX = "-damaged-stray"
 # Kafka's own metadata log may lie in a folder that Ottla is given; it is none of the broker's logs.
 KAFKA_METADATA = "__cluster_metadata-0"
 LONGEST_NAME = 255
@@ -76,6 +77,13 @@ def deleted_folder_name(name: str) -> str:
 def stray_folder_name(name: str) -> str:
     """A name for a log whose topic nobody knows: `topic-N.<uuid>-stray`, out of the way and kept."""
     ending = f".{uuid.uuid4().hex}{STRAY_SUFFIX}"
+    return name[: LONGEST_NAME - len(ending)] + ending
+
+
+def damaged_folder_name(name: str) -> str:
+    """A name for a damaged log in whose place another is made: `topic-N.<uuid>-damaged-stray`. It never
+    gets its own back by itself, as a stray may whose topic is known again."""
+    ending = f".{uuid.uuid4().hex}{DAMAGED_SUFFIX}"
     return name[: LONGEST_NAME - len(ending)] + ending
 
 
@@ -262,6 +270,23 @@ class DataFolder:
         with self._writing:
             self._generation += 1
             self._reserve.use(lambda: self._store(offsets))
+
+    def lower(self, key: Key, offset: int, first_dirty: int) -> None:
+        """Makes it last, before it returns, that neither the recovery point nor the start of a log is
+        above `offset`; in any thread. Jobs that were collected before come to nothing; those collected
+        from now on must not say otherwise."""
+        with self._writing:
+            self._generation += 1
+            self.changed = True
+            stored = self.stored
+            recovery_point = min(offset, stored.recovery_points.get(key, 0))
+            start_offset = min(offset, stored.start_offsets.get(key, 0))
+            lowered = stored._replace(
+                recovery_points={**stored.recovery_points, key: recovery_point},
+                start_offsets={**stored.start_offsets, key: start_offset},
+                first_dirty_offsets={**stored.first_dirty_offsets, key: first_dirty},
+            )
+            self._reserve.use(lambda: self._store(lowered))
 
     def void_jobs(self) -> None:
         """Makes jobs that are under way come to nothing: they speak of a log that is gone."""

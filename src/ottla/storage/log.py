@@ -400,6 +400,17 @@ class Log(ReadableLog):
     def append_replicated(self, buffer: bytes | bytearray | memoryview, now_ms: int) -> int:
         """Whole batches as the leader has them, with its offsets, epochs and markers; they go on at
         or behind (the leader's log may have gaps) this log's end. The new end."""
+        placed = self.check_replicated(buffer)
+        view = memoryview(buffer)
+        while placed:
+            append = self.prepare_replicated(view, placed, now_ms)
+            self.write(append)
+            self.commit(append)
+            placed = placed[len(append.batches) :]
+        return self.log_end_offset
+
+    def check_replicated(self, buffer: bytes | bytearray | memoryview) -> list[PlacedBatch]:
+        """The batches that a leader sent, each with its place in the buffer; the log stays as it is."""
         if self.offline is not None or self._writing is not None:
             raise self._not_ready()
         placed: list[PlacedBatch] = []
@@ -422,16 +433,13 @@ class Log(ReadableLog):
             placed.append((at, size, fields, base_offset, last_offset, largest, marker))
             expected = last_offset + 1
             at += size
-        view = memoryview(buffer)
-        first = 0
-        while first < len(placed):
-            first += self._append_replicated_run(view, placed[first:], now_ms)
-        return self.log_end_offset
+        return placed
 
-    def _append_replicated_run(
+    def prepare_replicated(
         self, view: memoryview, placed: list[PlacedBatch], now_ms: int
-    ) -> int:
-        """As many of the batches as go into one segment, in one write; their number."""
+    ) -> Append:
+        """The append of as many of the checked batches as go into one segment, for one write. `write`
+        and `commit` are due, then the next ones."""
         start, size, _, base_offset, last_offset, largest, _ = placed[0]
         segment = self.active
         position = segment.size
@@ -449,7 +457,7 @@ class Log(ReadableLog):
             size += more
             last_offset = offset
             count += 1
-        append = Append(
+        return Append(
             base_offset,
             last_offset,
             -1,
@@ -467,9 +475,6 @@ class Log(ReadableLog):
             ],
             now_ms,
         )
-        self.write(append)
-        self.commit(append)
-        return count
 
     # Rolling
 
@@ -594,6 +599,8 @@ class Log(ReadableLog):
     def close(self) -> None:
         """Gives back descriptors and maps; nothing in the folder is touched any more. What was not
         flushed is not."""
+        if self.truncation is not None:
+            self.truncation.stop()
         flush.stop(self)
         for retired in self.retiring:
             retired.cancel()
@@ -621,8 +628,20 @@ class Log(ReadableLog):
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Cuts off everything at and behind `offset` (a follower that took another way than the
         leader); whether that was anything. Blocks: it syncs what it cut."""
-        return truncation.truncate_to(self, offset, now_ms)
+        if offset >= self.log_end_offset:
+            self.check_idle()
+            return False
+        truncation.do_all(truncation.truncate_to(self, offset, now_ms))
+        return True
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Removes everything; the log goes on at `offset`. Blocks."""
-        truncation.start_anew_at(self, offset, now_ms)
+        truncation.do_all(truncation.start_anew_at(self, offset, now_ms))
+
+    def truncation_to(self, offset: int, now_ms: int) -> truncation.Steps:
+        """The steps of `truncate_to`, for those who must not block."""
+        return truncation.truncate_to(self, offset, now_ms)
+
+    def new_start_at(self, offset: int, now_ms: int) -> truncation.Steps:
+        """The steps of `truncate_fully_and_start_at`."""
+        return truncation.start_anew_at(self, offset, now_ms)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ottla.storage.compaction.swap import Compaction
     from ottla.storage.flush import FlushJob
     from ottla.storage.retention import Retired
+    from ottla.storage.truncation import Truncation
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +56,8 @@ class LogState:
 
     Invariants: log_start_offset ≤ high_watermark ≤ log_end_offset; recovery_point ≤ log_end_offset;
     what lies below the recovery point has been synced. The last of `segments` is active and ends at
-    log_end_offset. flushed_bytes ≤ appended_bytes. At most one flush, one compaction and one append
-    between its write and its commit are under way.
+    log_end_offset. flushed_bytes ≤ appended_bytes. At most one flush and one compaction are under way,
+    and either one append between its write and its commit or one truncation.
     """
 
     __slots__ = (
@@ -97,6 +98,7 @@ class LogState:
         "snapshot_bytes",
         "topic",
         "topic_id",
+        "truncation",
         "unflushed_since",
     )
 
@@ -160,8 +162,11 @@ class LogState:
         self.compaction: Compaction | None = None
         # What marks hide; None if there never was one.
         self.deletions = deletions
-        # The append between write and commit: at most one.
-        self._writing: Append | None = None
+        # The append between write and commit, or the truncation: at most one.
+        self._writing: Append | Truncation | None = None
+        # The truncation that is under way. Until it ends, the log is that thread's which runs it:
+        # others read nothing but offsets and sizes.
+        self.truncation: Truncation | None = None
         self._pwrite = files.pwrite
         self._apply(config)
 
@@ -308,9 +313,18 @@ class LogState:
 
     # Truncation (truncation.py)
 
-    def lower_recovery_point(self, offset: int) -> None:
-        """What lies at and after `offset` is about to change on disk."""
+    def truncation_begun(self, truncation: Truncation) -> None:
+        self.check_idle()
+        self._writing = self.truncation = truncation
+
+    def truncation_ended(self) -> None:
+        self._writing = self.truncation = None
+
+    def lower_offsets(self, offset: int) -> None:
+        """What lies at and after `offset` is about to change on disk. (The start may be inside of a
+        batch that goes as a whole.)"""
         self.recovery_point = min(self.recovery_point, offset)
+        self.log_start_offset = min(self.log_start_offset, offset)
 
     def detach_from(self, slot: int) -> list[Segment]:
         """Takes the segments from `slot` on out of the log, whose end `cut_to` or `restart_at` tells
@@ -392,11 +406,11 @@ class LogState:
 
     @property
     def is_busy(self) -> bool:
-        """An append is on its way to its commit."""
+        """An append is on its way to its commit, or the log is being truncated."""
         return self._writing is not None
 
     def check_idle(self) -> None:
-        """Online, and no append is between its write and its commit."""
+        """Online, and neither an append nor a truncation is under way."""
         if self.offline is not None or self._writing is not None:
             raise self._not_ready()
 
@@ -411,13 +425,13 @@ class LogState:
     def _not_ready(self) -> Exception:
         if self.offline is not None:
             return LogOffline(self.name, self.offline)
-        return RuntimeError(f"{self.name}: an append is under way")
+        return RuntimeError(f"{self.name}: an append or a truncation is under way")
 
     def leave_folder(self) -> None:
         """The folder is about to lose its name: no file of it is opened or made by that name any more,
         not even by an append that a thread is writing."""
-        if self._writing is not None:
-            self.open_files.forbid(self._writing.segment)
+        if self._writing is not None and self.truncation is None:
+            self.open_files.forbid(self._writing.segment)  # type: ignore[union-attr]
         for segment in self.segments:
             self.open_files.forbid(segment)
 

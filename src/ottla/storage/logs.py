@@ -49,6 +49,7 @@ from ottla.storage.folders import (
     Checkpoints,
     DataFolder,
     Key,
+    damaged_folder_name,
     deleted_folder_name,
     key_of_folder,
     stray_folder_name,
@@ -448,8 +449,9 @@ class Logs(LogOwner):
         self._schedule(now_ms, RemovalJob(self.files, sync_folders=[folder.path]))
         self._schedule(now_ms + delay_ms, RemovalJob(self.files, folders=[renamed]))
 
-    def set_aside(self, topic: str, partition: int) -> str:
-        """The log's name is free, its files stay under another one, for their owner to look at."""
+    def set_aside(self, topic: str, partition: int, *, damaged: bool = False) -> str:
+        """The log's name is free, its files stay under another one, for their owner to look at. One
+        that is `damaged` is not to be taken back."""
         key = (topic, partition)
         folder = self.folder_of(topic, partition)
         log = self._loaded.pop(key, None)
@@ -458,7 +460,9 @@ class Logs(LogOwner):
             log.leave_folder()
             log.give_up("set aside")
             self._dirty.pop(log, None)
-        renamed = f"{folder.path}/{stray_folder_name(f'{topic}-{partition}')}"
+        name = f"{topic}-{partition}"
+        other = damaged_folder_name(name) if damaged else stray_folder_name(name)
+        renamed = f"{folder.path}/{other}"
         try:
             self.files.rename(folder.log_path(key), renamed)
         except OSError as error:
@@ -514,21 +518,9 @@ class Logs(LogOwner):
             self.on_full(log)
 
     def lower_offsets(self, log: LogState, offset: int) -> None:
+        # In any thread: of the other logs, what is stored stays as it is.
         key = (log.topic, log.partition)
-        folder = self._places[key]
-        offsets = self._offsets(folder)
-        recovery_points = dict(offsets.recovery_points)
-        recovery_points[key] = min(offset, recovery_points.get(key, 0))
-        start_offsets = dict(offsets.start_offsets)
-        start_offsets[key] = min(offset, start_offsets.get(key, 0))
-        first_dirty = {**offsets.first_dirty_offsets, key: log.lower_first_dirty(offset)}
-        folder.store_now(
-            offsets._replace(
-                recovery_points=recovery_points,
-                start_offsets=start_offsets,
-                first_dirty_offsets=first_dirty,
-            )
-        )
+        self._places[key].lower(key, offset, log.lower_first_dirty(offset))
 
     def take_folder_offline(self, folder: DataFolder, reason: str) -> None:
         """The folder failed: all its logs with it."""
@@ -809,5 +801,7 @@ class Logs(LogOwner):
     def expire_producers(self, now_ms: int) -> int:
         """Forgets producers that have been silent for long; their number."""
         return sum(
-            log.producers.expire(now_ms) for log in self._loaded.values() if log.producers.producers
+            log.producers.expire(now_ms)
+            for log in self._loaded.values()
+            if log.producers.producers and log.truncation is None
         )

@@ -237,6 +237,7 @@ class BrokerConfig:
     # Ottla's own
     worker_processes: int
     produce_record_validation_enable: bool
+    replica_replacement_after_ms: int
     log_scrub_interval_ms: int
     log_scrub_bytes_per_second: int
     metrics_listener: tuple[str, int] | None

@@ -47,6 +47,7 @@ class Produce:
         "_broker_id",
         "_by_id",
         "_by_raw_name",
+        "_deadlines",
         "_inside",
         "_lanes",
         "_membership",
@@ -59,6 +60,7 @@ class Produce:
         self._by_raw_name = broker.partitions.by_raw_name
         self._by_id = broker.partitions.by_id
         self._lanes = broker.lanes
+        self._deadlines = broker.deadlines
         self._membership = broker.membership
         self._inside = Inside(broker)
 
@@ -156,7 +158,7 @@ class Produce:
                             self._broker, connection, version, correlation_id, acks, pieces
                         )
                     if unfinished is None:
-                        unfinished = Unfinished(lanes, response, timeout_ms)
+                        unfinished = Unfinished(lanes, self._deadlines, response, timeout_ms)
                     if end_offset < 0:
                         unfinished.append_through_lane(target, index, records, transform)
                     else:
