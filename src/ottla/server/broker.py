@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from functools import partial
@@ -44,7 +45,7 @@ from ottla.server.coordination.internal_topics import ensure_internal_topic
 from ottla.server.coordination.markers import Markers
 from ottla.server.coordination.metadata_view import ImageView
 from ottla.server.coordination.producer_ids import ProducerIds
-from ottla.server.delayed import Wakeups
+from ottla.server.delayed import Deadlines, Wakeups
 from ottla.server.disk.lanes import Lanes
 from ottla.server.disk.reads import Reads
 from ottla.server.disk.threads import started_threads
@@ -58,6 +59,8 @@ from ottla.server.replication.balancing import give_leadership_back
 from ottla.server.replication.changes import Changes, is_forwarded
 from ottla.server.replication.liveness import Liveness
 from ottla.server.replication.peers import Peers
+from ottla.server.replication.repair import Repairs
+from ottla.server.replication.replacing import replace_replicas
 from ottla.server.replication.replicas import Replicas
 from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
 from ottla.server.security.security import CannotSecure, Security
@@ -132,6 +135,7 @@ class Broker:
         self.write_threads = started_threads(BLOCKING_THREADS, "ottla-write")
         self.read_threads = started_threads(BLOCKING_THREADS, "ottla-read")
         self.wakeups = Wakeups(self.loop)
+        self.deadlines = Deadlines(self.loop)
         self.lanes = Lanes(self.loop, self.write_threads)
         self.descriptors = divide_descriptors(descriptor_limit())
         self.reads = Reads(
@@ -151,6 +155,12 @@ class Broker:
             self.topic_config,
             max_open_files=self.descriptors.segment_files,
             producer_expiration_ms=config.producer_id_expiration_ms,
+        )
+        # Files that have to be synced before others can be opened are not waited for by the loop.
+        loop_thread = threading.get_ident()
+        self.logs.open_files.may_wait = lambda: threading.get_ident() != loop_thread
+        self.logs.open_files.on_crowded = lambda: self.lanes.hold_back(
+            folder.path for folder in self.logs.folders
         )
         self.logs.is_known = lambda key, topic_id: strays.belongs(
             self.image, self.id, key, topic_id
@@ -189,6 +199,8 @@ class Broker:
         self.changes = Changes(self)
         self.throttle = Throttle(self.id)
         self.replicas = Replicas(self)
+        self.repairs = Repairs(self)
+        self.scrubber.on_damage = self.repairs.found
         self.liveness = Liveness(self)
         self.metadata = ImageView(lambda: self.image)
         self.producer_ids = ProducerIds(self.changes.allocate_producer_ids)
@@ -352,9 +364,14 @@ class Broker:
         return topic_config.parse(overrides, self.config.log_defaults, on_invalid=ignore)
 
     def refuse_version(
-        self, connection: Connection, key: int, version: int, correlation_id: int
+        self,
+        connection: Connection,
+        frame: memoryview,
+        key: int,
+        version: int,
+        correlation_id: int,
     ) -> None:
-        """A request of an API or a version that is not served."""
+        """Answers or hangs up on a request of an API or a version that is not served."""
         if key == ApiKey.API_VERSIONS:
             # The answer every client can read, so that it can ask again in a version we know.
             own = self.apis[ApiKey.API_VERSIONS]
@@ -373,7 +390,7 @@ class Broker:
             connection.hang_up("it has not authenticated")
             return
         if key not in self.apis:
-            unserved = unsupported_version(key, version)
+            unserved = unsupported_version(key, version, frame)
             if unserved is not None:
                 connection.answer(frame_response(unserved, version, correlation_id))
                 return
@@ -425,6 +442,8 @@ class Broker:
         self.transactions.load_all()
         self.spawn(self._watch_clients(), "watch over clients that wait")
         self.spawn(give_leadership_back(self), "balance of leadership")
+        if self.config.replica_replacement_after_ms >= 0:
+            self.spawn(replace_replicas(self), "replacement of replicas")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
         self.scrubber.start()
@@ -541,6 +560,7 @@ class Broker:
 
     def _changed(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         """The cluster's image changed: make the partitions and settings here the same."""
+        self.repairs.changed()
         for topic in delta.deleted:
             self.partitions.remove(topic.name)
             self._unload_coordinators(topic)
@@ -569,6 +589,10 @@ class Broker:
         if delta.deleted or created:
             has_new = bool(delta.created)
             self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))
+        if delta.brokers:
+            # Nobody waits for the replicas of a broker that has gone.
+            for held in self.partitions:
+                held.look_at_starts()
         if delta.brokers or old.controller_id != new.controller_id:
             self.liveness.follow()
         if old.brokers.get(self.id) != new.brokers.get(self.id):

@@ -525,6 +525,14 @@ def _own() -> Iterator[Setting]:
         "producers that are trusted to write batches that consumers can read.",
     )
     yield Setting(
+        "replica.replacement.after.ms",
+        _LONG,
+        -1,
+        at_least(-1),
+        "How long a broker may be away before its replicas are made anew on others, as far as there are "
+        "brokers without one. All brokers of a cluster should have the same. -1: never.",
+    )
+    yield Setting(
         "log.scrub.interval.ms",
         _LONG,
         -1,
