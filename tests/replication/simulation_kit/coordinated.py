@@ -190,11 +190,10 @@ class CoordinatedWorld(World):
             assert life is not None
             for key in self.keys:
                 partition = life.partitions[key]
+                if partition.role is not Role.LEADER:
+                    continue
                 log = partition.log
-                if partition.role is Role.LEADER and (
-                    log.last_stable_offset < log.log_end_offset
-                    or log.high_watermark < log.log_end_offset
-                ):
+                if not log.last_stable_offset == log.high_watermark == log.log_end_offset:
                     return False
             assert life.coordination is not None
             for shard in life.coordination.transactions.serving_shards():
