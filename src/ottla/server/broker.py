@@ -64,6 +64,7 @@ from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
 from ottla.server.upkeep.periodic import PeriodicWork
 from ottla.server.upkeep.scrub import Scrubber
+from ottla.settings import BrokerLayers
 from ottla.storage import config as topic_config
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from ottla.server.configuration.broker_config import BrokerConfig
     from ottla.server.configuration.listeners import ListenerAddress
     from ottla.server.handlers.fetch import Fetch
+    from ottla.server.machine.place import Place
     from ottla.server.observability.endpoint import MetricsEndpoint
     from ottla.settings import InvalidSetting
     from ottla.storage.log import Log
@@ -119,8 +121,14 @@ class CannotStart(Exception):
 class Broker:
     """One running broker. Everything in it happens on its event loop."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, place: Place | None = None) -> None:
+        """`place` if it is one of several brokers of its machine."""
         self.config = config
+        self.place = place
+        # The store is another process's: other brokers have it too, and a lost session is replaced.
+        self.is_in_cluster = config.zookeeper_connect is not None or (
+            place is not None and place.store is not None
+        )
         self.id = config.node_id
         self.loop = asyncio.get_running_loop()
         self.threads = started_threads(BLOCKING_THREADS, "ottla-blocking")
@@ -169,7 +177,7 @@ class Broker:
             self.id,
             self._connect_to_store,
             self._make_controller,
-            reconnects=config.zookeeper_connect is not None,
+            reconnects=self.is_in_cluster,
         )
         self.peers = Peers(self.id, lambda: self.config.inter_broker_listener, lambda: self.image)
         self.changes = Changes(self)
@@ -217,6 +225,10 @@ class Broker:
     def _connect_to_store(self) -> Store:
         config = self.config
         if config.zookeeper_connect is None:
+            if self.place is not None and self.place.store is not None:
+                from ottla.cluster.shared import SharedStore
+
+                return SharedStore(self.place.store)
             return EmbeddedStore(os.path.join(config.log_dirs[0], METADATA_FILE))
         from ottla.cluster.zookeeper import ZooKeeperStore
 
@@ -416,20 +428,23 @@ class Broker:
         log.info("metrics: http://%s:%d/metrics", host or "127.0.0.1", self.metrics_endpoint.port)
 
     def _session_lost(self) -> None:
-        if self.config.zookeeper_connect is None:
+        if not self.is_in_cluster:
             log.error("the metadata store is lost; the broker stops")
             self.lost.set()
 
     def _check_folders(self) -> None:
         """Logs of another cluster are not touched."""
-        if self.config.zookeeper_connect is None:
+        if not self.is_in_cluster:
             return  # the store lies beside the logs; see upkeep/strays.py
+        if self.config.zookeeper_connect is None:
+            owner, remedy = "the metadata store", "put the right metadata.db back"
+        else:
+            owner, remedy = "ZooKeeper", "use another folder, or another path in ZooKeeper"
         for folder in self.logs.folders:
             if folder.cluster_id not in (None, self.image.cluster_id):
                 raise CannotStart(
                     f"data folder {folder.path} belongs to cluster {folder.cluster_id or 'unknown'}, "
-                    f"and ZooKeeper's is {self.image.cluster_id}: use another folder, or another path "
-                    "in ZooKeeper"
+                    f"and {owner}'s is {self.image.cluster_id}: {remedy}"
                 )
 
     async def _watch_clients(self) -> None:
@@ -466,7 +481,14 @@ class Broker:
                 for each in self.config.advertised(ports)
             ),
             folder_id=self.logs.folder_ids,
+            machine="" if self.place is None else self.place.machine,
+            min_isr=self._own_min_isr(),
         )
+
+    def _own_min_isr(self) -> int:
+        """What this broker's configuration says; changes while running are known to all brokers."""
+        static = BrokerLayers(static=self.config.layers.static)
+        return topic_config.broker_defaults(static).min_insync_replicas
 
     def _limits(self) -> Limits:
         config = self.config

@@ -166,14 +166,11 @@ class _Connection:
 
     async def _open(self, number: int, dialect: tuple[str, ...], timeout: float) -> bool:
         if dialect != frames.DIALECT:
-            self.send(
-                (
-                    number,
-                    frames.REFUSED,
-                    "the metadata store is served by another version of Ottla or Python "
-                    f"({frames.DIALECT[1]}): stop all brokers of this machine, and start them again",
-                )
+            why = (
+                "the metadata store is served by another version of Ottla or Python "
+                f"({frames.DIALECT[1]}): stop all brokers of this machine, and start them again"
             )
+            self.send((number, frames.REFUSED, why))
             self._flush()
             return False
         self.timeout = timeout

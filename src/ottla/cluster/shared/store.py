@@ -159,7 +159,8 @@ class SharedStore(Store):
         check_path(path)
         self._forget_closed_watches()
         number = next(self._numbers)
-        self._watches[number] = stream = Stream()
+        stream: Stream[Change] = Stream()
+        self._watches[number] = stream
         _unheard(self._begin(frames.WATCH, number, path))
         return stream
 
