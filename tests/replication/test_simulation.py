@@ -10,6 +10,7 @@ from simulation_kit.world import run_seed
 # Seeds in one test, and how many tests `make test` has of them; `make soak` has more.
 IN_A_TEST = 10
 TESTS = 20
+MOVING_TESTS = 5
 SOAK_SEEDS = int(os.environ.get("SIMULATION_SEEDS", "10000"))
 
 
@@ -21,6 +22,24 @@ def test_seeds(first: int) -> None:
         acknowledged += sum(map(len, world.acked.values()))
     # A simulation in which nothing is ever acknowledged proves nothing.
     assert acknowledged > 50 * IN_A_TEST
+
+
+@pytest.mark.parametrize("first", range(0, IN_A_TEST * MOVING_TESTS, IN_A_TEST))
+def test_moves(first: int) -> None:
+    """Partitions are moved between five brokers all the while."""
+    acknowledged = moves = 0
+    for seed in range(first, first + IN_A_TEST):
+        world = run_seed(seed, brokers=5, moves=0.3)
+        acknowledged += sum(map(len, world.acked.values()))
+        moves += world.moves
+    assert acknowledged > 50 * IN_A_TEST
+    assert moves > 5 * IN_A_TEST
+
+
+@pytest.mark.soak
+def test_many_moves() -> None:
+    for seed in range(3_000_000, 3_000_000 + SOAK_SEEDS):
+        run_seed(seed, brokers=3 + seed % 3, moves=0.3)
 
 
 @pytest.mark.soak

@@ -50,6 +50,9 @@ OWN = {
     # Kafka 3 had these; Kafka 4, which the table is compared with, has not.
     *(setting.name for setting in SECTIONS["Coordination"]),
     "replica.lag.max.messages",
+    # Kafka's brokers take these only while they run, and do not list them.
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
 }
 OURS = [setting.name for setting in BROKER_SETTINGS if setting.name not in OWN]
 

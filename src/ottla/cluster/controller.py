@@ -34,12 +34,14 @@ from ottla.cluster import layout
 from ottla.cluster.decisions import brokers as broker_decisions
 from ottla.cluster.decisions import configs as config_decisions
 from ottla.cluster.decisions import features as feature_decisions
+from ottla.cluster.decisions import moves as move_decisions
 from ottla.cluster.decisions import partitions as partition_decisions
 from ottla.cluster.decisions import topics as topic_decisions
 from ottla.cluster.decisions.brokers import ProducerIdBlock
 from ottla.cluster.decisions.configs import AlteredResource, ConfigResult, ConfigRules
 from ottla.cluster.decisions.elections import ElectionPolicy, PolicyOf
 from ottla.cluster.decisions.features import FeatureRange, FeatureUpdate
+from ottla.cluster.decisions.moves import MoveResult, WantedMove
 from ottla.cluster.decisions.partitions import (
     ElectionResult,
     ElectionType,
@@ -275,11 +277,14 @@ class Controller:
                 draft, resources, self._rules, incremental=incremental, receiver=receiver
             )
             # Also those whose minimum is no longer set: the default holds for them now.
-            touched = draft.touched_configs
-            topics: Collection[str] = {name for kind, name in touched if kind is ResourceType.TOPIC}
-            if any(kind is ResourceType.BROKER for kind, _ in touched):
+            changed = draft.touched_configs
+            topics: Collection[str] = {name for kind, name in changed if kind is ResourceType.TOPIC}
+            if any(kind is ResourceType.BROKER for kind, _ in changed):
                 topics = draft.topics
-            partition_decisions.follow_policies(draft, topics, self._policy_of(draft))
+            policy_of = self._policy_of(draft)
+            partition_decisions.follow_policies(draft, topics, policy_of)
+            touched = [draft.topics[name] for name in topics if name in draft.topics]
+            move_decisions.end_moves(draft, touched, policy_of)
             return results
 
         return await self._decide(decide, validate_only)
@@ -321,6 +326,16 @@ class Controller:
         return await self._decide(
             lambda draft: partition_decisions.elect_leaders(
                 draft, kind, wanted, self._policy_of(draft)
+            )
+        )
+
+    async def alter_moves(
+        self, wanted: Sequence[WantedMove], *, may_change_factor: bool = True
+    ) -> list[MoveResult]:
+        """Begins moves of partitions, or takes them back."""
+        return await self._decide(
+            lambda draft: move_decisions.alter_moves(
+                draft, wanted, self._policy_of(draft), may_change_factor=may_change_factor
             )
         )
 
@@ -431,6 +446,7 @@ class Controller:
             self._compare_minimums(draft)
             partition_decisions.follow_policies(draft, draft.topics, policy_of)
             broker_decisions.settle_all(draft, policy_of=policy_of)
+            move_decisions.end_moves(draft, list(draft.topics.values()), policy_of)
 
         await self._serve([_Request(decide, answer)])
         if answer.done() and not answer.cancelled() and answer.exception() is not None:

@@ -89,6 +89,11 @@ class Partition:
     elr: tuple[int, ...] = ()
     last_known_leader: int = NO_LEADER
 
+    def fewest_in_sync(self, min_isr: int) -> int:
+        """How many have to be in sync: as `min.insync.replicas` says, or all if there are fewer.
+        Replicas on their way in do not count: nobody waits for them."""
+        return min(min_isr, len(self.replicas) - len(self.adding))
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:

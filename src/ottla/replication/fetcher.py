@@ -22,6 +22,7 @@ from ottla.protocol.messages.list_offsets import (
 )
 from ottla.replication.following import Following, Limits, settle_out_of_range
 from ottla.replication.partition import Partition
+from ottla.replication.throttle import Throttle
 from ottla.storage.errors import StorageError
 from ottla.wire.connection import Connection
 from ottla.wire.errors import WireError
@@ -44,9 +45,10 @@ class Fetcher:
         identity: Callable[[], tuple[int, int]],
         now_ms: Callable[[], int],
         spawn: Callable[[Awaitable[None], str], asyncio.Task[None]],
+        throttle: Throttle | None = None,
     ) -> None:
         """`connect` makes a connection to a broker, `identity` tells this broker's id and epoch."""
-        self.following = Following(leader, limits)
+        self.following = Following(leader, limits, throttle)
         self.leader = leader
         self._connect = connect
         self._identity = identity

@@ -30,6 +30,7 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.record.errors import InvalidBatch
 from ottla.replication.partition import Partition, Role
+from ottla.replication.throttle import Throttle
 from ottla.storage.errors import StorageError
 
 log = logging.getLogger("ottla.replication")
@@ -88,8 +89,9 @@ def position_of(partition: Partition) -> Position:
 class Following:
     """The partitions that are followed at one leader. See the module."""
 
-    def __init__(self, leader: int, limits: Limits) -> None:
+    def __init__(self, leader: int, limits: Limits, throttle: Throttle | None = None) -> None:
         self.leader = leader
+        self._throttle = throttle
         self.limits = limits
         self.partitions: dict[Key, Partition] = {}
         # What the leader was told in this session.
@@ -151,12 +153,14 @@ class Following:
         for key in list(keys):
             partition = self.partitions.get(key)
             if partition is None or key in self._resting:
-                if self._told.pop(key, None) is not None:
-                    topic_id, index = key
-                    forgotten.setdefault(
-                        topic_id, ForgottenTopic(topic_id=topic_id, partitions=[])
-                    ).partitions.append(index)
+                self._forget(key, forgotten)
                 continue
+            if self._throttle is not None and self._throttle.following.is_set:
+                wait = self._throttle.rest_ms(partition, now_ms)
+                if wait:
+                    self._resting[key] = now_ms + wait
+                    self._forget(key, forgotten)
+                    continue
             try:
                 position = position_of(partition)
             except StorageError as error:
@@ -179,6 +183,13 @@ class Following:
             topics=list(topics.values()),
             forgotten_topics_data=[] if is_full else list(forgotten.values()),
         )
+
+    def _forget(self, key: Key, forgotten: dict[bytes, ForgottenTopic]) -> None:
+        if self._told.pop(key, None) is not None:
+            topic_id, index = key
+            forgotten.setdefault(
+                topic_id, ForgottenTopic(topic_id=topic_id, partitions=[])
+            ).partitions.append(index)
 
     def _add(self, topics: dict[bytes, FetchTopic], key: Key, position: Position) -> None:
         topic_id, index = key
@@ -265,6 +276,8 @@ class Following:
                 return Outcome.DONE
             records = whole_batches(data.records or b"")
             partition.take(records, data.high_watermark, now_ms)
+            if self._throttle is not None:
+                self._throttle.took(partition, len(records), now_ms)
             follow_start(partition, data.log_start_offset)
         except (StorageError, InvalidBatch) as error:
             log.error(

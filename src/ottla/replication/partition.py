@@ -140,6 +140,7 @@ class Partition:
         "_log",
         "_owner",
         "_uncommitted_bytes",
+        "adding",
         "broker_id",
         "config",
         "epoch_start_offset",
@@ -202,6 +203,8 @@ class Partition:
         self._broken = False
         self.role = Role.ABSENT
         self.replicas: tuple[int, ...] = ()
+        # Those of them that a move brings.
+        self.adding: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
         self.leader = UNKNOWN
         self.leader_epoch = UNKNOWN
@@ -245,6 +248,7 @@ class Partition:
         if state.partition_epoch != self.partition_epoch or new_term:
             self.wanted_isr = None
         self.replicas = state.replicas
+        self.adding = state.adding
         self.isr = state.isr
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
@@ -276,7 +280,8 @@ class Partition:
 
     def _settle(self) -> None:
         # A topic with fewer replicas than it wants in sync is content with those it has, as in Kafka.
-        wanted = min(self.config.min_insync_replicas, len(self.replicas))
+        # Nor does it wait for replicas on their way in.
+        wanted = min(self.config.min_insync_replicas, len(self.replicas) - len(self.adding))
         self.under_min_isr = len(self.isr) < wanted
         self._alone = (
             self.role is Role.LEADER
@@ -577,8 +582,13 @@ class Partition:
         if self.role is Role.LEADER and others:
             self._want_isr(others)
 
-    def isr_refused(self) -> None:
-        """The controller did not change the set, and will not by that request."""
+    def isr_refused(self, code: ErrorCode) -> None:
+        """The controller did not change the set by that request. INELIGIBLE_REPLICA: nor by an earlier
+        one of the same, so the set is what it was. Any other error says that the partition is no longer
+        as this leader knows it, perhaps by that very request, whose answer was lost: the larger set
+        counts until a newer state comes, for somebody may have been elected from it."""
+        if code is not ErrorCode.INELIGIBLE_REPLICA:
+            return
         self.wanted_isr = None
         self._settle()
         self.advance()

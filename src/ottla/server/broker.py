@@ -34,6 +34,7 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.frame import frame_response
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.replication.partition import Role
+from ottla.replication.throttle import Throttle
 from ottla.server import handlers
 from ottla.server.api import Api
 from ottla.server.configuration.rules import Rules
@@ -181,6 +182,7 @@ class Broker:
         )
         self.peers = Peers(self.id, lambda: self.config.inter_broker_listener, lambda: self.image)
         self.changes = Changes(self)
+        self.throttle = Throttle(self.id)
         self.replicas = Replicas(self)
         self.liveness = Liveness(self)
         self.metadata = ImageView(lambda: self.image)
@@ -391,6 +393,10 @@ class Broker:
                 self.threads, strays.sort_out, self.logs, self.image, self.id
             )
             await self.membership.join(self._node(), self.logs.may_have_lost_records)
+            # Once more: partitions may have been moved away from here meanwhile.
+            await self.loop.run_in_executor(
+                self.threads, strays.sort_out, self.logs, self.image, self.id
+            )
             await self.loop.run_in_executor(self.threads, self.logs.mark_running)
         except (StorageError, StoreError, OSError, CannotStart) as error:
             # The cluster need not wait for the session of a broker that never came to be.
@@ -637,6 +643,8 @@ class Broker:
             controller.defaults = self._topic_defaults()
             controller.default_policy = self._default_policy()
         self.reactor.limits = self._limits()
+        self.throttle.leading.change(self.config.leader_replication_throttled_rate)
+        self.throttle.following.change(self.config.follower_replication_throttled_rate)
         self.logs.checkpoint_interval_ms = self._checkpoint_interval_ms()
         self.logs.expire_producers_after(self.config.producer_id_expiration_ms)
         settings = GroupSettings.taken_from(self.config)

@@ -252,7 +252,6 @@ def _topic_settings() -> Iterator[Setting]:
         _THROTTLED_REPLICAS,
         "The replicas whose fetching is held to follower.replication.throttled.rate, as "
         "partition:broker pairs, or * for all.",
-        awaits="replication",
     )
     yield setting(
         "index.interval.bytes",
@@ -267,7 +266,6 @@ def _topic_settings() -> Iterator[Setting]:
         _THROTTLED_REPLICAS,
         "The replicas that a leader serves at no more than leader.replication.throttled.rate, as "
         "partition:broker pairs, or * for all.",
-        awaits="replication",
     )
     yield setting(
         "max.compaction.lag.ms",
@@ -390,7 +388,6 @@ def _topic_settings() -> Iterator[Setting]:
         "Whether a replica that is not in sync may become leader when no other is left. Records "
         "can be lost by it.",
         "unclean.leader.election.enable",
-        awaits="replication",
     )
 
 

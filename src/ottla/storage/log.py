@@ -512,6 +512,13 @@ class Log(ReadableLog):
         segment.on_disk = True
         self.segments.add(segment)
         self.active = segment
+        if not self.recovery_point:
+            # Nothing of this log was ever synced, not even the name of its first segment: should the
+            # power take that one and leave this one, the log would seem to begin here.
+            try:
+                self.files.fsync_folder(self.folder)
+            except OSError as error:
+                raise self.go_offline(f"sync of {self.folder} failed: {error}") from error
         self.folder_unsynced = True
         self.owner.wants_flush(self)
 

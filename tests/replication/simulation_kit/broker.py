@@ -24,6 +24,7 @@ from ottla.protocol.messages.fetch import (
 from ottla.record.batch import Record, build_batch, headers, records
 from ottla.replication.following import Following, Limits, settle_out_of_range
 from ottla.replication.partition import Partition, Role
+from ottla.server.upkeep import strays
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OffsetOutOfRange, StorageError
 from ottla.storage.log import Log
@@ -144,7 +145,9 @@ class Life:
         taken_in = image.brokers.get(self.id)
         if self.image is None and (taken_in is None or taken_in.epoch != self.epoch):
             return  # no partition is acted on before this life is part of the cluster
-        self.image = image
+        before, self.image = self.image, image
+        if before is None:
+            strays.sort_out(self.logs, image, self.id)
         for topic in image.topics.values():
             for state in topic.partitions:
                 key = (topic.name, state.index)
@@ -159,6 +162,16 @@ class Life:
                     self.role_changed(partition)
                 else:
                     known.update(state, self.world.now)
+                    if before is not None:
+                        was = before.topics[topic.name].partitions[state.index]
+                        if self.id in was.replicas and self.id not in state.replicas:
+                            self.drop(known)
+
+    def drop(self, partition: Partition) -> None:
+        """Moved away from here."""
+        partition.forget_log()
+        if (partition.topic, partition.index) in self.logs:
+            self.logs.delete(partition.topic, partition.index)
 
     # What partitions ask for (replication.partition.Owner) ---------------------------------------
 
@@ -208,8 +221,8 @@ class Life:
             if isinstance(result, IsrResult) and result.error is ErrorCode.NONE:
                 assert result.state is not None
                 partition.update(result.state, self.world.now)
-            else:
-                partition.isr_refused()
+            elif isinstance(result, IsrResult):
+                partition.isr_refused(result.error)
 
         def again() -> None:
             # No answer: nothing is known, and the question is put again.

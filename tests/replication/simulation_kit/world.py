@@ -3,7 +3,8 @@
 Time is the world's own, in milliseconds; everything that happens is an event in one queue. Messages
 between brokers are delayed, lost, doubled and reordered, and links break for a while. Processes are
 killed, machines lose power (and with it what was not flushed), processes stand still, sessions with the
-store end while the process goes on.
+store end while the process goes on. Partitions are moved from broker to broker meanwhile, moves are
+taken back and replaced by others.
 
 What must hold, whatever happens:
 
@@ -11,7 +12,9 @@ What must hold, whatever happens:
 - what was once below a high watermark at some leader is there for ever, the same at the same offset,
   and replicas agree below their high watermarks;
 - what was acknowledged with acks=all is there, at its offset, once the cluster is healed, as long as
-  fewer than `min.insync.replicas` brokers lost unflushed records before they were in sync again.
+  fewer than `min.insync.replicas` brokers lost unflushed records before they were in sync again;
+- a broker that a partition was moved away from has no log of it any more, once the cluster is healed;
+- moves come to their end once the cluster is healed.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from typing import TYPE_CHECKING
 
 from ottla.cluster.decisions import brokers as broker_decisions
 from ottla.cluster.decisions.elections import ElectionPolicy
+from ottla.cluster.decisions.moves import WantedMove, alter_moves, end_moves
+from ottla.cluster.decisions.moves import is_moving as is_being_moved
 from ottla.cluster.decisions.partitions import IsrResult, WantedIsr, alter_isr
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import Broker as Member
@@ -97,11 +102,14 @@ class Controller:
             member = Member(life.id, epoch, None, (endpoint,), f"folder {life.id}")
             self.world.note(f"broker {life.id} is taken in, epoch {epoch}, lost {life.lost_data}")
             life.broker.taken_in()
-            self._decide(
-                lambda draft: broker_decisions.take_in(
+
+            def decide(draft: Draft) -> None:
+                broker_decisions.take_in(
                     draft, member, lost_data=life.lost_data, policy_of=self.policy_of
                 )
-            )
+                end_moves(draft, list(draft.topics.values()), self.policy_of)
+
+            self._decide(decide)
 
         self._when_here(take_in)
 
@@ -112,9 +120,12 @@ class Controller:
             member = self.image.brokers.get(life.id)
             if member is not None and member.epoch == life.epoch and self.is_over(life):
                 self.world.note(f"broker {life.id} of epoch {life.epoch} is fenced")
-                self._decide(
-                    lambda draft: broker_decisions.fence(draft, life.id, policy_of=self.policy_of)
-                )
+
+                def decide(draft: Draft) -> None:
+                    broker_decisions.fence(draft, life.id, policy_of=self.policy_of)
+                    end_moves(draft, list(draft.topics.values()), self.policy_of)
+
+                self._decide(decide)
                 if not life.ended:
                     life.session_lost()
 
@@ -122,6 +133,24 @@ class Controller:
 
     def is_over(self, life: Life) -> bool:
         return self.sessions.get(life.id) is life
+
+    def move(self, index: int, replicas: tuple[int, ...] | None) -> None:
+        """Somebody asks for a move of a partition, or takes it back (None)."""
+
+        def decide() -> None:
+            if self.world.is_healing:
+                return
+            (result,) = self._decide(  # type: ignore[misc]
+                lambda draft: alter_moves(
+                    draft, [WantedMove(TOPIC, index, replicas)], self.policy_of
+                )
+            )
+            state = self.image.topics[TOPIC].partitions[index]
+            refused = f", refused: {result.error}" if result.error is not None else ""
+            self.world.note(f"partition {index} is to have {replicas}{refused}: {state}")
+            self.world.moves += result.error is None
+
+        self._when_here(decide)
 
     def alter_isr(
         self, life: Life, wanted: WantedIsr, answered: Callable[[IsrResult | ProtocolError], None]
@@ -154,7 +183,13 @@ class Controller:
 
 class World:
     def __init__(
-        self, seed: int, *, brokers: int = 3, partitions: int = 2, min_isr: int = 2
+        self,
+        seed: int,
+        *,
+        brokers: int = 3,
+        partitions: int = 2,
+        min_isr: int = 2,
+        is_moving: bool = False,
     ) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
@@ -173,6 +208,12 @@ class World:
         self.acked: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in self.keys}
         self._checked: dict[tuple[Life, tuple[str, int]], int] = {}
         self.sent = 0
+        self.is_moving = is_moving
+        # Whether partitions are only moved to as many brokers as have to be in sync. With fewer, a loss
+        # of power is one of records.
+        self.keeps_min_isr = seed % 2 == 0
+        self.is_healing = False
+        self.moves = 0  # that were begun or taken back
         ids = list(range(1, brokers + 1))
         self.brokers: dict[int, Broker] = {each: Broker(self, each) for each in ids}
         self.controller = Controller(self, partitions, ids)
@@ -276,6 +317,16 @@ class World:
                 self.note(f"broker {broker.id} hears nothing of the controller for a while")
                 self.controller.silent_until[broker.id] = self.now + chance.randint(1, 1500)
 
+    def move(self) -> None:
+        """Somebody moves a partition, or changes his mind."""
+        chance = self.chance
+        index = chance.randrange(len(self.keys))
+        if chance.random() < 0.25:
+            self.controller.move(index, None)
+            return
+        count = chance.choice((2, 3, 3) if self.keeps_min_isr else (1, 2, 3, 3))
+        self.controller.move(index, tuple(chance.sample(list(self.brokers), count)))
+
     def set_changed(self, result: IsrResult, has_grown: bool) -> None:
         """The worst moment for a failure is just after an in-sync set has changed: the leader may not
         know of it yet, and who joined may lack what others have."""
@@ -310,7 +361,18 @@ class World:
         self.after(delay, lambda: self.controller.gone(life))
 
     def may_lose_power(self, broker: Broker) -> bool:
-        """Fewer than min.insync.replicas brokers may lack records that they had acknowledged."""
+        """Fewer than min.insync.replicas brokers may lack records that they had acknowledged. While
+        partitions are moved somebody is always behind, who never acknowledged anything: then another
+        replica must have everything, and the cluster must know of all who have lost something."""
+        if self.is_moving:
+            return (
+                self.keeps_min_isr
+                and not any(each.lost_power for each in self.brokers.values())
+                and all(
+                    {*state.isr, *state.elr} != {broker.id}
+                    for state in self.controller.image.topics[TOPIC].partitions
+                )
+            )
         lacking = 1 + sum(
             1
             for each in self.brokers.values()
@@ -361,6 +423,7 @@ class World:
     def heal(self) -> None:
         """Everything is mended; then all must come together."""
         self.note("the cluster heals")
+        self.is_healing = True
         self.cut.clear()
         self.loss = 0.0
         self.controller.away_until = 0
@@ -378,8 +441,12 @@ class World:
         self._check_acknowledged()
 
     def _has_healed(self) -> bool:
+        for broker in self.brokers.values():
+            image = None if broker.life is None else broker.life.image
+            if image is None or image.version < self.controller.image.version:
+                return False
         for state in self.controller.image.topics[TOPIC].partitions:
-            if state.leader < 0 or len(state.isr) < len(state.replicas):
+            if state.leader < 0 or len(state.isr) < len(state.replicas) or is_being_moved(state):
                 return False
             ends = set()
             for replica in state.replicas:
@@ -398,6 +465,10 @@ class World:
                 assert broker.life is not None
                 partition = broker.life.partitions.get(key)
                 if partition is None or partition.role is Role.ABSENT:
+                    # One that lost its topic's id with the power is left to its owner (strays.py).
+                    logs = broker.life.logs
+                    if key in logs and logs.get(*key).topic_id is not None:
+                        self.broken(f"broker {broker.id} still has a log of partition {key[1]}")
                     continue
                 stored = dict(committed_values(partition.log, partition.log.log_start_offset))
                 for offset, value in self.acked[key].items():
@@ -413,15 +484,18 @@ class World:
         raise Broken(f"seed {self.seed}: {what}\n{history}")
 
 
-def run_seed(seed: int, *, steps: int = 60, brokers: int = 3) -> World:
-    """A cluster's life with faults, and its recovery; Broken if a promise was."""
-    world = World(seed, brokers=brokers)
+def run_seed(seed: int, *, steps: int = 60, brokers: int = 3, moves: float = 0.0) -> World:
+    """A cluster's life with faults, and its recovery; Broken if a promise was. `moves`: how probable it
+    is in a step that a partition is moved."""
+    world = World(seed, brokers=brokers, is_moving=moves > 0)
     world.run(500)
     for _ in range(steps):
         for _ in range(world.chance.randint(0, 8)):
             world.produce()
         if world.chance.random() < 0.5:
             world.faults()
+        if moves and world.chance.random() < moves:
+            world.move()
         world.run(world.chance.choice((5, 20, 100, 400)))
     world.heal()
     return world

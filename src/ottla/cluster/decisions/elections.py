@@ -69,7 +69,8 @@ def elected(partition: Partition, alive: Collection[int], policy: ElectionPolicy
         if last in alive:
             return _led_alone(partition, last, policy)
     if policy.unclean:
-        for candidate in partition.replicas:
+        # Those on their way in last: they may have next to nothing.
+        for candidate in sorted(partition.replicas, key=lambda each: each in partition.adding):
             if candidate in alive:
                 return _led_alone(replace(partition, elr=()), candidate, policy)
     return replace(partition, leader=NO_LEADER)
@@ -102,6 +103,22 @@ def with_isr(partition: Partition, isr: Collection[int], policy: ElectionPolicy)
     return replace(changed, partition_epoch=partition.partition_epoch + 1)
 
 
+def without_replicas(
+    before: Partition, after: Partition, alive: Collection[int], policy: ElectionPolicy
+) -> Partition:
+    """The partition with the replicas of `after`. Those of `before` that are not among them are neither
+    in sync nor eligible any more, and lead no longer. Never by an unclean election."""
+    isr = tuple(each for each in after.replicas if each in before.isr)
+    changed = _with_members(after, isr, policy)
+    if changed.last_known_leader not in after.replicas:
+        changed = replace(changed, last_known_leader=NO_LEADER)
+    if changed.leader not in isr:
+        changed = replace(changed, leader=NO_LEADER)
+        changed = elected(changed, alive, policy._replace(unclean=False))
+    dropped = not set(before.replicas) <= set(after.replicas)
+    return _settled(before, changed, new_epoch=dropped)
+
+
 def with_policy(partition: Partition, policy: ElectionPolicy) -> Partition:
     """The partition once its topic's settings have changed: with a smaller minimum the high watermark
     may move on, and who is not in sync may lack what is committed then."""
@@ -113,7 +130,7 @@ def with_policy(partition: Partition, policy: ElectionPolicy) -> Partition:
 def _eligible(partition: Partition, policy: ElectionPolicy) -> tuple[int, ...]:
     """Who has all that is committed without being in sync. Nobody once the set is large enough: the
     minimum may have been lowered since, and the high watermark goes on without them then."""
-    small = len(partition.isr) < min(policy.min_isr, len(partition.replicas))
+    small = len(partition.isr) < partition.fewest_in_sync(policy.min_isr)
     return partition.elr if small else ()
 
 
@@ -121,7 +138,7 @@ def _with_members(partition: Partition, isr: tuple[int, ...], policy: ElectionPo
     """Another in-sync set, with those who are eligible beside it. If nobody is left, who led last is
     remembered."""
     elr: tuple[int, ...] = ()
-    if len(isr) < min(policy.min_isr, len(partition.replicas)):
+    if len(isr) < partition.fewest_in_sync(policy.min_isr):
         had = {*partition.isr, *_eligible(partition, policy)}
         elr = tuple(each for each in partition.replicas if each in had and each not in isr)
     last_known = partition.last_known_leader
@@ -133,7 +150,7 @@ def _with_members(partition: Partition, isr: tuple[int, ...], policy: ElectionPo
 def _led_alone(partition: Partition, leader: int, policy: ElectionPolicy) -> Partition:
     """The only member of the in-sync set leads; who was eligible beside it stays so."""
     elr = tuple(each for each in partition.elr if each != leader)
-    if min(policy.min_isr, len(partition.replicas)) <= 1:
+    if partition.fewest_in_sync(policy.min_isr) <= 1:
         elr = ()
     return replace(partition, leader=leader, isr=(leader,), elr=elr, last_known_leader=NO_LEADER)
 

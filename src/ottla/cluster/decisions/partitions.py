@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from ottla.cluster.decisions import elections
+from ottla.cluster.decisions import elections, moves
 from ottla.cluster.decisions.brokers import check_broker_epoch
 from ottla.cluster.decisions.elections import ElectionPolicy, PolicyOf
 from ottla.cluster.draft import Draft
@@ -84,6 +84,7 @@ def alter_isr(
                 state = elections.without_broker(
                     state, broker_id, others, policy._replace(unclean=False)
                 )
+            state = moves.ended(state, draft.eligible, policy)
             of_topic[each.index] = state
         results.append(IsrResult(each.topic_id, each.index, error, state))
     draft.put_topics(

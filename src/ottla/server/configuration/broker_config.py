@@ -170,7 +170,9 @@ class BrokerConfig:
     # Replication
     auto_leader_rebalance_enable: bool
     controlled_shutdown_enable: bool
+    follower_replication_throttled_rate: int
     leader_imbalance_check_interval_seconds: int
+    leader_replication_throttled_rate: int
     replica_fetch_backoff_ms: int
     replica_fetch_max_bytes: int
     replica_fetch_min_bytes: int

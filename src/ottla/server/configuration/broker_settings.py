@@ -16,6 +16,7 @@ from ottla.server.configuration.coordinator_settings import (
 )
 from ottla.settings import (
     INT_MAX,
+    LONG_MAX,
     Scope,
     Setting,
     SettingTable,
@@ -435,6 +436,19 @@ def _replication() -> Iterator[Setting]:
         ),
     ):
         yield Setting(name, kind, default, allowed, doc)
+    for side, what in (
+        ("follower", "What a broker fetches of replicas that it is told to hold back"),
+        ("leader", "What a broker sends to replicas that it is told to hold back"),
+    ):
+        yield Setting(
+            f"{side}.replication.throttled.rate",
+            _LONG,
+            LONG_MAX,
+            at_least(0),
+            f"{what}, in bytes a second; see the topic setting "
+            f"{side}.replication.throttled.replicas. Replicas in sync are never held back.",
+            scope=_CLUSTER_WIDE,
+        )
 
 
 def _coordination() -> Iterator[Setting]:

@@ -1,7 +1,7 @@
-"""AlterPartitionReassignments: move replicas of partitions to other brokers, or stop that.
+"""AlterPartitionReassignments: move replicas of partitions to other brokers, or take such moves back.
 
-- With one broker there is nowhere to move to: the only assignment that is right is the one that is
-  there, and no reassignment is going on that could be stopped.
+- Decided by the controller (cluster/decisions/moves.py); other brokers pass the request on to it.
+- The answer comes when the moves have begun, not when they have ended: ListPartitionReassignments tells.
 
 Versions:
   v1  whether the number of replicas may change
@@ -9,78 +9,67 @@ Versions:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from ottla.cluster.decisions.moves import WantedMove
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
     ReassignablePartitionResponse,
+    ReassignableTopic,
     ReassignableTopicResponse,
 )
-from ottla.server.api import Outcome, Request, handles
+from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
-from ottla.server.turns import Steps
+from ottla.server.turns import Turns
+
+# Partitions that the controller decides on in one go.
+_AT_ONCE = 1000
 
 
-@handles(AlterPartitionReassignmentsRequest, versions=(0, 1))
-def alter_partition_reassignments(
+@handles(AlterPartitionReassignmentsRequest, versions=(0, 1), by_controller=True)
+async def alter_partition_reassignments(
     request: Request[AlterPartitionReassignmentsRequest],
-) -> Steps[Outcome]:
+) -> AlterPartitionReassignmentsResponse:
     message = request.message
     response = AlterPartitionReassignmentsResponse(
         error_message=None,
         allow_replication_factor_change=message.allow_replication_factor_change,
     )
-    for topic in message.topics:
-        answer = ReassignableTopicResponse(name=topic.name)
-        response.responses.append(answer)
-        for wanted in topic.partitions:
-            told = ReassignablePartitionResponse(
-                partition_index=wanted.partition_index, error_message=None
-            )
-            answer.partitions.append(told)
-            try:
-                _reassign(request, topic.name, wanted)
-            except ProtocolError as error:
-                told.error_code = error.code
-                told.error_message = error_message(error)
-            yield
-        yield
+    turns = Turns()
+    try:
+        for topic in message.topics:
+            response.responses.append(await _of_topic(request, topic, turns))
+            await turns.pause()
+    except ProtocolError as error:
+        response.error_code = error.code
+        response.error_message = error_message(error)
+        response.responses = []
     return response
 
 
-def _reassign(
-    request: Request[AlterPartitionReassignmentsRequest], topic: str, wanted: ReassignablePartition
-) -> None:
-    state = request.broker.image.partition(topic, wanted.partition_index)
-    if state is None:
-        raise ProtocolError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"There is no partition {topic}-{wanted.partition_index}.",
+async def _of_topic(
+    request: Request[AlterPartitionReassignmentsRequest], topic: ReassignableTopic, turns: Turns
+) -> ReassignableTopicResponse:
+    answer = ReassignableTopicResponse(name=topic.name)
+    for first in range(0, len(topic.partitions), _AT_ONCE):
+        wanted = [
+            WantedMove(
+                topic.name,
+                each.partition_index,
+                None if each.replicas is None else tuple(each.replicas),
+            )
+            for each in topic.partitions[first : first + _AT_ONCE]
+        ]
+        results = await request.broker.controller.alter_moves(
+            wanted, may_change_factor=request.message.allow_replication_factor_change
         )
-    if wanted.replicas is None:
-        raise ProtocolError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    _check(request, wanted.replicas)
-    if tuple(wanted.replicas) != tuple(state.replicas):
-        raise ProtocolError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Replicas cannot be moved in this cluster."
-        )
-
-
-def _check(request: Request[AlterPartitionReassignmentsRequest], replicas: Sequence[int]) -> None:
-    if not replicas:
-        raise _bad("A partition has at least one replica.")
-    brokers = request.broker.image.brokers
-    seen: set[int] = set()
-    for each in replicas:
-        if each in seen:
-            raise _bad(f"Broker {each} is named twice.")
-        if each not in brokers:
-            raise _bad(f"Broker {each} is not registered.")
-        seen.add(each)
-
-
-def _bad(message: str) -> ProtocolError:
-    return ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+        answer.partitions += [
+            ReassignablePartitionResponse(
+                partition_index=each.index,
+                error_code=ErrorCode.NONE if each.error is None else each.error.code,
+                error_message=error_message(each.error),
+            )
+            for each in results
+        ]
+        await turns.pause()
+    return answer

@@ -553,6 +553,12 @@ class Fetch:
                     return found
             found.partition = partition
             limit = min(watched.max_bytes, left)
+            if (
+                self.replica >= 0
+                and self.broker.throttle.leading.is_set
+                and self.broker.throttle.holds_back(partition, self.replica, now_ms())
+            ):
+                return found
             if not at_least_one and not self.broker.reads.has_descriptors:
                 limit = 0  # what was found so far keeps enough files open; the rest next time
             try:
@@ -776,6 +782,8 @@ class Fetch:
     def _add_to_response(
         self, found: list[Found], topics: dict[str | bytes, FetchableTopicResponse]
     ) -> None:
+        if self.replica >= 0 and self.broker.throttle.leading.is_set:
+            self._count(found)
         session = self.session
         incremental = self._is_incremental
         by_id = self.version >= _FIRST_TOPIC_IDS
@@ -812,6 +820,20 @@ class Fetch:
                     assert isinstance(watched.topic, str)
                     topic.topic = watched.topic
             topic.partitions.append(answer)
+
+    def _count(self, found: list[Found]) -> None:
+        """What a replica is sent runs against the leader's limit."""
+        throttle = self.broker.throttle
+        throttle.leading.record(
+            sum(
+                each.piece.length
+                for each in found
+                if each.piece is not None
+                and each.partition is not None
+                and throttle.counts_as_leader(each.partition)
+            ),
+            now_ms(),
+        )
 
     def _leaders_named(self) -> list[NodeEndpoint]:
         """Where the leaders are reached that the answer names."""

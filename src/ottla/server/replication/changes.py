@@ -170,7 +170,9 @@ class Changes:
         ]
 
     def _state(self, topic_id: bytes, answered: PartitionDataResponse) -> PartitionState | None:
-        """The partition as the controller has it now, with what an answer does not repeat."""
+        """The partition as the controller has it now, with what an answer does not repeat. Whether it is
+        being moved is left open: as long as nobody is known to be on the way in, more replicas have to
+        be in sync, which is safe. The image says it in a moment."""
         topic = self._broker.image.topics_by_id.get(topic_id)
         if answered.error_code or topic is None:
             return None

@@ -104,6 +104,7 @@ class Replicas:
             lambda: (self._broker.id, self._broker.membership.epoch),
             now_ms,
             spawn,
+            self._broker.throttle,
         )
 
     async def _connect(self, leader: int) -> Connection:
@@ -166,7 +167,7 @@ class Replicas:
                 self._wanted[partition] = None
             else:
                 # A newer image, which is on its way, or the next fetch of the follower says more.
-                partition.isr_refused()
+                partition.isr_refused(result.error)
 
     # Lags ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,199 @@
+"""Moves of partitions between brokers (reassignments, KIP-455): begun, replaced, ended, taken back.
+
+A partition that is moved has, until the move ends, the replicas of the target and those that are to go:
+
+    replicas   the target, in its order, then those that are to go
+    adding     those of the target that were not replicas before
+    removing   those that are to go
+
+New replicas copy the log and join the in-sync set as any follower does. Once all of them have joined,
+the ones to go are dropped in the same write in which the move ends: from then on their brokers delete
+their logs. If one of them led, a replica of the target leads in that write. All of it is in the
+partition's node, so it does not matter who dies: the next controller finds the move as it was, and each
+change of the in-sync set may be the one that ends it.
+
+- Whenever a replica is dropped the leader epoch rises, also if the leader stays: what a dropped replica
+  asked for while it had a log must not count for it once it is a replica again, without one.
+- A second move takes the place of the first: what the first was adding, and the second does not want, is
+  dropped at once. Where too few others are in sync such replicas stay until the second move ends.
+- A move that is taken back (no target) is a second move to the replicas that there were before it.
+- While a partition is moved, `min.insync.replicas` counts without those on their way in: a topic that
+  was content with one replica goes on with it until the others have joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ottla.cluster.decisions import elections
+from ottla.cluster.decisions.elections import ElectionPolicy, PolicyOf
+from ottla.cluster.draft import Draft
+from ottla.cluster.metadata import Partition, Topic
+from ottla.protocol.errors import ErrorCode, ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class WantedMove:
+    """The replicas that a partition is to have; None takes its move back."""
+
+    topic: str
+    index: int
+    replicas: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    topic: str
+    index: int
+    error: ProtocolError | None = None
+
+
+def alter_moves(
+    draft: Draft,
+    wanted: Sequence[WantedMove],
+    policy_of: PolicyOf,
+    *,
+    may_change_factor: bool = True,
+) -> list[MoveResult]:
+    """One result for each partition, in order. The checks are those of Kafka's controller."""
+    results: list[MoveResult] = []
+    changed: dict[str, dict[int, Partition]] = {}
+    for each in wanted:
+        topic = draft.topics.get(each.topic)
+        try:
+            if topic is None or not 0 <= each.index < len(topic.partitions):
+                raise ProtocolError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"There is no partition {each.topic}-{each.index}.",
+                )
+            states = changed.setdefault(each.topic, {})
+            state = states.get(each.index, topic.partitions[each.index])
+            policy = policy_of(each.topic)
+            if each.replicas is None:
+                newer = taken_back(state, draft.eligible, policy)
+            else:
+                _check_target(draft, state, each.replicas, may_change_factor)
+                newer = begun(state, each.replicas, draft.eligible, policy)
+            if newer is not state:
+                states[each.index] = ended(newer, draft.eligible, policy)
+            results.append(MoveResult(each.topic, each.index))
+        except ProtocolError as error:
+            results.append(MoveResult(each.topic, each.index, error))
+    _put(draft, changed)
+    return results
+
+
+def end_moves(draft: Draft, topics: Iterable[Topic], policy_of: PolicyOf) -> None:
+    """Ends the moves of these topics that can be: something changed that they may have waited for."""
+    eligible = draft.eligible
+    changed: dict[str, dict[int, Partition]] = {}
+    for topic in topics:
+        for state in topic.partitions:
+            if is_moving(state):
+                newer = ended(state, eligible, policy_of(topic.name))
+                if newer is not state:
+                    changed.setdefault(topic.name, {})[state.index] = newer
+    _put(draft, changed)
+
+
+def is_moving(partition: Partition) -> bool:
+    return bool(partition.adding or partition.removing)
+
+
+def begun(
+    partition: Partition, target: Sequence[int], alive: Collection[int], policy: ElectionPolicy
+) -> Partition:
+    """The partition on its way to the target, in place of the move it may have been in."""
+    before = [each for each in partition.replicas if each not in partition.adding]
+    before += _indispensable(partition, before, target, alive, policy)
+    removing = tuple(sorted(each for each in before if each not in target))
+    changed = replace(
+        partition,
+        replicas=(*target, *removing),
+        adding=tuple(sorted(each for each in target if each not in before)),
+        removing=removing,
+    )
+    if changed == partition:
+        return partition
+    return elections.without_replicas(partition, changed, alive, policy)
+
+
+def taken_back(partition: Partition, alive: Collection[int], policy: ElectionPolicy) -> Partition:
+    """The partition with, or on its way to, the replicas that it had before its move. ProtocolError if
+    it is in none."""
+    if not is_moving(partition):
+        raise ProtocolError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    before = [each for each in partition.replicas if each not in partition.adding]
+    return begun(partition, before, alive, policy)
+
+
+def _indispensable(
+    partition: Partition,
+    before: Sequence[int],
+    target: Sequence[int],
+    alive: Collection[int],
+    policy: ElectionPolicy,
+) -> list[int]:
+    """Those that a move was adding and nobody wants any more, and that have what too few others have."""
+    had = {*partition.isr, *partition.elr, partition.last_known_leader}
+    unwanted = [each for each in partition.adding if each not in target and each in had]
+    others = [each for each in partition.isr if each not in unwanted]
+    if any(each in alive for each in others) and len(others) >= min(policy.min_isr, len(before)):
+        return []
+    return unwanted
+
+
+def ended(partition: Partition, alive: Collection[int], policy: ElectionPolicy) -> Partition:
+    """The partition at the end of its move, if it has come to it: all that were added are in sync, those
+    of the target that are alive too, and they are as many as `min.insync.replicas` asks for."""
+    if not is_moving(partition):
+        return partition
+    target = [each for each in partition.replicas if each not in partition.removing]
+    in_sync = [each for each in target if each in partition.isr]
+    if not (
+        all(each in in_sync for each in partition.adding)
+        and all(each in in_sync for each in target if each in alive)
+        and any(each in alive for each in in_sync)
+        and len(in_sync) >= min(policy.min_isr, len(target))
+    ):
+        return partition
+    changed = replace(partition, replicas=tuple(target), adding=(), removing=())
+    return elections.without_replicas(partition, changed, alive, policy)
+
+
+def _check_target(
+    draft: Draft, state: Partition, target: Sequence[int], may_change_factor: bool
+) -> None:
+    if not target:
+        raise _bad("A partition has at least one replica.")
+    seen: set[int] = set()
+    for each in target:
+        if each in seen:
+            raise _bad(f"Broker {each} is named twice.")
+        if each not in draft.brokers and each not in draft.fenced:
+            raise _bad(f"There is no broker {each} in the cluster.")
+        seen.add(each)
+    factor = len(state.replicas) - len(state.adding)
+    if not may_change_factor and len(target) != factor:
+        raise ProtocolError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The partition has {factor} replicas, and the number is not to change.",
+        )
+
+
+def _bad(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def _put(draft: Draft, changed: dict[str, dict[int, Partition]]) -> None:
+    topics = []
+    for name, states in changed.items():
+        if states:
+            topic = draft.topics[name]
+            partitions = tuple(
+                states.get(index, each) for index, each in enumerate(topic.partitions)
+            )
+            topics.append(replace(topic, partitions=partitions))
+    if topics:
+        draft.put_topics(topics)

@@ -1,0 +1,175 @@
+"""Partitions are moved between the brokers of a cluster while clients write and read.
+
+Nothing is lost, nothing is there twice, no error surfaces, and the brokers that a partition left have no
+folder of it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_kit.scene import PARTITIONS, SETTINGS, TOPIC, Scene, expect_no_anomaly, wait_until
+
+from ottla import Admin
+from ottla.client.admin.configs import Resource
+from ottla.client.errors import OttlaError
+from ottla.client.positions import TopicPartition
+from ottla.testing.cluster import LocalCluster
+
+BROKERS = 4
+Target = tuple[int, ...]
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Iterator[Scene]:
+    cluster = LocalCluster(tmp_path / "cluster", brokers=BROKERS, base_port=None, settings=SETTINGS)
+    with cluster:
+        scene = Scene(cluster)
+        scene.create_topic(**{"file.delete.delay.ms": "100"})
+        yield scene
+
+
+def move(scene: Scene, targets: dict[int, Target | None]) -> None:
+    with Admin(scene.bootstrap) as admin:
+        admin.alter_reassignments(
+            {TopicPartition(TOPIC, index): target for index, target in targets.items()}
+        )
+
+
+def replicas(scene: Scene) -> dict[int, list[int]]:
+    metadata = scene.metadata()
+    if metadata is None or TOPIC not in metadata.topics:
+        return {}
+    return {
+        index: each.replicas for index, each in sorted(metadata.topics[TOPIC].partitions.items())
+    }
+
+
+def wait_until_moved(scene: Scene, targets: dict[int, Target]) -> None:
+    """Until the metadata say so, and folders are where they should be."""
+
+    def metadata_say_so() -> bool:
+        found = replicas(scene)
+        return bool(found) and all(found[index] == list(to) for index, to in targets.items())
+
+    wait_until(f"moves to {targets}", metadata_say_so)
+    wanted = replicas(scene)
+
+    def folders_say_so() -> bool:
+        return all(
+            {each.name for each in scene.data(broker).glob(f"{TOPIC}-*")}
+            == {f"{TOPIC}-{index}" for index, held in wanted.items() if broker in held}
+            for broker in scene.numbers
+        )
+
+    wait_until("folders of the partitions held, and no others", folders_say_so)
+
+
+def away_from(scene: Scene, broker: int) -> dict[int, Target]:
+    """Every partition on the other three, in an order by which another one leads."""
+    others = [each for each in scene.numbers if each != broker]
+    return {
+        index: tuple(others[(index + at) % len(others)] for at in range(3))
+        for index in range(PARTITIONS)
+    }
+
+
+def test_moves_under_traffic(four: Scene) -> None:
+    workload = four.workload()
+    with workload:
+        for broker in (1, 3):
+            workload.wait_for_progress()
+            targets = away_from(four, broker)
+            move(four, targets)
+            wait_until_moved(four, targets)
+        workload.wait_for_progress()
+    expect_no_anomaly(workload)
+    assert workload.write_errors == []
+
+
+def test_bad_plans_are_refused_before_anything_moves(four: Scene) -> None:
+    before = replicas(four)
+    for targets, words in (
+        ({0: (1, 2, 99)}, "no broker 99"),
+        ({0: (1, 1, 2)}, "named twice"),
+        ({0: ()}, "at least one replica"),
+        ({0: None}, "not being moved"),
+        ({PARTITIONS: (1, 2, 3)}, "no partition"),
+    ):
+        with pytest.raises(OttlaError, match=words):
+            move(four, targets)
+    assert replicas(four) == before
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("victim", ["controller", "old leader", "new replica"])
+def test_moves_outlive_a_crash(four: Scene, victim: str) -> None:
+    """Of anybody who has a part in them, while they are under way: nothing can end before the new
+    replica is back, or the limit is lifted."""
+    workload = four.workload()
+    with workload:
+        workload.wait_for_progress()
+        held = replicas(four)[0]
+        new = next(each for each in four.numbers if each not in held)
+        leader = four.leader(0)
+        targets = {0: (*(each for each in held if each != leader), new)}
+        _throttle(four, 0)
+        move(four, targets)
+        broker = {"controller": four.controller(), "old leader": leader, "new replica": new}[victim]
+        workload.wait_for_progress()
+        four.cluster.kill(broker)
+        workload.wait_for_progress()
+        assert replicas(four)[0] != list(targets[0])
+        four.cluster.start()
+        _throttle(four, None)
+        wait_until_moved(four, targets)
+        workload.wait_for_progress()
+    expect_no_anomaly(workload)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_throttled_move_waits_and_those_in_sync_do_not(four: Scene) -> None:
+    """With a limit of nothing at all a move stands still, while acks=all goes on; it can be taken back,
+    and ends once the limit is lifted."""
+    workload = four.workload()
+    with workload:
+        workload.wait_for_progress()
+        before = replicas(four)
+        _throttle(four, 0)
+        targets = away_from(four, 1)
+        moving = [index for index in targets if set(targets[index]) != set(before[index])]
+        move(four, targets)
+        workload.wait_for_progress(writes=100)
+        with Admin(four.bootstrap) as admin:
+            listed = admin.list_reassignments()
+        assert sorted(each.partition.partition for each in listed) == moving
+        assert all(1 in each.removing for each in listed)
+        move(four, dict.fromkeys(moving))
+        with Admin(four.bootstrap) as admin:
+            assert admin.list_reassignments() == []
+        assert all(set(replicas(four)[index]) == set(before[index]) for index in moving)
+        move(four, targets)
+        workload.wait_for_progress()
+        _throttle(four, None)
+        wait_until_moved(four, targets)
+    expect_no_anomaly(workload)
+    assert workload.write_errors == []
+
+
+def _throttle(scene: Scene, rate: int | None) -> None:
+    """A limit on what anybody sends to, or fetches for, replicas that are not in sync."""
+    rates = [f"{side}.replication.throttled.rate" for side in ("leader", "follower")]
+    named = [f"{side}.replication.throttled.replicas" for side in ("leader", "follower")]
+    with Admin(scene.bootstrap) as admin:
+        for resource, names, value in (
+            (Resource.topic(TOPIC), named, "*"),
+            (Resource.cluster(), rates, str(rate)),
+        ):
+            if rate is None:
+                admin.alter_configs(resource, unset=names)
+            else:
+                admin.alter_configs(resource, assign=dict.fromkeys(names, value))
