@@ -600,7 +600,10 @@ class Controller:
         # If another was quicker, its cluster is the one that is found here.
         image = await self._patiently(self._load)
         if image is None:
-            raise StoreError("the metadata store is neither empty nor that of a cluster")
+            raise StoreError(
+                "the metadata store is neither empty nor that of a cluster of Ottla's: choose another "
+                "path in ZooKeeper"
+            )
         return image
 
     async def _take_office(self, replacing: Node | None) -> None:

@@ -21,7 +21,7 @@ from ottla.cluster.decisions.elections import ElectionPolicy
 from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.decisions.topics import NewTopic, TopicDefaults
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.membership import Membership
+from ottla.cluster.membership import Membership, NoCluster
 from ottla.cluster.metadata import Broker as Node
 from ottla.cluster.metadata import ClusterImage, Endpoint, ImageDelta, ResourceType, Topic
 from ottla.cluster.metadata import Partition as PartitionState
@@ -49,6 +49,7 @@ from ottla.server.disk.lanes import Lanes
 from ottla.server.disk.reads import Reads
 from ottla.server.disk.threads import started_threads
 from ottla.server.disk.workers import Workers
+from ottla.server.network.advertised import warn_of_unreachable
 from ottla.server.network.connection import Connection
 from ottla.server.network.reactor import Limits, Reactor
 from ottla.server.observability.limited_log import LimitedLog
@@ -384,11 +385,10 @@ class Broker:
             self._bind()
             os.makedirs(self.config.log_dirs[0], exist_ok=True)
             self.membership.on_lost = self._session_lost
-            await self.membership.open()
+            await self._open_membership()
             self._follow_broker_settings()
             # Recovery reads every batch that was not flushed: not on the loop, which has to see signals.
             await self.loop.run_in_executor(self.threads, self.logs.open)
-            self._check_folders()
             await self.loop.run_in_executor(
                 self.threads, strays.sort_out, self.logs, self.image, self.id
             )
@@ -414,6 +414,8 @@ class Broker:
         self.transactions.load_all()
         self.spawn(self._watch_clients(), "watch over clients that wait")
         self.spawn(give_leadership_back(self), "balance of leadership")
+        if self.config.is_set("advertised.listeners"):
+            self.spawn(warn_of_unreachable(self._node().endpoints), "look at advertised addresses")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
         self.scrubber.start()
@@ -438,19 +440,35 @@ class Broker:
             log.error("the metadata store is lost; the broker stops")
             self.lost.set()
 
-    def _check_folders(self) -> None:
-        """Logs of another cluster are not touched."""
+    async def _open_membership(self) -> None:
+        """Finds the cluster, and founds it if there is none. Logs of another cluster are not touched,
+        nor is a cluster founded for them."""
         if not self.is_in_cluster:
-            return  # the store lies beside the logs; see upkeep/strays.py
+            # The store lies beside the logs; see upkeep/strays.py.
+            await self.membership.open()
+            return
         if self.config.zookeeper_connect is None:
             owner, remedy = "the metadata store", "put the right metadata.db back"
         else:
             owner, remedy = "ZooKeeper", "use another folder, or another path in ZooKeeper"
-        for folder in self.logs.folders:
-            if folder.cluster_id not in (None, self.image.cluster_id):
+        claimed = [
+            (folder.path, cluster_id)
+            for folder in self.logs.folders
+            if (cluster_id := folder.peek_cluster_id()) is not None
+        ]
+        try:
+            await self.membership.open(founds=not claimed)
+        except NoCluster:
+            path, cluster_id = claimed[0]
+            raise CannotStart(
+                f"data folder {path} belongs to cluster {cluster_id or 'unknown'}, and {owner} has "
+                f"none: {remedy}"
+            ) from None
+        for path, cluster_id in claimed:
+            if cluster_id != self.image.cluster_id:
                 raise CannotStart(
-                    f"data folder {folder.path} belongs to cluster {folder.cluster_id or 'unknown'}, "
-                    f"and {owner}'s is {self.image.cluster_id}: {remedy}"
+                    f"data folder {path} belongs to cluster {cluster_id or 'unknown'}, and {owner}'s "
+                    f"is {self.image.cluster_id}: {remedy}"
                 )
 
     async def _watch_clients(self) -> None:
