@@ -233,13 +233,9 @@ class Broker:
 
                 return SharedStore(self.place.store)
             return EmbeddedStore(os.path.join(config.log_dirs[0], METADATA_FILE))
-        from ottla.cluster.zookeeper import ZooKeeperStore
+        from ottla.server.configuration.zookeeper_access import zookeeper_store
 
-        return ZooKeeperStore(
-            config.zookeeper_connect,
-            session_timeout=config.zookeeper_session_timeout_ms / 1000,
-            start_timeout=config.zookeeper_connection_timeout_ms / 1000,
-        )
+        return zookeeper_store(config)
 
     def _make_controller(self, store: Store) -> Controller:
         controller = Controller(

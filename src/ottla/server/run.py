@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ottla.cluster.store import StoreError
 from ottla.server.broker import METADATA_FILE, Broker, CannotStart
 from ottla.server.machine.folders import FolderOfMore, check_folders
 from ottla.server.resources import raise_descriptor_limit
@@ -86,7 +87,10 @@ async def _serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(config, place)
+    try:
+        broker = Broker(config, place)
+    except StoreError as error:
+        raise CannotStart(str(error)) from error
     await broker.start()
     # What lives now lives until the end: the collector need not look at it again, not even now, while
     # the first client may be waiting. Requests make no cycles to speak of, so it may come by rarely.

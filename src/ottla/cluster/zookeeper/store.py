@@ -100,16 +100,19 @@ class ZooKeeperStore(Store):
         session_timeout: float = SESSION_TIMEOUT,
         start_timeout: float = START_TIMEOUT,
         credentials: Credentials | None = None,
+        closes_nodes: bool = True,
         tls: Tls | None = None,
         largest_request: int = LARGEST_REQUEST,
     ) -> None:
         """`connect` is `host:port,…/path`; the path is made if it is not there. ValueError if it is
-        no address. Times are in seconds."""
+        no address. Times are in seconds. `closes_nodes`: what is made with credentials is open to
+        their user only."""
         self.address = parse_address(connect) if isinstance(connect, str) else connect
         self._chroot = self.address.chroot
         self._asked_timeout = session_timeout
         self._start_timeout = start_timeout
         self._credentials = credentials
+        self._closes_nodes = closes_nodes and credentials is not None
         self._tls = tls
         self._largest_request = largest_request
         self._session: Session | None = None
@@ -334,7 +337,7 @@ class ZooKeeperStore(Store):
     def _acl(self) -> Any:
         from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-        return OPEN_ACL_UNSAFE if self._credentials is None else CREATOR_ALL_ACL
+        return CREATOR_ALL_ACL if self._closes_nodes else OPEN_ACL_UNSAFE
 
     # Watches
 
