@@ -86,11 +86,17 @@ def _check_files(tls: Tls) -> None:
             context.load_cert_chain(tls.certificate, password=tls.key_password or "")
         except (OSError, ssl.SSLError) as error:
             name = "zookeeper.ssl.keystore.location"
-            if "bad decrypt" in str(error).lower() or "BAD_DECRYPT" in str(error):
+            # OpenSSL has the same words for all that is wrong with a PEM file.
+            if isinstance(error, ssl.SSLError) and _has_encrypted_key(tls.certificate):
                 raise StoreError(
                     f"{name}={tls.certificate}: zookeeper.ssl.keystore.password does not open its key"
                 ) from error
             raise _unusable(name, tls.certificate, error) from error
+
+
+def _has_encrypted_key(path: str) -> bool:
+    with open(path, "rb") as file:
+        return b"ENCRYPTED" in file.read()
 
 
 def _unusable(name: str, path: str, error: OSError) -> StoreError:
