@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -241,6 +243,27 @@ def test_a_stranger_is_disconnected_and_the_others_are_served(
             await store.multi([Create("/a")])
             assert await store.children("/") == ["a"]
             await store.close()
+
+    run(scenario())
+
+
+def test_a_store_whose_file_failed_ends_all_sessions(serve: Serve, socket: Path) -> None:
+    """A ping is enough to learn of it, and the change that failed is in doubt."""
+
+    async def scenario() -> None:
+        async with serve() as own:
+            writer = await opened(socket)
+            idle = await opened(socket, session_timeout=0.4)
+            database: Any = own._database
+
+            def failing(staged: object) -> None:
+                raise sqlite3.OperationalError("disk I/O error")
+
+            database._file.write = failing
+            assert isinstance(await writer.multi([Create("/a")]), Unknown)
+            assert own.session_state is SessionEvent.LOST
+            await lost(idle)
+            await writer.close()
 
     run(scenario())
 

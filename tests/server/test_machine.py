@@ -18,6 +18,7 @@ from machine_kit.machine import Machine, is_gone
 
 from ottla import Admin, Consumer, Producer
 from ottla.testing import BrokerDied, BrokerProcess
+from ottla.testing.zookeeper import ZooKeeperProcess
 
 PATIENCE = 60.0
 
@@ -292,6 +293,26 @@ def _in_sync(bootstrap: str, topic: str) -> set[tuple[int, ...]]:
     with Admin(bootstrap) as admin:
         partitions = admin.describe_topics([topic])[topic].partitions
     return {tuple(sorted(each.in_sync)) for each in partitions}
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("zookeeper")
+def test_brokers_of_one_machine_in_a_cluster_with_a_zookeeper(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="PySpark, whose jars hold a ZooKeeper, is not installed")
+    with ZooKeeperProcess(tmp_path / "zookeeper") as zookeeper:
+        settings = {"zookeeper.connect": f"{zookeeper.address}/machine"}
+        with Machine(tmp_path / "data", settings=settings) as machine:
+            with Admin(machine.bootstrap) as admin:
+                admin.create_topic("automatic", 4)
+                described = admin.describe_topics(["automatic"])["automatic"]
+            assert described.replication_factor == 1
+            assert {each.leader for each in described.partitions} == {1, 2}
+            assert not (machine.data / "metadata.db").exists()
+            produce(machine.bootstrap, "automatic", numbered(0, 100))
+            os.kill(machine.processes()[2], signal.SIGKILL)
+            produce(machine.bootstrap, "automatic", numbered(100, 200))
+            assert values(machine.address(2), "automatic") == numbered(0, 200)
+            assert machine.stop() == 0
 
 
 # Folders

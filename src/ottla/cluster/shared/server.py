@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.shared import frames
-from ottla.cluster.store import Change, SessionLost, StoreError, Stream, boottime
+from ottla.cluster.store import Change, SessionEvent, SessionLost, StoreError, Stream, boottime
 
 log = logging.getLogger("ottla.cluster.shared")
 
@@ -182,6 +182,8 @@ class _Connection:
     async def _do(self, number: int, kind: int, arguments: tuple[Any, ...]) -> None:
         """Does a request. Nothing here waits: reads are from memory, and a multi's answer follows."""
         session = self._session
+        if session.session_state is SessionEvent.LOST:
+            raise SessionLost("its file failed")
         result: Any = None
         if kind == frames.GET_MANY:
             found = await session.get_many(arguments[0])
