@@ -466,6 +466,12 @@ class Broker:
                     f"data folder {path} belongs to cluster {cluster_id or 'unknown'}, and {owner}'s "
                     f"is {self.image.cluster_id}: {remedy}"
                 )
+        for folder in self.logs.folders:
+            if folder.node_id not in (None, self.id):
+                raise CannotStart(
+                    f"data folder {folder.path} belongs to broker {folder.node_id}, and this is broker "
+                    f"{self.id}: use its own folder, or start it as broker {folder.node_id} (node.id)"
+                )
 
     async def _watch_clients(self) -> None:
         """Let go of clients that left while they waited for an answer. They may have asked for a wait

@@ -2,6 +2,7 @@
 
 Each mutation takes the place of one guard in the code that decides. `first_caught` runs seeds until
 one of them breaks a promise; a mutation that no seed catches says that the simulator is too kind.
+Mutations of the coordinators are in `coordinator_mutations`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Mutation:
     name: str
     what: str  # for the table in docs/reliability.md
     patches: Callable[[], list[tuple[Any, str, Any]]]
+    run: Callable[[int], object] = run_seed
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -52,7 +54,7 @@ def first_caught(chosen: Mutation, most: int) -> tuple[int, str] | None:
         with chosen.applied():
             for seed in range(most):
                 try:
-                    run_seed(seed)
+                    chosen.run(seed)
                 except Exception as error:  # noqa: BLE001 - whatever breaks has been found
                     lines = str(error).splitlines() or [type(error).__name__]
                     return seed, lines[0].removeprefix(f"seed {seed}: ")
@@ -300,3 +302,80 @@ def join_early() -> list[tuple[Any, str, Any]]:
             self._want_isr([*self.isr, broker_id])
 
     return [(Partition, "_maybe_join", maybe_join)]
+
+
+@mutation("A replica that joins does not count until its joining is confirmed")
+def pending_joins_do_not_count() -> list[tuple[Any, str, Any]]:
+    return [(Partition, "advance", _advance_with(lambda here: set(here.isr)))]
+
+
+@mutation("A follower joins before it has what there was when the leader's term began")
+def join_before_the_term() -> list[tuple[Any, str, Any]]:
+    original = Partition._maybe_join
+
+    def maybe_join(self: Partition, broker_id: int, follower: Any, high_watermark: int) -> None:
+        start, self.epoch_start_offset = self.epoch_start_offset, 0
+        original(self, broker_id, follower, high_watermark)
+        self.epoch_start_offset = start
+
+    return [(Partition, "_maybe_join", maybe_join)]
+
+
+@mutation("A leader takes what followers had in an earlier term for what they have")
+def keep_positions_over_terms() -> list[tuple[Any, str, Any]]:
+    original = Partition._begin_term
+    kept: dict[int, dict[int, Any]] = {}
+
+    def begun(self: Partition, now_ms: int) -> None:
+        kept.setdefault(id(self), {}).update(self.followers)
+        original(self, now_ms)
+        if self.role is Role.LEADER:
+            known = kept[id(self)]
+            self.followers = {each: known.get(each, new) for each, new in self.followers.items()}
+
+    return [(Partition, "_begin_term", begun)]
+
+
+@mutation("The in-sync set is changed by a request that knew an older one")
+def change_older_sets() -> list[tuple[Any, str, Any]]:
+    original = partitions._fault
+
+    def fault(draft: Any, state: Any, broker_id: int, wanted: Any) -> Any:
+        return original(
+            draft, state, broker_id, replace(wanted, partition_epoch=state.partition_epoch)
+        )
+
+    return [(partitions, "_fault", fault)]
+
+
+@mutation("A former life of a follower is let into the in-sync set")
+def let_former_lives_in() -> list[tuple[Any, str, Any]]:
+    original = partitions._fault
+
+    def fault(draft: Any, state: Any, broker_id: int, wanted: Any) -> Any:
+        members = [(each, UNKNOWN) for each, _ in wanted.isr]
+        return original(draft, state, broker_id, replace(wanted, isr=members))
+
+    return [
+        (partitions, "_fault", fault),
+        (Life, "may_be_in_sync", lambda *_: True),
+    ]
+
+
+@mutation("A follower cuts its log off at the leader's end only")
+def cut_off_at_the_end_only() -> list[tuple[Any, str, Any]]:
+    def cut_off(partition: Partition, _epoch: int, end_offset: int, now_ms: int) -> None:
+        log = partition.log
+        log.truncate_to(min(end_offset, log.log_end_offset), now_ms)
+
+    return [(following, "cut_off", cut_off)]
+
+
+@mutation("A leader takes a change for refused whose first answer was lost")
+def lost_answers_are_refusals() -> list[tuple[Any, str, Any]]:
+    original = Partition.isr_refused
+
+    def refused(self: Partition, _code: ErrorCode) -> None:
+        original(self, ErrorCode.INELIGIBLE_REPLICA)
+
+    return [(Partition, "isr_refused", refused)]
