@@ -30,6 +30,7 @@ from bench import (
     partitions,
     peer,
     produce,
+    security,
     spark_read,
     spark_stream,
     sql,
@@ -62,6 +63,7 @@ ROWS: tuple[Row, ...] = (
     *partitions.ROWS,
     *groups.ROWS,
     *cluster.ROWS,
+    *security.ROWS,
     *sql.ROWS,
 )
 

@@ -95,6 +95,8 @@ def test_the_first_of_three_ways_to_say_it_wins() -> None:
         ({"subscribepatern": "x"}, "did you mean subscribePattern"),
         ({"startingoffset": "x"}, "did you mean startingOffsets"),
         ({"bootstrap.servers": "x"}, "did you mean kafka.bootstrap.servers"),
+        ({"kafka.fetch.max.wait": "x"}, "did you mean kafka.fetch.max.wait.ms?"),
+        ({"zzz": "x"}, "zzz (Spark has handed it over in lower case) is no option"),
         ({"startingoffsets": "latest"}, "startingOffsets cannot be latest"),
         ({"startingoffsets": '{"orders": {"0": -1}}'}, "startingOffsets cannot be latest"),
         ({"endingoffsets": "earliest"}, "endingOffsets cannot be earliest"),

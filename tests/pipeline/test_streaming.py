@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ottla import Producer
 from ottla.client.admin.client import Admin
 from ottla.client.positions import TopicPartition
+from ottla.pipeline.spark.described import described
 from ottla.pipeline.spark.lag import lag
 from ottla.testing import BrokerProcess
 
@@ -88,6 +89,12 @@ def test_a_query_that_follows(
     finally:
         query.stop()
     assert lag(query) == {TopicPartition(topic, 0): 0, TopicPartition(topic, 1): 0}
+    assert query.lastProgress is not None
+    [source] = described(query.lastProgress)["sources"]
+    assert (source["description"], source["endOffset"]) == (
+        f"ottla[{topic}]",
+        {topic: {"0": 4, "1": 1}},
+    )
     send(broker.bootstrap, topic, b"4")
     assert lag(query, admin) == {TopicPartition(topic, 0): 1, TopicPartition(topic, 1): 0}
     admin.delete_topics([topic])

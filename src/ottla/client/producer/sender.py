@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from ottla.client.cluster import Cluster
 from ottla.client.configuration.clients import ProducerSettings
 from ottla.client.errors import (
+    AdvertisedUnreachable,
     BrokerError,
     DeliveryTimeout,
     OttlaError,
@@ -304,6 +305,10 @@ class Sender:
             logger.debug("no connection to broker %d: %s", leader, problem)
             self._cluster.request_refresh()
             self._identity.note(problem)
+            if isinstance(problem, AdvertisedUnreachable):
+                self.abandon(
+                    problem
+                )  # nothing can be under way to a cluster that was never reached
             # The cluster spaces out attempts to connect; this keeps the pump from spinning.
             await asyncio.sleep(self._settings.retry_backoff)
         self._loop.call_soon(self.schedule)

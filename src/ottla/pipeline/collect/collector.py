@@ -83,6 +83,15 @@ class NameTaken(Exception):
     """Another collector runs under the same name, and this one has to stop."""
 
 
+class Incomplete(Exception):
+    """Files that are damaged or could not be read; all else was sent. `note` was told why of each."""
+
+    def __init__(self, paths: AbstractSet[str]) -> None:
+        files = "1 file was" if len(paths) == 1 else f"{len(paths)} files were"
+        super().__init__(f"{files} not sent in full")
+        self.paths = frozenset(paths)
+
+
 class KeyChoice(enum.StrEnum):
     """What the keys of records are. Lines of one key stay in order."""
 
@@ -154,7 +163,8 @@ class Collector:
         """Collect until `stop` is set; with `once`, until everything there is was sent.
 
         A cluster that is away is waited for, at most `patience` seconds if that is given. Raises
-        Unreadable, NameTaken, and OttlaError where waiting does not help.
+        Unreadable, NameTaken, and OttlaError where waiting does not help; with `once`, Incomplete in
+        the end if some files could not be read, or not to their ends.
         """
         for pattern in self._patterns.check(must_exist=once):
             self._note(f"{pattern} is not there yet; it is collected when it is")
@@ -168,6 +178,8 @@ class Collector:
                     busy = self._round(last=False)
                     if once and not busy:
                         self._round(last=True)
+                        if incomplete := self._following.incomplete:
+                            raise Incomplete(incomplete)
                         break
                 except OttlaError as error:
                     self._failed(error)

@@ -76,6 +76,7 @@ from ottla.server.failures import error_code
 from ottla.server.found import Found
 from ottla.server.network.connection import Connection, MalformedRequest, Part, Slot
 from ottla.server.partitions import now_ms
+from ottla.server.security.guards.hot import may_fetch, may_replicate
 from ottla.server.sessions import Session, WatchedPartition
 from ottla.server.turns import Steps, Turns, in_turns, run_in_turns
 from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
@@ -270,6 +271,8 @@ class Fetch:
     def _note_positions(self, named: dict[sessions.Key, WatchedPartition]) -> None:
         """What a replica asks for is what it has: the high watermark may move by it. Producers that
         waited for that get their answers together: those of one connection in one piece."""
+        if self.broker.authorizer is not None and not may_replicate(self.broker, self.connection):
+            return
         reactor = self.broker.reactor
         reactor.gather()
         try:
@@ -506,6 +509,11 @@ class Fetch:
         )
         found = Found(watched, answer)
         topic = watched.topic
+        if self.broker.authorizer is not None and not may_fetch(
+            self.broker, self.connection, self.replica, topic
+        ):
+            answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return found
         partitions = self.broker.partitions
         if isinstance(topic, bytes):
             of_topic = partitions.by_id.get(topic)
@@ -731,6 +739,7 @@ class Fetch:
             await self._bring(found, convert)
             if len(found) > MANY_PARTITIONS:
                 response = await in_turns(self._response_in_steps(found))
+                self._hold_to_quota(response)
                 steps = encode_large(response, self.version, self.correlation_id)
                 self._send_parts(await in_turns(steps))
             else:
@@ -901,7 +910,17 @@ class Fetch:
         ]
 
     def _send(self, response: FetchResponse) -> None:
+        self._hold_to_quota(response)
         self._send_parts(frame_response_parts(response, self.version, self.correlation_id))
+
+    def _hold_to_quota(self, response: FetchResponse) -> None:
+        """What a consumer is sent counts towards its quota."""
+        quotas = self.broker.quotas
+        if quotas is not None and self.replica < 0:
+            size = sum(
+                len(one.records or b"") for each in response.responses for one in each.partitions
+            )
+            response.throttle_time_ms = quotas.fetched(self.connection, size)
 
     def _send_parts(self, parts: list[Part]) -> None:
         if self._slot is not None:

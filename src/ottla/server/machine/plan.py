@@ -95,6 +95,6 @@ def socket_path(folder: str) -> str:
     """Where the brokers find their store: in the first data folder, unless its path is too long."""
     path = os.path.join(os.path.abspath(folder), OTHERS, _STORE, _SOCKET)
     if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
-        os.makedirs(os.path.dirname(os.path.dirname(path)), exist_ok=True)
+        os.makedirs(os.path.dirname(os.path.dirname(path)), 0o700, exist_ok=True)
         return path
     return os.path.join(tempfile.mkdtemp(prefix="ottla-"), _SOCKET)

@@ -132,7 +132,7 @@ class _Supervisor:
             return
         folder = self._config.log_dirs[0]
         try:
-            os.makedirs(folder, exist_ok=True)
+            os.makedirs(folder, 0o700, exist_ok=True)
             self._store = EmbeddedStore(os.path.join(folder, METADATA_FILE))
             await self._store.start()
             self._server = StoreServer(self._store, socket_path(folder))

@@ -35,10 +35,12 @@ from ottla.server.network.file_range import FileRange
 from ottla.server.network.platform import HAS_SENDFILE, MORE_FOLLOWS
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.observability.timings import TIMED_ONE_IN
+from ottla.server.security.names import ANONYMOUS
 
 if TYPE_CHECKING:
     from ottla.server.api import Api
     from ottla.server.network.reactor import Listener, Reactor
+    from ottla.server.security.sasl import Authentication
 
 log = logging.getLogger("ottla.connection")
 limited_log = LimitedLog(log)
@@ -72,6 +74,8 @@ EAGER_BYTES = 128 << 10
 TRUSTED_BYTES = 32 << 10
 # The size of buffers that are kept for the next frame: a produce request of usual size fits.
 SPARE_BYTES = 1 << 20
+
+PAUSED, MUTED = 1, 2
 
 _RESET = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EBADF})
 
@@ -146,6 +150,7 @@ class Connection:
         "_large",
         "_loop",
         "_max_request",
+        "_muted_until",
         "_partial",
         "_partial_filled",
         "_partial_start",
@@ -156,6 +161,7 @@ class Connection:
         "_writing",
         "active_at",
         "address",
+        "authentication",
         "client_id",
         "closed",
         "exclusive",
@@ -166,12 +172,14 @@ class Connection:
         "out",
         "out_bytes",
         "paused",
+        "principal",
         "reactor",
         "requests",
         "slots",
         "sock",
         "software_name",
         "software_version",
+        "throttle_ms",
     )
 
     def __init__(
@@ -182,6 +190,9 @@ class Connection:
         self.fd = sock.fileno()
         self.listener = listener
         self.address = peer
+        # Who the peer is, and how it proves that where the listener asks for SASL.
+        self.principal = ANONYMOUS
+        self.authentication: Authentication | None = None
         self.client_id = ""
         self.software_name = ""
         self.software_version = ""
@@ -191,8 +202,12 @@ class Connection:
         self.closed = False
         # The pending slot that no further request may pass, if there is one.
         self.exclusive: Slot | None = None
-        # Left unread until the reactor has memory for what this peer sends.
-        self.paused = False
+        # Why it is left unread: PAUSED until the reactor has memory for what this peer sends, MUTED
+        # because it used more than its quota. 0: it is not.
+        self.paused = 0
+        self._muted_until = 0.0
+        # For how long the peer is muted, to be told in the next answer that has a place for it.
+        self.throttle_ms = 0
         self.slots: deque[Slot] = deque()
         # Of requests that were copied because they wait for a disk or a worker.
         self.held_bytes = 0
@@ -458,7 +473,7 @@ class Connection:
         """No further request may be handled now."""
         return (
             self.exclusive is not None
-            or self.paused
+            or self.paused != 0
             or self.out_bytes > OUTPUT_LIMIT
             or len(self.slots) >= SLOT_LIMIT
             or self.held_bytes > HELD_LIMIT
@@ -483,12 +498,26 @@ class Connection:
         return self._reading
 
     def pause(self) -> None:
-        self.paused = True
+        self.paused |= PAUSED
         self._pause_reading()
 
     def unpause(self) -> None:
-        self.paused = False
+        self.paused &= ~PAUSED
         self.resume()
+
+    def mute(self, seconds: float) -> None:
+        """Handle no further request for so long; those before it are answered."""
+        until = self._loop.time() + seconds
+        if until > self._muted_until:
+            self._muted_until = until
+            self.paused |= MUTED
+            self._loop.call_later(seconds, self._unmute)
+
+    def _unmute(self) -> None:
+        # A later one counts, and the loop's clock is coarser than its timers.
+        if self.paused & MUTED and self._loop.time() >= self._muted_until - 0.001:
+            self.paused &= ~MUTED
+            self.resume()
 
     def resume(self) -> None:
         """Go on with what was left unhandled, then with the socket."""
@@ -518,6 +547,19 @@ class Connection:
         if not self._reading:
             self._reading = True
             self._loop.add_reader(self.fd, self.on_readable)
+
+    # Who it is ----------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> str:
+        """The peer's address without its port."""
+        return self.address.rpartition(":")[0]
+
+    def serve_only(self, apis: dict[int, Api], largest: int) -> None:
+        """Answer only these APIs, in requests up to this size. Counts from the next read on, so the
+        request that is being handled must have reserved an exclusive slot."""
+        self._apis = apis
+        self._max_request = largest
 
     # Answering ----------------------------------------------------------------------------------
 

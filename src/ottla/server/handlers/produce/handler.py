@@ -24,6 +24,7 @@ from ottla.server.handlers.produce.inside import Inside
 from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read
 from ottla.server.handlers.produce.response import Response, send
 from ottla.server.handlers.produce.unfinished import Unfinished
+from ottla.server.security.guards.hot import refused_topics
 from ottla.storage.errors import StorageError
 from ottla.storage.producer_state import Origin
 
@@ -42,6 +43,7 @@ class Produce:
     """Serves the Produce requests of one broker."""
 
     __slots__ = (
+        "_authorizer",
         "_broker",
         "_broker_id",
         "_by_id",
@@ -53,6 +55,7 @@ class Produce:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._authorizer = broker.authorizer
         self._broker_id = broker.id
         self._by_raw_name = broker.partitions.by_raw_name
         self._by_id = broker.partitions.by_id
@@ -78,10 +81,21 @@ class Produce:
         answers, if it got one meanwhile.
         """
         transactional_id, acks, timeout_ms, topics = read(view, at, stop, version)
+        quotas = self._broker.quotas
+        if quotas is not None and verdict is None:
+            connection.throttle_ms = quotas.produced(connection, stop - at)
+        refused = None
+        if self._authorizer is not None:
+            by_id = version >= FIRST_TOPIC_IDS
+            refused = refused_topics(self._broker, connection, transactional_id, topics, by_id)
         if transactional_id and verdict is None:
-            verification = _Verification(self._broker, self, connection, version, correlation_id)
-            verification.begin(transactional_id, topics, view[at:stop], at)
-            return
+            allowed = [each for each in topics if each[0] not in refused] if refused else topics
+            if allowed:
+                verification = _Verification(
+                    self._broker, self, connection, version, correlation_id
+                )
+                verification.begin(transactional_id, allowed, view[at:stop], at)
+                return
         known = self._by_id if version >= FIRST_TOPIC_IDS else self._by_raw_name
         lanes = self._lanes
         inside = self._inside
@@ -100,6 +114,8 @@ class Produce:
                 target = None
                 end_offset = -1
                 try:
+                    if refused is not None and key in refused:
+                        raise ProtocolError(refused[key])
                     if not 0 <= index < count:
                         raise _unknown(version, count)
                     target = found[index]
@@ -157,7 +173,7 @@ class Produce:
                 unfinished.all_begun()
             else:
                 response.send()
-        elif slot is None and acks:
+        elif slot is None and acks and quotas is None:
             connection.answer(frame(version, correlation_id, pieces))
         else:
             send(connection, slot, acks, version, correlation_id, pieces)

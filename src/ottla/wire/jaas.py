@@ -1,4 +1,4 @@
-"""The Java client's sasl.jaas.config: a line that names a login module and its options.
+"""Java's sasl.jaas.config, of clients and brokers: a line that names a login module and its options.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";
 
@@ -8,10 +8,8 @@ Values may stand in single or double quotes, with backslashes before quotes and 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
-
-from ottla.client.errors import ConfigurationError
 
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _TOKEN = re.compile(
@@ -23,16 +21,20 @@ _TOKEN = re.compile(
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
+class UnreadableJaas(ValueError):
+    """What is wrong with such a line, without the line: it holds a password."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoginModule:
     """The module's class name without its package, and its options."""
 
     name: str
-    options: dict[str, str]
+    options: dict[str, str] = field(repr=False)
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """The one login module of the line; raises ConfigurationError."""
+    """The one login module of the line; raises UnreadableJaas."""
     tokens = _tokens(text.strip())
     if len(tokens) < 3 or tokens[1].lower() not in _FLAGS:
         raise _bad('it must be: MODULE required NAME="VALUE" …;')
@@ -68,6 +70,5 @@ def _tokens(text: str) -> list[str]:
     return tokens
 
 
-def _bad(why: str) -> ConfigurationError:
-    # The text itself is not shown: it holds a password.
-    return ConfigurationError(f"sasl.jaas.config cannot be read: {why}")
+def _bad(why: str) -> UnreadableJaas:
+    return UnreadableJaas(f"sasl.jaas.config cannot be read: {why}")
