@@ -179,6 +179,10 @@ class DataFolder:
         self.strays = [name for name in names if name.endswith(STRAY_SUFFIX)]
         return names
 
+    def peek_cluster_id(self) -> str | None:
+        """The cluster that the folder says it belongs to, without opening it or changing anything."""
+        return self._read_cluster_id()
+
     def _read_cluster_id(self) -> str | None:
         try:
             properties = read_folder_identity(self._file(FOLDER_IDENTITY), self.files)

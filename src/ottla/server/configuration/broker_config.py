@@ -196,6 +196,16 @@ class BrokerConfig:
     zookeeper_connect: str | None
     zookeeper_session_timeout_ms: int
     zookeeper_connection_timeout_ms: int
+    zookeeper_auth_file: str | None
+    zookeeper_auth_scheme: str
+    zookeeper_set_acl: bool
+    zookeeper_ssl_client_enable: bool
+    zookeeper_ssl_truststore_location: str | None
+    zookeeper_ssl_truststore_type: str | None
+    zookeeper_ssl_keystore_location: str | None
+    zookeeper_ssl_keystore_password: str | None
+    zookeeper_ssl_keystore_type: str | None
+    zookeeper_ssl_endpoint_identification_algorithm: str
     # TLS
     ssl_keystore_location: str | None
     ssl_truststore_location: str | None
@@ -483,6 +493,13 @@ def _check_together(config: BrokerConfig) -> None:
             value = getattr(config, name.replace(".", "_"))
             raise InvalidSetting(name, BROKER_SETTINGS.render(name, value), why)
 
+    require(
+        config.zookeeper_connect is None
+        or config.zookeeper_auth_file is not None
+        or not (config.zookeeper_set_acl and config.is_set("zookeeper.set.acl")),
+        "zookeeper.set.acl",
+        "must be false unless zookeeper.auth.file names a user for whom nodes can be kept",
+    )
     require(
         config.max_connections_per_ip > 0 or bool(config.max_connections_per_ip_overrides),
         "max.connections.per.ip",
