@@ -376,6 +376,20 @@ def test_scrub_reads_closed_segments(offline: Run, data_folder: Path) -> None:
     assert f"orders-0/{first.name} at 0: offset 0, the CRC32C does not match" in told.stdout
 
 
+def test_scrub_leaves_word_for_the_broker_that_is_started_next(
+    offline: Run, data_folder: Path
+) -> None:
+    (data_folder / "meta.properties").write_text("version=1\n")
+    log = data_folder / "orders-0" / f"{FIRST}.log"
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1
+    log.write_bytes(data)
+    before = sorted(path.name for path in (data_folder / "orders-0").iterdir())
+    assert offline("log", "scrub", data_folder / "orders-0").exit_code == 1
+    assert (data_folder / ".damaged-logs").read_text() == "orders-0\n"
+    assert sorted(path.name for path in (data_folder / "orders-0").iterdir()) == before
+
+
 def test_scrub_names_a_missing_segment(offline: Run, data_folder: Path) -> None:
     folder = data_folder / "orders-0"
     _write_segment(folder, 40, [Codec.NONE])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_kit.faulty import Faults, FaultyStore
@@ -18,6 +21,7 @@ from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, Resource, ResourceType
+from ottla.cluster.shared import SharedStore, StoreServer
 from ottla.cluster.store import Create, Delete, Store
 from ottla.cluster.zookeeper import ZooKeeperStore
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -65,24 +69,66 @@ def chroot(zookeeper: ZooKeeperProcess) -> str:
     return f"{zookeeper.address}/tests/{next(_chroots)}"
 
 
+class SharedFamily:
+    """The same for a store that is served over a unix socket, from a thread with a loop of its own.
+
+    The first session's start opens the file. As with ZooKeeper, the store outlives its sessions.
+    """
+
+    def __init__(self, path: Path, socket: Path, wrap: Callable[[Store], Store]) -> None:
+        self._wrap = wrap
+        self.socket = socket
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._store = EmbeddedStore(path)
+        self.server = StoreServer(self._store, socket)
+        self._run(self._store.start())
+        self._run(self.server.start())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def join(self) -> Store:
+        return self._wrap(SharedStore(self.socket))
+
+    def stop(self) -> None:
+        self._run(self.server.stop())
+        self._run(self._store.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
 STORES = (
     "embedded",
     "faulty embedded without faults",
+    "shared",
+    pytest.param("faulty shared without faults", marks=pytest.mark.long),
     "zookeeper",
     pytest.param("faulty zookeeper without faults", marks=pytest.mark.long),
 )
 
 
 @pytest.fixture(params=STORES)
-def stores(request: pytest.FixtureRequest, tmp_path: Path) -> StoreFamily | ZooKeeperFamily:
+def stores(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[StoreFamily | ZooKeeperFamily | SharedFamily]:
     """Every implementation of Store is a parameter here, and passes all of test_store.py."""
 
     def wrap(store: Store) -> Store:
         return FaultyStore(store, 0, Faults()) if request.param.startswith("faulty") else store
 
     if "zookeeper" in request.param:
-        return ZooKeeperFamily(request.getfixturevalue("chroot"), wrap)
-    return StoreFamily(tmp_path / "metadata.db", wrap)
+        yield ZooKeeperFamily(request.getfixturevalue("chroot"), wrap)
+    elif "shared" in request.param:
+        # The path of a socket has at most some hundred characters.
+        with tempfile.TemporaryDirectory(prefix="ottla-") as folder:
+            family = SharedFamily(tmp_path / "metadata.db", Path(folder, "s", "store"), wrap)
+            yield family
+            family.stop()
+    else:
+        yield StoreFamily(tmp_path / "metadata.db", wrap)
 
 
 class SomeRules:

@@ -58,6 +58,24 @@ def create(draft: Draft, rules: Any, *topics: NewTopic, seed: int = 1) -> list[A
     return list(results)
 
 
+def test_automatic_replicas_are_one_for_each_machine(
+    broker: Callable[..., Broker], rules: Any
+) -> None:
+    """Three brokers on each of so many machines."""
+    for machines, factor in ((1, 1), (2, 2), (3, 3), (4, 3)):
+        brokers = {
+            number: replace(broker(number), machine=f"machine {number % machines}")
+            for number in range(3 * machines)
+        }
+        draft = Draft(ClusterImage("some cluster", brokers=brokers, version=0))
+        (result,) = create_topics(
+            draft, [NewTopic("a")], TopicDefaults(12, 0), rules, random.Random(1)
+        )
+        for partition in result.topic.partitions:
+            assert len(partition.replicas) == factor
+            assert len({each % machines for each in partition.replicas}) == factor
+
+
 def test_defaults_fill_what_is_left_open(three: Draft, rules: Any) -> None:
     create(three, rules, NewTopic("open"), NewTopic("six", 6), NewTopic("single", -1, 1))
     shapes = {

@@ -469,6 +469,44 @@ def test_a_leader_whose_log_failed_resigns() -> None:
     assert of(outside).leader == 1
 
 
+def test_a_follower_whose_log_is_damaged_leaves() -> None:
+    draft = draft_of(state())
+    result = ask(draft, (1, -1), (3, -1), leader=2)
+    assert result.error is ErrorCode.NONE
+    # The leader stays, and its epoch rises: what the follower asked for before does not count any more.
+    assert (of(draft).leader, of(draft).isr, epochs(of(draft))) == (1, (1, 3), (6, 11))
+    # Nor may it lead without being in sync, however few are left.
+    left = ask(draft, (1, -1), leader=3, leader_epoch=6, partition_epoch=11)
+    assert left.error is ErrorCode.NONE
+    assert (of(draft).isr, of(draft).elr) == ((1,), ())
+    # Also of one that is out of sync already.
+    again = ask(draft, (1, -1), leader=2, leader_epoch=7, partition_epoch=13)
+    assert again.error is ErrorCode.NONE
+    assert (of(draft).leader, epochs(of(draft))) == (1, (8, 14))
+    # One that was eligible is not any more.
+    eligible = draft_of(state(isr=(1,), elr=(2, 3)))
+    assert ask(eligible, (1, -1), leader=2).error is ErrorCode.NONE
+    assert (of(eligible).isr, of(eligible).elr) == ((1,), (3,))
+
+
+def test_a_follower_changes_nothing_but_its_own_membership() -> None:
+    draft = draft_of(state(isr=(1, 2)))
+    for isr in ([(1, -1), (2, -1), (3, 30)], [(2, -1)], [(1, -1)], []):
+        # (Broker 3 is not in sync, so that the set would be as it is.)
+        assert ask(draft, *isr, leader=3).error is ErrorCode.INVALID_REQUEST
+    assert (
+        ask(draft, (1, -1), leader=2, partition_epoch=8).error is ErrorCode.INVALID_UPDATE_VERSION
+    )
+    # Somebody must be there who has everything.
+    alive = (member(1, leaving=True), member(2), member(3))
+    going = draft_of(state(isr=(1, 2)), alive=alive)
+    assert ask(going, (1, -1), leader=2).error is ErrorCode.INELIGIBLE_REPLICA
+    leaderless = draft_of(state(isr=(2,), leader=-1), alive=(member(2), member(3)))
+    assert ask(leaderless, leader=2).error is ErrorCode.INELIGIBLE_REPLICA
+    for each in (draft, going, leaderless):
+        assert not each.is_changed
+
+
 # Elections on demand --------------------------------------------------------------------------------
 
 

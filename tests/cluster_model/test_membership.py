@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -73,11 +74,16 @@ class Cluster:
         return member
 
     async def joined(
-        self, broker_id: int, folder: str = "", lost_data: bool = False, port: int = 9092
+        self,
+        broker_id: int,
+        folder: str = "",
+        lost_data: bool = False,
+        port: int = 9092,
+        min_isr: int = 0,
     ) -> Membership:
         member = self.member(broker_id)
         await member.open()
-        await member.join(broker(broker_id, folder, port), lost_data)
+        await member.join(replace(broker(broker_id, folder, port), min_isr=min_isr), lost_data)
         return member
 
     @property
@@ -509,6 +515,73 @@ def test_a_minimum_that_is_lowered_or_removed_ends_eligibility(run: Run) -> None
         change = AlteredResource(ResourceType.TOPIC, "own", [removed])
         await controller.alter_configs([change], incremental=True)
         assert eligible("own") == ()
+
+    run(scenario)
+
+
+def test_who_is_eligible_goes_by_the_smallest_minimum_of_the_brokers(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A leader with a smaller minimum than the controller's commits alone, and then whoever has left
+    the in-sync set must not lead."""
+
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.joined(1, min_isr=2)
+        second = await cluster.joined(2, min_isr=2)
+        controller = cluster.controller
+        controller.default_policy = ElectionPolicy(min_isr=2)
+        await controller.create_topics([NewTopic("a", 1, 2), NewTopic("b", 1, 2)])
+
+        def eligible(topic: str) -> tuple[int, ...]:
+            return controller.image.topics[topic].partitions[0].elr
+
+        async def shrink(name: str) -> None:
+            topic = controller.image.topics[name]
+            (state,) = topic.partitions
+            epochs = (state.leader_epoch, state.partition_epoch)
+            wanted = WantedIsr(topic.topic_id, 0, *epochs, [(state.leader, -1)])
+            epoch = controller.image.brokers[state.leader].epoch
+            await controller.alter_isr(state.leader, epoch, [wanted])
+
+        await shrink("a")
+        assert len(eligible("a")) == 1
+        assert "brokers differ" not in caplog.text
+        # A third broker comes that would commit alone: in the same write nobody is eligible.
+        await cluster.joined(3, min_isr=1)
+        assert eligible("a") == ()
+        assert "min.insync.replicas (broker 1: 2, broker 2: 2, broker 3: 1)" in caplog.text
+        await shrink("b")
+        assert eligible("b") == ()
+        del first, second
+
+    run(scenario)
+
+
+def test_a_minimum_for_all_brokers_counts_in_the_write_that_sets_it(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1, min_isr=2)
+        await cluster.joined(2, min_isr=2)
+        controller = cluster.controller
+        await controller.create_topics([NewTopic("a", 1, 2)])
+        topic = controller.image.topics["a"]
+        (state,) = topic.partitions
+        epochs = (state.leader_epoch, state.partition_epoch)
+        wanted = WantedIsr(topic.topic_id, 0, *epochs, [(state.leader, -1)])
+        epoch = controller.image.brokers[state.leader].epoch
+        await controller.alter_isr(state.leader, epoch, [wanted])
+        seen = []
+        controller.subscribe(
+            lambda _old, new, _delta: seen.append(
+                (
+                    new.config(ResourceType.BROKER, "").get("min.insync.replicas"),
+                    len(new.topics["a"].partitions[0].elr),
+                )
+            )
+        )
+        lower = ConfigChange("min.insync.replicas", ConfigOperation.SET, "1")
+        change = AlteredResource(ResourceType.BROKER, "", [lower])
+        await controller.alter_configs([change], incremental=True)
+        assert seen[0] == ("1", 0)
 
     run(scenario)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from ottla.cluster.metadata import Broker
-from ottla.cluster.placement import leader_order, place
+from ottla.cluster.placement import leader_order, machines, place
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
 BrokerOf = Callable[..., Broker]
@@ -94,6 +95,28 @@ def test_too_few_brokers(broker: BrokerOf) -> None:
     assert raised.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
     with pytest.raises(ProtocolError):
         place([], 1, 1, 0)
+
+
+@pytest.mark.parametrize("racks", [None, "one rack", "a rack for each machine"])
+def test_replicas_go_to_other_machines(broker: BrokerOf, racks: str | None) -> None:
+    """Four brokers on each of three machines, whatever they call their racks."""
+    registered = []
+    for broker_id in range(12):
+        machine = f"machine {broker_id // 4}"
+        rack = machine if racks == "a rack for each machine" else racks
+        registered.append(replace(broker(broker_id, rack), machine=machine))
+    assert machines(registered) == 3
+    placed = place(registered, 120, 3, 5)
+    assert all({one // 4 for one in replicas} == {0, 1, 2} for replicas in placed)
+    assert spread(Counter(replicas[0] for replicas in placed), 12) == 0
+    assert spread(Counter(one for replicas in placed for one in replicas), 12) <= 2
+
+
+def test_a_broker_that_names_no_machine_has_one_for_itself(broker: BrokerOf) -> None:
+    here = [replace(broker(broker_id), machine="here") for broker_id in (1, 2, 3)]
+    assert machines([]) == 0
+    assert machines(here) == 1
+    assert machines([*here, broker(4), broker(5)]) == 3
 
 
 def test_brokers_that_are_away_come_last_and_only_where_they_are_needed(broker: BrokerOf) -> None:

@@ -234,6 +234,7 @@ def test_a_prompt_that_sets_something_has_its_own(
 
 
 @pytest.mark.timeout(200)
+@pytest.mark.long
 def test_it_ends_when_nobody_asks(broker: BrokerProcess, environment: dict[str, str]) -> None:
     idle = {**environment, "OTTLA_SPARK_IDLE": "3"}
     where = ("--server", broker.bootstrap, *LIGHT)

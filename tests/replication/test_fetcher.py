@@ -4,73 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
 
 from replica_kit import TOPIC_ID, Holder, batch, state
+from replica_kit.leader import LEADER, Leader, indexes
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import (
     FetchableTopicResponse,
-    FetchRequest,
     FetchResponse,
     PartitionData,
 )
 from ottla.replication.fetcher import Fetcher
 from ottla.replication.following import Limits
-from ottla.wire.connection import Connection
-
-LEADER = 2
-VERSION = FetchRequest.versions[1]
-
-
-class Leader:
-    """Connections to a leader that never answers by itself."""
-
-    def __init__(self) -> None:
-        self.connections: list[FakeConnection] = []
-        self.asked: asyncio.Queue[FetchRequest] = asyncio.Queue()
-
-    async def connect(self, broker_id: int) -> Connection:
-        assert broker_id == LEADER
-        connection = FakeConnection(self)
-        self.connections.append(connection)
-        return cast(Connection, connection)
-
-    async def next_request(self) -> FetchRequest:
-        return await asyncio.wait_for(self.asked.get(), 10)
-
-    def answer(self, response: FetchResponse) -> None:
-        """The last request is answered so."""
-        frame = response.encode(VERSION)
-        self.connections[-1].answers[-1].set_result((frame, 0))
-
-
-class FakeConnection:
-    def __init__(self, leader: Leader) -> None:
-        self._leader = leader
-        self.answers: list[asyncio.Future[Any]] = []
-        self.closed = False
-
-    def version_of(self, request: type[FetchRequest]) -> int:
-        return request.versions[1]
-
-    def send(
-        self, api_key: int, version: int, body: list[Any], *, timeout: float
-    ) -> asyncio.Future[Any]:
-        assert api_key == FetchRequest.api_key
-        assert timeout > 0
-        self.answers.append(asyncio.get_running_loop().create_future())
-        request, _ = FetchRequest.decode(b"".join(body), 0, version)
-        self._leader.asked.put_nowait(request)
-        return self.answers[-1]
-
-    def read(
-        self, _api_key: int, version: int, frame: bytes, at: int, answer: type[FetchResponse]
-    ) -> FetchResponse:
-        return answer.decode(frame, at, version)[0]
-
-    def close(self) -> None:
-        self.closed = True
+from ottla.wire.errors import ConnectionLost
 
 
 def follow(scenario: Callable[[Leader, Fetcher], Awaitable[None]]) -> None:
@@ -91,10 +37,6 @@ def follow(scenario: Callable[[Leader, Fetcher], Awaitable[None]]) -> None:
         assert all(connection.closed for connection in leader.connections)
 
     asyncio.run(run())
-
-
-def indexes(request: FetchRequest) -> list[int]:
-    return sorted(each.partition for topic in request.topics for each in topic.partitions)
 
 
 def test_answers_are_taken_and_the_next_request_tells_so() -> None:
@@ -138,12 +80,31 @@ def test_an_answer_that_came_before_the_change_counts() -> None:
     async def scenario(leader: Leader, fetcher: Fetcher) -> None:
         fetcher.put(first.partition)
         await leader.next_request()
-        leader.answer(FetchResponse(session_id=7, responses=[]))
+        data = PartitionData(
+            partition_index=0, high_watermark=0, log_start_offset=0, records=batch(3, epoch=5)
+        )
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])
+        leader.answer(FetchResponse(session_id=7, responses=[topic]))
         fetcher.put(second.partition)
-        request = await leader.next_request()
-        assert indexes(request) == [1]
-        assert request.session_id == 7
-        assert len(leader.connections) == 1
+        # Taken in, and asked for more, in the same turn of the loop.
+        assert first.partition.log.log_end_offset == 3
+        assert indexes(await leader.next_request()) == [0]
+        assert indexes(await leader.next_request()) == [0, 1]
+
+    follow(scenario)
+
+
+def test_what_cannot_be_read_ends_the_connection() -> None:
+    holder = Holder(state(leader=LEADER))
+
+    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
+        fetcher.put(holder.partition)
+        await leader.next_request()
+        leader.answer_with(ConnectionLost("broker 2", "it makes no sense"))
+        await leader.next_request()
+        broken, current = leader.connections
+        assert broken.closed
+        assert not current.closed
 
     follow(scenario)
 

@@ -24,6 +24,7 @@ from ottla.replication.following import (
     whole_batches,
 )
 from ottla.replication.partition import Partition
+from ottla.storage.truncation import do_all
 
 LEADER = 2
 LIMITS = Limits(max_wait_ms=500, backoff_ms=1000)
@@ -326,7 +327,7 @@ def test_where_a_log_is_cut_off(
     own: list[tuple[int, int]], epoch: int, end: int, expected: int
 ) -> None:
     follower = with_epochs(*own)
-    cut_off(follower.partition, epoch, end, 0)
+    do_all(cut_off(follower.partition, epoch, end, 0))
     assert follower.ends() == [expected]
     assert asked(follower.ask())[0][1] == expected
 
@@ -366,6 +367,6 @@ def test_a_log_out_of_range_begins_or_ends_with_the_leaders(
 ) -> None:
     follower = Follower()
     follower.partition.take(batch(1, epoch=5) + batch(1, base=1, epoch=5), 0, 0)
-    settle_out_of_range(follower.partition, start, end, 0)
+    do_all(settle_out_of_range(follower.partition, start, end, 0))
     log = follower.partition.log
     assert (log.log_start_offset, log.log_end_offset) == expected

@@ -9,7 +9,7 @@ from replica_kit import BROKER, Holder, batch, state
 
 from ottla.cluster.metadata import NO_LEADER
 from ottla.protocol.errors import ErrorCode, ProtocolError
-from ottla.replication.partition import UNKNOWN, Partition, Role
+from ottla.replication.partition import SUSPICIOUS_REPEATS, UNKNOWN, Partition, Role
 
 
 def isr_wanted(partition: Partition) -> set[int] | None:
@@ -414,3 +414,39 @@ def test_a_leader_with_a_failed_log_leaves_itself_out() -> None:
     alone = Holder(state(isr=(1,)))
     alone.partition.resign()
     assert alone.asked == []
+
+
+def test_a_follower_that_does_not_get_on_makes_its_leader_suspicious() -> None:
+    holder = Holder(state())
+    holder.append(3)
+    holder.fetched(2, 0)
+    for _ in range(SUSPICIOUS_REPEATS - 1):
+        holder.fetched(2, 0)
+    assert holder.suspects == []
+    holder.fetched(2, 0)
+    assert holder.suspects == [0]
+    # Who gets on, and who has everything, is not suspicious.
+    for _ in range(3 * SUSPICIOUS_REPEATS):
+        holder.fetched(3, 3)
+    for _ in range(3):
+        holder.append()
+        holder.fetched(2, holder.partition.log.log_end_offset)
+        for _ in range(SUSPICIOUS_REPEATS - 1):
+            holder.fetched(2, holder.partition.log.log_end_offset)
+    assert holder.suspects == [0]
+
+
+def test_deleted_is_what_no_live_replica_has() -> None:
+    holder = Holder(state())
+    holder.append(5)
+    for member in (2, 3):
+        holder.partition.fetched(member, 5, 10 * member, 0, start_offset=0)
+    reached: list[ErrorCode] = []
+    holder.partition.delete_before(3)
+    assert holder.partition.low_watermark == 0
+    holder.partition.when_deleted(3, reached.append)
+    holder.partition.fetched(2, 5, 20, 0, start_offset=3)
+    assert (holder.partition.low_watermark, reached) == (0, [])
+    del holder.known[3]
+    holder.partition.look_at_starts()
+    assert (holder.partition.low_watermark, reached) == (3, [ErrorCode.NONE])

@@ -27,6 +27,11 @@ def test_seeds(first: int) -> None:
     assert acknowledged > 50 * IN_A_TEST
 
 
+def test_followers_with_slow_disks() -> None:
+    waits = sum(run_seed(seed, slow_disks=True).waits_for_disks for seed in range(IN_A_TEST))
+    assert waits > 10 * IN_A_TEST
+
+
 def _run_coordinated(first: int, seeds: int) -> None:
     committed = aborted = in_doubt = offsets = 0
     for seed in range(first, first + seeds):
@@ -82,6 +87,23 @@ def test_many_moves() -> None:
 def test_many_seeds() -> None:
     for seed in range(1_000_000, 1_000_000 + SOAK_SEEDS):
         run_seed(seed)
+
+
+def test_damaged_logs_are_fetched_again() -> None:
+    given_up = sum(run_seed(seed, damage=0.3).given_up for seed in range(2 * IN_A_TEST))
+    assert given_up > IN_A_TEST
+
+
+@pytest.mark.soak
+def test_many_damaged_logs() -> None:
+    for seed in range(5_000_000, 5_000_000 + SOAK_SEEDS):
+        run_seed(seed, brokers=3 + seed % 3, damage=0.3, slow_disks=bool(seed % 2))
+
+
+@pytest.mark.soak
+def test_many_seeds_with_slow_disks() -> None:
+    for seed in range(6_000_000, 6_000_000 + SOAK_SEEDS):
+        run_seed(seed, brokers=3 + seed % 3, moves=0.3 * (seed % 2), slow_disks=True)
 
 
 @pytest.mark.soak

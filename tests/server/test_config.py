@@ -189,6 +189,7 @@ def test_attributes_are_the_settings() -> None:
     python_types: dict[SettingType, object] = {
         SettingType.BOOLEAN: bool,
         SettingType.STRING: str,
+        SettingType.PASSWORD: str,
         SettingType.SHORT: int,
         SettingType.INT: int,
         SettingType.LONG: int,

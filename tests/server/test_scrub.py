@@ -9,8 +9,10 @@ import pytest
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import batch_of, create_topic, fill
 
+from ottla.logfiles.names import DAMAGED_LOGS
 from ottla.server.broker import Broker
 from ottla.server.observability.metrics import pieces
+from ottla.storage.scrub import note_damage
 
 StartBroker = Callable[..., BrokerThread]
 # An index of three entries, one for each batch, closes a segment.
@@ -63,3 +65,29 @@ def test_damage_at_rest_is_named_and_counted(
 def test_nothing_is_scrubbed_unless_it_is_asked_for(start_broker: StartBroker) -> None:
     broker = start_broker()
     assert broker.run(lambda inside: inside.scrubber._task) is None
+
+
+@pytest.mark.complains
+def test_damage_that_was_found_while_no_broker_ran_is_looked_at_at_the_start(
+    start_broker: StartBroker, complaints: list[str]
+) -> None:
+    broker = start_broker()
+    with broker.wire() as wire:
+        damaged, sound = (create_topic(wire, **SMALL_SEGMENTS) for _ in range(2))
+        for topic in (damaged, sound):
+            fill(wire, topic, *[batch_of(b"%d" % number * 300) for number in range(8)])
+    names = [f"{topic.name}-0" for topic in (damaged, sound)]
+    assert not note_damage(broker.data, names), "a broker runs there"
+    broker.stop()
+    _flip(min((broker.data / names[0]).glob("*.log")), 100)
+    assert note_damage(broker.data, names[:1])
+    assert note_damage(broker.data, [names[1], "gone-7", "no log"])
+    broker.restart()
+    broker.until(lambda inside: not inside.logs.files.exists(f"{broker.data}/{DAMAGED_LOGS}"))
+    assert list(broker.run(lambda inside: inside.scrubber.damaged)) == [(damaged.name, 0)]
+    assert any("damage at rest" in line for line in complaints)
+
+
+def test_no_note_is_left_where_no_broker_ever_ran(tmp_path: Path) -> None:
+    assert not note_damage(tmp_path, ["orders-0"])
+    assert list(tmp_path.iterdir()) == []

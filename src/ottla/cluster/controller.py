@@ -24,23 +24,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ottla.cluster import layout
-from ottla.cluster.acls import Acl, AclFilter
-from ottla.cluster.decisions import acls as acl_decisions
 from ottla.cluster.decisions import brokers as broker_decisions
 from ottla.cluster.decisions import configs as config_decisions
 from ottla.cluster.decisions import features as feature_decisions
 from ottla.cluster.decisions import moves as move_decisions
 from ottla.cluster.decisions import partitions as partition_decisions
-from ottla.cluster.decisions import quotas as quota_decisions
 from ottla.cluster.decisions import topics as topic_decisions
-from ottla.cluster.decisions import users as user_decisions
 from ottla.cluster.decisions.brokers import ProducerIdBlock
 from ottla.cluster.decisions.configs import AlteredResource, ConfigResult, ConfigRules
 from ottla.cluster.decisions.elections import ElectionPolicy, PolicyOf
@@ -52,7 +48,6 @@ from ottla.cluster.decisions.partitions import (
     IsrResult,
     WantedIsr,
 )
-from ottla.cluster.decisions.quotas import QuotaChange
 from ottla.cluster.decisions.topics import (
     DeadTopic,
     MorePartitions,
@@ -61,7 +56,6 @@ from ottla.cluster.decisions.topics import (
     TopicResult,
     new_uuid,
 )
-from ottla.cluster.decisions.users import ScramChange, UserResult
 from ottla.cluster.draft import Draft
 from ottla.cluster.loading import folder, load_image
 from ottla.cluster.metadata import ClusterImage, ImageDelta, ResourceType, difference
@@ -83,6 +77,12 @@ from ottla.cluster.store import (
 )
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import uuid_text
+
+if TYPE_CHECKING:
+    # Imported when they are first needed: few brokers ever do.
+    from ottla.cluster.acls import Acl, AclFilter
+    from ottla.cluster.decisions.quotas import QuotaChange
+    from ottla.cluster.decisions.users import ScramChange, UserResult
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +148,7 @@ class Controller:
         """`cluster_id` is the one a new cluster gets, or must be the one that is found."""
         self.defaults = defaults or TopicDefaults()  # may be replaced while running
         self._default_policy = ElectionPolicy()
+        self._minimums: Mapping[int, int] = {}  # min.insync.replicas of brokers, as last compared
         # Called when another has taken office, or the session is over.
         self.on_resigned: Callable[[], None] = lambda: None
         self._store = store
@@ -282,7 +283,10 @@ class Controller:
                 draft, resources, self._rules, incremental=incremental, receiver=receiver
             )
             # Also those whose minimum is no longer set: the default holds for them now.
-            topics = {name for kind, name in draft.touched_configs if kind is ResourceType.TOPIC}
+            changed = draft.touched_configs
+            topics: Collection[str] = {name for kind, name in changed if kind is ResourceType.TOPIC}
+            if any(kind is ResourceType.BROKER for kind, _ in changed):
+                topics = draft.topics
             policy_of = self._policy_of(draft)
             partition_decisions.follow_policies(draft, topics, policy_of)
             touched = [draft.topics[name] for name in topics if name in draft.topics]
@@ -293,20 +297,28 @@ class Controller:
 
     async def alter_scram(self, changes: Sequence[ScramChange]) -> list[UserResult]:
         """Sets and deletes credentials of users."""
+        from ottla.cluster.decisions import users as user_decisions
+
         return await self._decide(lambda draft: user_decisions.alter_scram(draft, changes))
 
     async def create_acls(self, wanted: Sequence[Acl]) -> list[ProtocolError | None]:
         """Adds entries of access control; the error of each."""
+        from ottla.cluster.decisions import acls as acl_decisions
+
         return await self._decide(lambda draft: acl_decisions.create_acls(draft, wanted))
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
         """Deletes entries of access control; what each filter took."""
+        from ottla.cluster.decisions import acls as acl_decisions
+
         return await self._decide(lambda draft: acl_decisions.delete_acls(draft, filters))
 
     async def alter_quotas(
         self, changes: Sequence[QuotaChange], *, validate_only: bool = False
     ) -> list[ProtocolError | None]:
         """Changes quotas of clients; the error of each entity."""
+        from ottla.cluster.decisions import quotas as quota_decisions
+
         return await self._decide(
             lambda draft: quota_decisions.alter_quotas(draft, changes), validate_only
         )
@@ -465,6 +477,7 @@ class Controller:
                                 draft, broker_id, policy_of=self._policy_of(draft)
                             )
             policy_of = self._policy_of(draft)
+            self._compare_minimums(draft)
             partition_decisions.follow_policies(draft, draft.topics, policy_of)
             broker_decisions.settle_all(draft, policy_of=policy_of)
             move_decisions.end_moves(draft, list(draft.topics.values()), policy_of)
@@ -472,6 +485,19 @@ class Controller:
         await self._serve([_Request(decide, answer)])
         if answer.done() and not answer.cancelled() and answer.exception() is not None:
             self._registrations_changed = self._over is None
+
+    def _compare_minimums(self, draft: Draft) -> None:
+        """Says so, once, if brokers differ in what a topic leaves open."""
+        minimums = _minimums(draft)
+        if minimums == self._minimums:
+            return
+        self._minimums = minimums
+        if len(set(minimums.values())) > 1:
+            log.warning(
+                "brokers differ in min.insync.replicas (%s): elections go by the smallest. Set it "
+                "alike on all of them, or for the cluster with `ottla config set`",
+                ", ".join(f"broker {each}: {minimums[each]}" for each in sorted(minimums)),
+            )
 
     def _is_only_broker(self, draft: Draft) -> bool:
         """Whether no other broker than this one was ever part of the cluster."""
@@ -482,8 +508,16 @@ class Controller:
         return await folder(self._store, layout.BROKERS)
 
     def _policy_of(self, draft: Draft) -> PolicyOf:
-        """What the settings in a draft say about the leaders of each topic."""
+        """What the settings in a draft say about the leaders of each topic.
+
+        Where a topic does not set min.insync.replicas, each leader goes by its own broker's. If those
+        differ the smallest counts here: an in-sync set that is too small for the controller and large
+        enough for its leader would go on committing, and who left it would not have all of that.
+        """
         default = self.default_policy
+        told = _minimums(draft).values()
+        if told:
+            default = default._replace(min_isr=min(told))
 
         def policy_of(topic: str) -> ElectionPolicy:
             config = draft.configs.get((ResourceType.TOPIC, topic))
@@ -600,7 +634,10 @@ class Controller:
         # If another was quicker, its cluster is the one that is found here.
         image = await self._patiently(self._load)
         if image is None:
-            raise StoreError("the metadata store is neither empty nor that of a cluster")
+            raise StoreError(
+                "the metadata store is neither empty nor that of a cluster of Ottla's: choose another "
+                "path in ZooKeeper"
+            )
         return image
 
     async def _take_office(self, replacing: Node | None) -> None:
@@ -807,6 +844,18 @@ def _answer(request: _Request[Any], result: Any, error: Exception | None) -> Non
         request.answer.set_exception(error)
     else:
         request.answer.set_result(result)
+
+
+def _minimums(draft: Draft) -> dict[int, int]:
+    """min.insync.replicas by which each broker leads what does not set it, as far as they told."""
+    common = draft.configs.get((ResourceType.BROKER, ""), {})
+    minimums = {}
+    for broker in draft.brokers.values():
+        own = draft.configs.get((ResourceType.BROKER, str(broker.id)), {})
+        changed = own.get(MIN_ISR, common.get(MIN_ISR))
+        if changed is not None or broker.min_isr:
+            minimums[broker.id] = broker.min_isr if changed is None else int(changed)
+    return minimums
 
 
 def _refuse(requests: Iterable[_Request[Any]], error: ProtocolError) -> None:

@@ -152,10 +152,14 @@ class EmbeddedStore(Store):
         return self._database.tree.children(path)
 
     async def multi(self, operations: Sequence[Operation]) -> Answer:
+        return await self.begin_multi(operations)
+
+    def begin_multi(self, operations: Sequence[Operation]) -> asyncio.Future[Answer]:
+        """Begins a multi, after all that were begun before; the future of its answer."""
         self._require_session()
         for operation in operations:
             check_path(operation.path)
-        return await self._database.submit(operations, self._session_id)
+        return self._database.submit(operations, self._session_id)
 
     async def sync(self) -> None:
         self._require_session()
@@ -163,12 +167,16 @@ class EmbeddedStore(Store):
         await self._database.submit((), self._session_id)
 
     def watch(self, path: str) -> Stream[Change]:
+        stream: Stream[Change] = Stream()
+        self.add_watch(path, stream)
+        return stream
+
+    def add_watch(self, path: str, stream: Stream[Change]) -> None:
+        """The changes of a node and of all below it go to this stream."""
         self._require_session()
         check_path(path)
-        stream: Stream[Change] = Stream()
         self._watches = [entry for entry in self._watches if not entry[1].closed]
         self._watches.append((path, stream))
-        return stream
 
     def session_events(self) -> Stream[SessionEvent]:
         stream: Stream[SessionEvent] = Stream()

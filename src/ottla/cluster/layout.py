@@ -312,6 +312,8 @@ def _decode_partitions(
 
 def _broker_fields(broker: Broker) -> dict[str, Any]:
     return {
+        **({"machine": broker.machine} if broker.machine else {}),
+        **({"min_isr": broker.min_isr} if broker.min_isr else {}),
         "rack": broker.rack,
         "folder_id": broker.folder_id,
         "endpoints": [
@@ -331,7 +333,16 @@ def _broker_of(broker_id: int, epoch: int, fields: dict[str, Any], leaving: bool
         Endpoint(entry["listener"], entry["host"], entry["port"], entry["protocol"])
         for entry in fields["endpoints"]
     )
-    return Broker(broker_id, epoch, fields["rack"], endpoints, fields.get("folder_id", ""), leaving)
+    return Broker(
+        broker_id,
+        epoch,
+        fields["rack"],
+        endpoints,
+        fields.get("folder_id", ""),
+        leaving,
+        fields.get("machine", ""),
+        fields.get("min_isr", 0),
+    )
 
 
 def encode_broker(broker: Broker, lost_data: bool = False) -> bytes:

@@ -49,6 +49,10 @@ class BrokerIdTaken(StoreError):
     """Another broker has registered with this id."""
 
 
+class NoCluster(StoreError):
+    """The store is empty, and the broker is not one to found a cluster."""
+
+
 async def _answers(broker: Broker) -> bool:
     """Whether somebody accepts connections at one of a broker's addresses."""
     for endpoint in broker.endpoints:
@@ -84,9 +88,9 @@ class Membership:
         # The epoch of this broker's registration, -1 without one.
         self.epoch = -1
         # Called when the session is lost for good.
-        self.on_lost: Callable[[], None] = _nothing
+        self.on_lost: Callable[[], None] = lambda: None
         # Called when the controller of this broker takes or leaves office.
-        self.on_office: Callable[[], None] = _nothing
+        self.on_office: Callable[[], None] = lambda: None
         self._controller: Controller | None = None
         self._registration: tuple[Broker, bool] | None = None
         self._vacancy = asyncio.Event()
@@ -130,11 +134,13 @@ class Membership:
 
     # Coming
 
-    async def open(self) -> ClusterImage:
-        """Connects; the image of the cluster, which is founded if the store is empty."""
+    async def open(self, *, founds: bool = True) -> ClusterImage:
+        """Connects; the image of the cluster. If the store is empty one is founded, or NoCluster
+        raised."""
         await self.store.start()
         # The first image is there before anybody stands for office, unless there is no cluster.
-        await self.follower.open()
+        if await self.follower.open() is None and not founds:
+            raise NoCluster("there is no cluster in the metadata store")
         await self._stand_patiently()
         while not self.follower.is_open:
             await self.follower.open()
@@ -381,8 +387,8 @@ class Membership:
             self._controller = None
         self.follower.led = False
         while not self._closing:
-            self.store = self._connect()
             try:
+                self.store = self._connect()
                 await self.store.start()
                 self.follower.move_to(self.store)
                 await self.follower.open()
@@ -398,7 +404,3 @@ class Membership:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
                 await asyncio.sleep(_RETRY_SECONDS * 10)
-
-
-def _nothing() -> None:
-    pass

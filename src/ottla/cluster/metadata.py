@@ -64,6 +64,9 @@ class Broker:
     endpoints: tuple[Endpoint, ...]
     folder_id: str = ""  # names its data folders; another one has other data
     leaving: bool = False  # it stops in good order: it serves on, and leads nothing new
+    machine: str = ""  # shared with the other brokers of its machine; "" if it has one for itself
+    # The default of min.insync.replicas in its configuration, with which it leads; 0: not told.
+    min_isr: int = 0
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Where clients of a listener reach this broker."""

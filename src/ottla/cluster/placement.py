@@ -3,9 +3,9 @@
 The aims, the first before the second: the replicas of a partition stand in as many racks as there
 are, evenly; brokers lead, and hold, as many partitions as each other. Brokers without a rack count
 as one rack. Each broker leads in turn, in an order that alternates between the racks. A follower comes
-from the rack that has the fewest replicas of the partition, there from the broker that holds the
-fewest replicas, and of equals it is the one that has followed this leader least, so that all that a
-broker led does not fall to one other when it fails.
+from the rack that has the fewest replicas of the partition, there from the machine that has the
+fewest, there from the broker that holds the fewest replicas, and of equals it is the one that has
+followed this leader least, so that all that a broker led does not fall to one other when it fails.
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ def place(
     return [spread.next(replication_factor) for _ in range(partitions)]
 
 
+def machines(brokers: Iterable[Broker]) -> int:
+    """On how many machines brokers run, as far as they say: several of one are lost together."""
+    return len({broker.machine or broker.id for broker in brokers})
+
+
 def leader_order(brokers: Iterable[Broker]) -> list[int]:
     """All brokers once, in the order in which they lead: one of each rack, then the next of each."""
     racks: dict[str, list[int]] = {}
@@ -66,10 +71,11 @@ def leader_order(brokers: Iterable[Broker]) -> list[int]:
 class _Spread:
     """Goes round the leaders and counts, for the followers, what has been placed so far."""
 
-    def __init__(self, brokers: Iterable[Broker], order: list[int], start: int) -> None:
+    def __init__(self, brokers: Collection[Broker], order: list[int], start: int) -> None:
         self._order = order
         self._next = start % len(order)
         self._rack_of = {broker.id: broker.rack or "" for broker in brokers}
+        self._machine_of = {broker.id: broker.machine or broker.id for broker in brokers}
         self._held = dict.fromkeys(order, 0)  # replicas on each broker
         self._pairs: Counter[tuple[int, int]] = Counter()  # (leader, follower)
 
@@ -80,12 +86,14 @@ class _Spread:
         candidates = self._order[at + 1 :] + self._order[:at]
         chosen = [leader]
         racks = Counter((self._rack_of[leader],))
+        machines = Counter((self._machine_of[leader],))
         while len(chosen) < replication_factor:
             # The first of the best: with all else equal, the broker that leads next.
             follower = min(
                 candidates,
                 key=lambda one: (
                     racks[self._rack_of[one]],
+                    machines[self._machine_of[one]],
                     self._held[one],
                     self._pairs[leader, one],
                 ),
@@ -93,6 +101,7 @@ class _Spread:
             candidates.remove(follower)
             chosen.append(follower)
             racks[self._rack_of[follower]] += 1
+            machines[self._machine_of[follower]] += 1
             self._held[follower] += 1
             self._pairs[leader, follower] += 1
         self._held[leader] += 1

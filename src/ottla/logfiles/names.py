@@ -22,8 +22,10 @@ RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_CHECKPOINT = "replication-offset-checkpoint"  # high watermarks
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+SEALED_SEGMENTS_CHECKPOINT = "sealed-segments-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 FOLDER_IDENTITY = "meta.properties"
+DAMAGED_LOGS = ".damaged-logs"  # Ottla's: logs that a scrub found damaged, one to a line
 FOLDER_LOCK = ".lock"
 # In the folder of one log.
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"

@@ -1,8 +1,13 @@
 """The task that follows one leader: a connection, one Fetch request at a time, the answers taken in.
 
+This is the way of every acknowledgement with acks=all. So an answer is taken in, and the next request
+sent, in the turn of the loop in which it comes; the task is woken only when there is something else to
+do.
+
 A broker answers the requests of a connection in their order. So when the partitions to follow change
 (an election, a new topic) while a request waits at the leader for something to come, that connection is
-given up: the news must not wait for it.
+given up: the news must not wait for it. For the same reason records of a topic with
+`visible.when.flushed` are synced before the next request, which tells the leader so.
 """
 
 from __future__ import annotations
@@ -20,10 +25,9 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from ottla.replication.following import Following, Limits, settle_out_of_range
+from ottla.replication.following import Disk, Following, Limits
 from ottla.replication.partition import Partition
 from ottla.replication.throttle import Throttle
-from ottla.storage.errors import StorageError
 from ottla.wire.connection import Connection
 from ottla.wire.errors import WireError
 
@@ -32,6 +36,8 @@ log = logging.getLogger("ottla.replication")
 _LATEST, _EARLIEST = -1, -2
 # Beyond what a request may wait at the leader.
 _ANSWER_SECONDS = 30.0
+# How long other partitions wait for a sync at most.
+_FLUSH_SECONDS = 5.0
 
 
 class Fetcher:
@@ -46,17 +52,23 @@ class Fetcher:
         now_ms: Callable[[], int],
         spawn: Callable[[Awaitable[None], str], asyncio.Task[None]],
         throttle: Throttle | None = None,
+        disk: Disk | None = None,
     ) -> None:
         """`connect` makes a connection to a broker, `identity` tells this broker's id and epoch."""
-        self.following = Following(leader, limits, throttle)
+        # A request that waits is not given up for a disk that has done its work: it ends soon.
+        self.following = Following(
+            leader, limits, throttle, disk, lambda: self._changed.set(), now_ms
+        )
         self.leader = leader
         self._connect = connect
         self._identity = identity
         self._now_ms = now_ms
         self._changed = asyncio.Event()
         self._connection: Connection | None = None
-        # The answer that is waited for; cancelled when what is to be asked for changes.
-        self._answer: asyncio.Future[tuple[Buffer, int]] | None = None
+        self._version = 0
+        # Done when requests no longer follow each other by themselves, with the partitions that are
+        # to be looked up; cancelled when what is to be asked for changes.
+        self._ended: asyncio.Future[list[Partition]] | None = None
         self._task = spawn(self._run(), f"replication from broker {leader}")
 
     def put(self, partition: Partition) -> None:
@@ -69,8 +81,8 @@ class Fetcher:
 
     def _notice(self) -> None:
         self._changed.set()
-        if self._answer is not None:
-            self._answer.cancel()
+        if self._ended is not None:
+            self._ended.cancel()
 
     def close(self) -> None:
         self._task.cancel()
@@ -106,37 +118,92 @@ class Fetcher:
         self.following.reset()
 
     async def _once(self) -> None:
-        """One request and its answer."""
+        """Requests and answers, one after the other, until there is something else to do."""
         connection = self._connection
         if connection is None or connection.closed:
             self.following.reset()
             # What changed before is in the first request; only what comes now cuts a pause short.
             self._changed.clear()
             connection = self._connection = await self._connect(self.leader)
-        self._changed.clear()
-        request = self.following.request(*self._identity(), self._now_ms())
-        version = connection.version_of(FetchRequest)
-        # One future for each request: this is the way of every acknowledgement with acks=all.
-        answer = self._answer = connection.send(
-            FetchRequest.api_key,
-            version,
-            request.encode_parts(version),
-            timeout=_ANSWER_SECONDS + request.max_wait_ms / 1000,
-        )
+            self._version = connection.version_of(FetchRequest)
+        if self.following.unflushed:
+            await self._flushes()
+        ended = self._ended = asyncio.get_running_loop().create_future()
+        self._ask(connection, ended)
         try:
-            frame, at = await answer
+            lost = await ended
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if not answer.cancelled() or (task is not None and task.cancelling()):
+            if not ended.cancelled() or (task is not None and task.cancelling()):
                 raise  # it is this fetcher that ends
             self._drop()
             return
         finally:
-            self._answer = None
-        response = connection.read(FetchRequest.api_key, version, frame, at, FetchResponse)
-        lost = self.following.answered(response, self._now_ms())
+            self._ended = None
         for partition in lost:
             await self._look_up(connection, partition)
+
+    async def _flushes(self) -> None:
+        """Wait for the syncs of what was taken, all of which are under way."""
+        loop = asyncio.get_running_loop()
+        waiting: list[asyncio.Future[None]] = []
+
+        def wait_for(partition: Partition) -> None:
+            flushed = loop.create_future()
+            waiting.append(flushed)
+
+            def reached(_: ErrorCode) -> None:
+                if not flushed.done():
+                    flushed.set_result(None)
+
+            partition.when_flushed(partition.log.log_end_offset, reached)
+
+        unflushed, self.following.unflushed = self.following.unflushed, set()
+        for partition in unflushed:
+            if partition.is_unflushed:
+                wait_for(partition)
+        if waiting:
+            # Should a sync fail, its log is offline, and nobody waits for it.
+            await asyncio.wait(waiting, timeout=_FLUSH_SECONDS)
+        for partition in unflushed:
+            self.following.changed(partition)
+
+    def _ask(self, connection: Connection, ended: asyncio.Future[list[Partition]]) -> None:
+        self._changed.clear()
+        version = self._version
+        request = self.following.request(*self._identity(), self._now_ms())
+        connection.send_to(
+            FetchRequest.api_key,
+            version,
+            request.encode_parts(version),
+            lambda frame, at: self._taken(connection, ended, frame, at),
+            ended,
+            timeout=_ANSWER_SECONDS + request.max_wait_ms / 1000,
+        )
+
+    def _taken(
+        self,
+        connection: Connection,
+        ended: asyncio.Future[list[Partition]],
+        frame: Buffer,
+        at: int,
+    ) -> None:
+        try:
+            response = connection.read(
+                FetchRequest.api_key, self._version, frame, at, FetchResponse
+            )
+            now_ms = self._now_ms()
+            following = self.following
+            lost = following.answered(response, now_ms)
+            if ended.done():
+                return  # what is to be asked for has changed by this answer
+            if lost or following.unflushed or following.is_idle or following.rest_ms(now_ms):
+                ended.set_result(lost)
+            else:
+                self._ask(connection, ended)
+        except Exception as error:  # noqa: BLE001 - the task knows what to do with it
+            if not ended.done():
+                ended.set_exception(error)
 
     async def _look_up(self, connection: Connection, partition: Partition) -> None:
         """Find out where the leader's log begins and ends, and go there."""
@@ -165,11 +232,7 @@ class Fetcher:
             offsets.append(answer.offset)
         if position is None or not self.following.is_current(partition, position):
             return
-        try:
-            settle_out_of_range(partition, offsets[0], offsets[1], self._now_ms())
-        except StorageError as error:
-            log.error("%s-%d: %s", partition.topic, partition.index, error)
-        self.following.put(partition)
+        self.following.settle(partition, offsets[0], offsets[1], self._now_ms())
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:

@@ -4,6 +4,10 @@ A `Following` has all partitions that one broker follows at one leader. Its requ
 requests of a replica, in a session: the leader is told each position once and after that only what
 changed. The offset asked for tells the leader what this replica has.
 
+A follower's disk may be slow, and cutting a log always waits for it. Such work is given to a `Disk` and
+done in steps, off the loop; until it ends the partition is left out of the requests, and the others go
+on.
+
 Where the logs part. Each position carries the epoch of the follower's last batch. If the leader's log
 does not have that epoch up to that offset, its answer names the largest epoch both may share and where
 it ends (KIP-595). The follower cuts its log off there, or where its own records of that epoch end, and
@@ -13,8 +17,9 @@ asks again, until the two agree. So records that no leader committed go, and not
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
+from functools import partial
 from struct import Struct
 from typing import NamedTuple
 
@@ -32,6 +37,7 @@ from ottla.record.errors import InvalidBatch
 from ottla.replication.partition import Partition, Role
 from ottla.replication.throttle import Throttle
 from ottla.storage.errors import StorageError
+from ottla.storage.truncation import Steps, do_all
 
 log = logging.getLogger("ottla.replication")
 
@@ -59,6 +65,46 @@ class Limits(NamedTuple):
     backoff_ms: int = 1000
 
 
+# A request waits no longer for news while the disk works for one of the partitions, which is then to be
+# asked for again.
+BUSY_WAIT_MS = 20
+
+# Told of the end of some work: None, or what went wrong.
+Done = Callable[[Exception | None], None]
+
+
+class Disk:
+    """Who does what may wait for a disk. This one does all of it at once; the server's leaves the loop
+    free (server/disk/lanes.py)."""
+
+    def is_slow(self, partition: Partition) -> bool:  # noqa: ARG002
+        """Whether an append to this partition's log may have to wait."""
+        return False
+
+    def take(
+        self, partition: Partition, batches: memoryview, high_watermark: int, now_ms: int
+    ) -> None:
+        """`Partition.take`, watched for how long it takes."""
+        partition.take(batches, high_watermark, now_ms)
+
+    def work(
+        self,
+        partition: Partition,  # noqa: ARG002
+        steps: Steps,
+        done: Done,
+        *,
+        appends: bool,  # noqa: ARG002
+    ) -> None:
+        """Have the steps taken, then call `done`. Until then nothing else touches the log. `appends`:
+        each is a write at the log's end, which tells how slow the disk is."""
+        try:
+            do_all(steps)
+        except (StorageError, InvalidBatch) as error:
+            done(error)
+        else:
+            done(None)
+
+
 class Position(NamedTuple):
     """Where a follower stands, as its leader is told."""
 
@@ -66,6 +112,8 @@ class Position(NamedTuple):
     leader_epoch: int
     last_epoch: int  # of its last batch, -1 if it has none
     log_start_offset: int
+    # What it has synced; -1 where that does not count.
+    flushed_offset: int = -1
 
 
 class Outcome(Enum):
@@ -83,16 +131,31 @@ def position_of(partition: Partition) -> Position:
         partition.leader_epoch,
         log_.epochs.latest_epoch if log_.log_end_offset > log_.log_start_offset else -1,
         log_.log_start_offset,
+        log_.recovery_point if partition.config.visible_when_flushed else -1,
     )
 
 
 class Following:
     """The partitions that are followed at one leader. See the module."""
 
-    def __init__(self, leader: int, limits: Limits, throttle: Throttle | None = None) -> None:
+    def __init__(
+        self,
+        leader: int,
+        limits: Limits,
+        throttle: Throttle | None = None,
+        disk: Disk | None = None,
+        freed: Callable[[], None] = lambda: None,
+        clock: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`freed` is called when the disk has done its work for a partition, and `clock` asked then."""
         self.leader = leader
         self._throttle = throttle
         self.limits = limits
+        self._disk = disk or Disk()
+        self._freed = freed
+        self._clock = clock
+        # Partitions for which the disk works.
+        self._busy: set[Key] = set()
         self.partitions: dict[Key, Partition] = {}
         # What the leader was told in this session.
         self._told: dict[Key, Position] = {}
@@ -103,6 +166,8 @@ class Following:
         self._session_epoch = _INITIAL_EPOCH
         # What the request under way asked for, by partition.
         self._asked: dict[Key, Position] = {}
+        # Partitions that took records which count only once they are synced.
+        self.unflushed: set[Partition] = set()
 
     def put(self, partition: Partition) -> None:
         """Follow this partition from now on, or notice that its leader epoch changed."""
@@ -117,6 +182,10 @@ class Following:
             del self.partitions[key]
             self._changed.add(key)
             self._resting.pop(key, None)
+
+    def changed(self, partition: Partition) -> None:
+        """The next request is to say where this partition stands."""
+        self._changed.add((partition.topic_id, partition.index))
 
     def reset(self) -> None:
         """The connection was lost, and with it what was told."""
@@ -136,9 +205,15 @@ class Following:
         return not self.partitions
 
     def rest_ms(self, now_ms: int) -> int:
-        """How long there is nothing to ask for, because all partitions rest; 0 if some do not."""
-        if len(self._resting) < len(self.partitions) or not self._resting:
+        """How long there is nothing to ask for, because all partitions rest or the disk works for
+        them; 0 if that is not so of some."""
+        held_up = len(self._resting)
+        if self._busy:
+            held_up += sum(key in self.partitions for key in self._busy)
+        if not held_up or held_up < len(self.partitions):
             return 0
+        if not self._resting:
+            return self.limits.backoff_ms
         return max(0, min(self._resting.values()) - now_ms)
 
     # The request --------------------------------------------------------------------------------
@@ -152,7 +227,7 @@ class Following:
         forgotten: dict[bytes, ForgottenTopic] = {}
         for key in list(keys):
             partition = self.partitions.get(key)
-            if partition is None or key in self._resting:
+            if partition is None or key in self._resting or key in self._busy:
                 self._forget(key, forgotten)
                 continue
             if self._throttle is not None and self._throttle.following.is_set:
@@ -171,6 +246,8 @@ class Following:
                 continue
             self._told[key] = position
             self._add(topics, key, position)
+            if 0 <= position.flushed_offset < position.offset:
+                self.unflushed.add(partition)  # to be told again once that has changed
         self._changed = set()
         self._asked = self._told
         return FetchRequest(
@@ -204,6 +281,7 @@ class Following:
                 last_fetched_epoch=position.last_epoch,
                 log_start_offset=position.log_start_offset,
                 partition_max_bytes=self.limits.partition_max_bytes,
+                flushed_offset=position.flushed_offset,
             )
         )
 
@@ -216,6 +294,8 @@ class Following:
     def _wait(self, now_ms: int) -> int:
         """As long as allowed, but not beyond the end of somebody's rest."""
         longest = self.limits.max_wait_ms
+        if self._busy:
+            longest = min(longest, BUSY_WAIT_MS)
         if self._resting:
             longest = min(longest, max(0, min(self._resting.values()) - now_ms))
         return longest
@@ -244,7 +324,7 @@ class Following:
                 position = self._asked.get(key)
                 if partition is None or position is None:
                     continue
-                outcome = self._take(partition, position, data, now_ms)
+                outcome = self._take(key, partition, position, data, now_ms)
                 self._changed.add(key)
                 if outcome is Outcome.LATER:
                     self.rest(key, now_ms)
@@ -254,7 +334,12 @@ class Following:
         return out_of_range
 
     def _take(
-        self, partition: Partition, position: Position, data: PartitionData, now_ms: int
+        self,
+        key: Key,
+        partition: Partition,
+        position: Position,
+        data: PartitionData,
+        now_ms: int,
     ) -> Outcome:
         if not self.is_current(partition, position):
             return Outcome.DONE  # the answer to a question of the past
@@ -269,23 +354,58 @@ class Following:
                 )  # fmt: skip
             return Outcome.LATER
         try:
-            if data.diverging_epoch is not None:
-                cut_off(
-                    partition, data.diverging_epoch.epoch, data.diverging_epoch.end_offset, now_ms
-                )
+            diverging = data.diverging_epoch
+            if diverging is not None:
+                steps = cut_off(partition, diverging.epoch, diverging.end_offset, now_ms)
+                self._work(key, partition, steps)
                 return Outcome.DONE
             records = whole_batches(data.records or b"")
-            partition.take(records, data.high_watermark, now_ms)
             if self._throttle is not None:
                 self._throttle.took(partition, len(records), now_ms)
+            if records and self._disk.is_slow(partition):
+                steps = _take_in_steps(partition, records, data, now_ms)
+                self._work(key, partition, steps, appends=True)
+                return Outcome.DONE
+            self._disk.take(partition, records, data.high_watermark, now_ms)
+            if partition.is_unflushed:
+                self.unflushed.add(partition)
             follow_start(partition, data.log_start_offset)
         except (StorageError, InvalidBatch) as error:
-            log.error(
-                "replication of %s-%d at %d failed: %s",
-                partition.topic, partition.index, position.offset, error,
-            )  # fmt: skip
+            _tell(partition, position.offset, error)
             return Outcome.LATER
         return Outcome.DONE
+
+    def settle(self, partition: Partition, leader_start: int, leader_end: int, now_ms: int) -> None:
+        """Where the leader's log begins and ends, for a partition that stood outside of that."""
+        key = (partition.topic_id, partition.index)
+        self._resting.pop(key, None)
+        try:
+            steps = settle_out_of_range(partition, leader_start, leader_end, now_ms)
+        except StorageError as error:
+            _tell(partition, leader_end, error)
+            self.rest(key, now_ms)
+            return
+        self._work(key, partition, steps)
+
+    def _work(self, key: Key, partition: Partition, steps: Steps, *, appends: bool = False) -> None:
+        self._busy.add(key)
+        partition.occupy()
+        done = partial(self._worked, key, partition)
+        self._disk.work(partition, steps, done, appends=appends)
+
+    def _worked(self, key: Key, partition: Partition, error: Exception | None) -> None:
+        now_ms = self._clock()
+        self._busy.discard(key)
+        self._changed.add(key)
+        if error is not None:
+            opened = partition.opened
+            _tell(partition, -1 if opened is None else opened.log_end_offset, error)
+            if key in self.partitions:
+                self.rest(key, now_ms)
+        elif partition.is_unflushed:
+            self.unflushed.add(partition)
+        partition.release(now_ms)
+        self._freed()
 
     def is_current(self, partition: Partition, position: Position) -> bool:
         """Whether the partition still stands where it stood when the leader was asked."""
@@ -328,7 +448,20 @@ def whole_batches(records: bytes | bytearray | memoryview) -> memoryview:
     return view[:at]
 
 
-def cut_off(partition: Partition, epoch: int, end_offset: int, now_ms: int) -> None:
+def _tell(partition: Partition, offset: int, error: Exception) -> None:
+    log.error(
+        "replication of %s-%d at %d failed: %s", partition.topic, partition.index, offset, error
+    )
+
+
+def _take_in_steps(
+    partition: Partition, records: memoryview, data: PartitionData, now_ms: int
+) -> Steps:
+    yield from partition.take_in_steps(records, data.high_watermark, now_ms)
+    follow_start(partition, data.log_start_offset)
+
+
+def cut_off(partition: Partition, epoch: int, end_offset: int, now_ms: int) -> Steps:
     """The leader's records up to `epoch` end at `end_offset`: what this log has beyond that goes."""
     log_ = partition.log
     own_epoch, own_end = log_.end_offset_for_epoch(epoch)
@@ -350,7 +483,7 @@ def cut_off(partition: Partition, epoch: int, end_offset: int, now_ms: int) -> N
         "%s-%d is cut off at %d (its end was %d, the leader's epoch %d ends at %d)",
         partition.topic, partition.index, target, log_.log_end_offset, epoch, end_offset,
     )  # fmt: skip
-    log_.truncate_to(target, now_ms)
+    return log_.truncation_to(target, now_ms)
 
 
 def follow_start(partition: Partition, leader_start: int) -> None:
@@ -362,7 +495,7 @@ def follow_start(partition: Partition, leader_start: int) -> None:
 
 def settle_out_of_range(
     partition: Partition, leader_start: int, leader_end: int, now_ms: int
-) -> None:
+) -> Steps:
     """The follower's end is not in the leader's log: begin where that begins, or end where it ends."""
     log_ = partition.log
     if log_.log_end_offset < leader_start:
@@ -370,10 +503,10 @@ def settle_out_of_range(
             "%s-%d begins anew at %d: the leader no longer has what follows %d",
             partition.topic, partition.index, leader_start, log_.log_end_offset,
         )  # fmt: skip
-        log_.truncate_fully_and_start_at(leader_start, now_ms)
-    elif log_.log_end_offset > leader_end:
+        return log_.new_start_at(leader_start, now_ms)
+    if log_.log_end_offset > leader_end:
         log.warning(
             "%s-%d is cut off at the leader's end %d (its own was %d)",
             partition.topic, partition.index, leader_end, log_.log_end_offset,
         )  # fmt: skip
-        log_.truncate_to(leader_end, now_ms)
+    return log_.truncation_to(leader_end, now_ms)

@@ -15,11 +15,15 @@ Roles and what ends them; the cluster's image decides (`update`), never this bro
 
 An image may skip states, so what matters is where it arrives: a newer leader epoch begins a new term
 even if the leader is the same. Entering or leaving a term fails everybody who waits for a commit in
-the one before it.
+the one before it. While a thread appends to a follower's log or cuts it, the image waits.
 
 The high watermark is the offset below which every member of the in-sync set has everything. It counts
 the larger set while a change of the set is not confirmed, and it stands still while the set is smaller
 than `min.insync.replicas`: so what is below it is on that many brokers.
+
+Where the topic asks for `visible.when.flushed`, what a replica *has synced* counts in the place of what
+it has: the recovery point of the leader's log, and what followers say of theirs with what they ask for.
+So what is below the high watermark is on the disks of all members of the in-sync set.
 
 When an append may be acknowledged:
 - committed (acks=all): every in-sync replica has it, and it is flushed;
@@ -32,6 +36,7 @@ No socket, no file but the log's, no clock: times are given in milliseconds of a
 from __future__ import annotations
 
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -46,10 +51,13 @@ if TYPE_CHECKING:
     from ottla.record.batch import HeaderFields
     from ottla.storage.append import Append
     from ottla.storage.log import Log
+    from ottla.storage.truncation import Steps
 
-READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 UNKNOWN = -1
+# A follower may miss an answer, or be one of many whose turn comes later. One that is stuck asks again
+# after a second each time.
+SUSPICIOUS_REPEATS = 5
 
 # What is told of an append: base offset, append time (-1: the producer's times count), where the log
 # starts, the offset after its last record, and whether it is known to be committed and flushed already
@@ -81,8 +89,15 @@ class Owner(Protocol):
     def advanced(self, partition: Partition, size: int) -> None:
         """The high watermark moved, by about so many bytes: consumers may read on."""
 
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether a broker is part of the cluster just now."""
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether the controller would let this life of a broker join an in-sync set."""
+
+    def suspected(self, partition: Partition, offset: int) -> None:
+        """A follower was sent what is at `offset` several times and does not get on: it may be
+        damaged."""
 
     def isr_wanted(self, partition: Partition) -> None:
         """`partition.wanted_isr` is to be put to the controller."""
@@ -94,11 +109,24 @@ class Owner(Protocol):
 class Follower:
     """What the leader knows of another replica."""
 
-    __slots__ = ("broker_epoch", "caught_up_ms", "end_offset", "fetched_end", "fetched_ms")
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_ms",
+        "end_offset",
+        "fetched_end",
+        "fetched_ms",
+        "flushed_offset",
+        "repeats",
+        "start_offset",
+    )
 
     def __init__(self, now_ms: int) -> None:
         # Its log's end: everything below it was fetched in this term. UNKNOWN until it first fetches.
         self.end_offset = UNKNOWN
+        # Up to where it has synced that; UNKNOWN unless it says so.
+        self.flushed_offset = UNKNOWN
+        # Where its log begins.
+        self.start_offset = UNKNOWN
         # Of the life of its broker that fetched.
         self.broker_epoch = UNKNOWN
         # When it last had everything that the leader had at that time.
@@ -106,9 +134,19 @@ class Follower:
         # When it last fetched, and where the leader's log ended then.
         self.fetched_ms = UNKNOWN
         self.fetched_end = UNKNOWN
+        # How often in a row it asked for the same although there was more.
+        self.repeats = 0
 
-    def fetched(self, offset: int, broker_epoch: int, log_end: int, now_ms: int) -> None:
+    def fetched(
+        self,
+        offset: int,
+        broker_epoch: int,
+        log_end: int,
+        now_ms: int,
+        flushed_offset: int = UNKNOWN,
+    ) -> None:
         """It asks for what begins at `offset`, so it has what is before."""
+        self.flushed_offset = flushed_offset if flushed_offset < offset else offset
         if offset >= log_end:
             self.caught_up_ms = now_ms
         elif self.fetched_end != UNKNOWN and offset >= self.fetched_end:
@@ -134,9 +172,12 @@ class Partition:
     __slots__ = (
         "_alone",
         "_awaiting_commit",
+        "_awaiting_deletion",
         "_awaiting_flush",
         "_broken",
         "_counted",
+        "_flushed_counts",
+        "_held_back",
         "_log",
         "_owner",
         "_uncommitted_bytes",
@@ -148,6 +189,7 @@ class Partition:
         "index",
         "internal",
         "is_new",
+        "is_occupied",
         "isr",
         "lane",
         "leader",
@@ -197,6 +239,7 @@ class Partition:
         self.config = LogConfig()
         self._awaiting_commit = OffsetWaiters()
         self._awaiting_flush = OffsetWaiters()
+        self._awaiting_deletion = OffsetWaiters()
         self._owner = owner
         # Opened on first use: of thousands of partitions most are asleep.
         self._log: Log | None = None
@@ -220,7 +263,12 @@ class Partition:
         self._counted: tuple[Follower, ...] = ()
         # This replica is the whole in-sync set: what it has is committed.
         self._alone = False
+        # What is synced counts, not what is there: `visible.when.flushed`.
+        self._flushed_counts = False
         self._uncommitted_bytes = 0
+        # See `occupy`; and the newest state that the cluster has decided on since.
+        self.is_occupied = False
+        self._held_back: PartitionState | None = None
         self._follow(state, now_ms)
 
     def __repr__(self) -> str:
@@ -234,6 +282,9 @@ class Partition:
         if state.leader_epoch < self.leader_epoch or (
             state.leader_epoch == self.leader_epoch and state.partition_epoch < self.partition_epoch
         ):
+            return
+        if self.is_occupied:
+            self._held_back = state
             return
         if self._follow(state, now_ms):
             self._owner.role_changed(self)
@@ -283,11 +334,13 @@ class Partition:
         # Nor does it wait for replicas on their way in.
         wanted = min(self.config.min_insync_replicas, len(self.replicas) - len(self.adding))
         self.under_min_isr = len(self.isr) < wanted
+        self._flushed_counts = self.config.visible_when_flushed
         self._alone = (
             self.role is Role.LEADER
             and self.isr == (self.broker_id,)
             and self.wanted_isr is None
             and not self.under_min_isr
+            and not self._flushed_counts
         )
         members = set(self.isr)
         if self.wanted_isr is not None:
@@ -296,8 +349,21 @@ class Partition:
         # A member that is no replica (an image under way) has nothing that is known of.
         self._counted = tuple(self.followers.get(each) or _UNHEARD for each in members)
 
+    def occupy(self) -> None:
+        """The disk works for this follower, and the loop does not wait for it. Until `release` the
+        partition stays what it is: what the cluster decides meanwhile is taken over then. (A leader
+        needs to know where its log ends.)"""
+        self.is_occupied = True
+
+    def release(self, now_ms: int) -> None:
+        self.is_occupied = False
+        held_back, self._held_back = self._held_back, None
+        if held_back is not None:
+            self.update(held_back, now_ms)
+
     def removed(self) -> None:
         """The topic was deleted, or the replica was taken away from here."""
+        self._held_back = None
         self.role = Role.ABSENT
         self._alone = False
         self.open_to_clients = False
@@ -340,6 +406,7 @@ class Partition:
 
     def configure(self, config: LogConfig) -> None:
         """The topic's settings are these from now on."""
+        flushed_counted = self._flushed_counts
         self.config = config
         self._settle()
         log = self._log
@@ -348,6 +415,10 @@ class Partition:
             if self.role is Role.LEADER:
                 self.advance()
             self._release_waiters(log)
+        if self._flushed_counts != flushed_counted and self.role is Role.FOLLOWER:
+            self._owner.role_changed(
+                self
+            )  # its leader is to be told what it has synced, or no more
 
     # As leader: appending -----------------------------------------------------------------------
 
@@ -462,10 +533,13 @@ class Partition:
         """Whoever waits has lost patience and is not called."""
         self._awaiting_commit.remove(waiter)
         self._awaiting_flush.remove(waiter)
+        self._awaiting_deletion.remove(waiter)
 
     def flushed(self) -> None:
         """A flush of the log came to its end."""
         if self._log is not None:
+            if self._flushed_counts:
+                self.advance()
             self._release_waiters(self._log)
 
     def fail_waiters(self, code: ErrorCode) -> None:
@@ -473,6 +547,7 @@ class Partition:
         the disk failed."""
         self._awaiting_commit.fail(code)
         self._awaiting_flush.fail(code)
+        self._awaiting_deletion.fail(code)
 
     def _release_waiters(self, log: Log) -> None:
         if log.offline is not None:
@@ -490,7 +565,12 @@ class Partition:
         if log is None or self.role is not Role.LEADER:
             return
         end = log.log_end_offset
-        if not self._alone:
+        if self._flushed_counts:
+            if self.under_min_isr:
+                return
+            end = min((each.flushed_offset for each in self._counted), default=end)
+            end = min(end, log.recovery_point)
+        elif not self._alone:
             if self.under_min_isr:
                 return
             for follower in self._counted:
@@ -524,24 +604,68 @@ class Partition:
 
     # As leader: followers -----------------------------------------------------------------------
 
-    def fetched(self, broker_id: int, offset: int, broker_epoch: int, now_ms: int) -> None:
-        """A follower asks for what begins at `offset`. ProtocolError if it is none."""
+    def fetched(
+        self,
+        broker_id: int,
+        offset: int,
+        broker_epoch: int,
+        now_ms: int,
+        flushed_offset: int = UNKNOWN,
+        start_offset: int = UNKNOWN,
+    ) -> None:
+        """A follower, whose log begins at `start_offset`, asks for what begins at `offset`, and says
+        what it has synced (UNKNOWN: nothing about that). ProtocolError if it is none."""
         follower = self.followers.get(broker_id)
         if follower is None:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = self._log or self.log
+        if start_offset != follower.start_offset:
+            follower.start_offset = start_offset
+            self.look_at_starts()
         if not log.log_start_offset <= offset <= log.log_end_offset:
             return  # the answer says so
-        before = follower.end_offset
-        follower.fetched(offset, broker_epoch, log.log_end_offset, now_ms)
-        if offset != before:
+        before, flushed_before = follower.end_offset, follower.flushed_offset
+        fetched_end = follower.fetched_end
+        follower.fetched(offset, broker_epoch, log.log_end_offset, now_ms, flushed_offset)
+        if offset != before or follower.flushed_offset != flushed_before:
+            follower.repeats = 0
             self.advance()
+        elif offset < fetched_end:
+            follower.repeats += 1
+            if follower.repeats % SUSPICIOUS_REPEATS == 0:
+                self._owner.suspected(self, offset)
         if broker_id not in self.isr and self.wanted_isr is None:
             self._maybe_join(broker_id, follower, log.high_watermark)
+
+    @property
+    def low_watermark(self) -> int:
+        """Where the logs of all replicas begin whose brokers are alive; UNKNOWN if that is not known of
+        one of them. What is before it is deleted."""
+        low = (self._log or self.log).log_start_offset
+        for broker_id, follower in self.followers.items():
+            if follower.start_offset < low and self._owner.is_alive(broker_id):
+                low = follower.start_offset
+        return low
+
+    def delete_before(self, offset: int) -> None:
+        """Records below `offset` are gone; followers learn of it at once."""
+        self.log.advance_start(offset)
+        if self.replica_waiters:
+            self._owner.appended(self, 1 << 62)
+
+    def when_deleted(self, offset: int, reached: Reached) -> OffsetWaiter:
+        """Have `reached` called once the low watermark is at `offset`, or can no longer get there."""
+        return self._awaiting_deletion.add(offset, reached)
+
+    def look_at_starts(self) -> None:
+        """A replica's log begins elsewhere, or its broker has gone."""
+        if self._awaiting_deletion.waiting:
+            self._awaiting_deletion.advance(self.low_watermark)
 
     def _maybe_join(self, broker_id: int, follower: Follower, high_watermark: int) -> None:
         if (
             follower.end_offset >= high_watermark
+            and (not self._flushed_counts or follower.flushed_offset >= high_watermark)
             and follower.end_offset >= self.epoch_start_offset >= 0
             and self.broker_id in self.isr
             and self._owner.may_be_in_sync(broker_id, follower.broker_epoch)
@@ -595,16 +719,48 @@ class Partition:
 
     # As follower --------------------------------------------------------------------------------
 
+    @property
+    def is_unflushed(self) -> bool:
+        """Whether what was taken does not count yet, because it is not synced."""
+        log = self._log
+        return (
+            self._flushed_counts
+            and log is not None
+            and log.offline is None
+            and log.recovery_point < log.log_end_offset
+        )
+
     def take(self, batches: memoryview | bytes, high_watermark: int, now_ms: int) -> int:
         """Append what the leader sent (whole batches), and learn what is committed; the new end."""
         log = self._log or self.log
         if batches:
             log.append_replicated(batches, now_ms)
+        self._learn(log, high_watermark, len(batches))
+        return log.log_end_offset
+
+    def take_in_steps(self, batches: memoryview, high_watermark: int, now_ms: int) -> Steps:
+        """The same in steps, for a disk that is slow."""
+        log = self._log or self.log
+        placed = log.check_replicated(batches)
+        while placed:
+            append = log.prepare_replicated(batches, placed, now_ms)
+            log.hand_out(append)
+            yield partial(log.write, append)
+            log.check_online()  # it may have been deleted meanwhile
+            log.commit(append)
+            placed = placed[len(append.batches) :]
+        self._learn(log, high_watermark, len(batches))
+
+    def _learn(self, log: Log, high_watermark: int, size: int) -> None:
         before = log.high_watermark
         log.advance_high_watermark(high_watermark)
         if self.waiters and log.high_watermark > before:
-            self._owner.advanced(self, max(len(batches), 1))
-        return log.log_end_offset
+            self._owner.advanced(self, max(size, 1))
+
+    @property
+    def is_being_cut(self) -> bool:
+        """Whether what the log holds is not for reading just now."""
+        return self._log is not None and self._log.truncation is not None
 
     # Reading ------------------------------------------------------------------------------------
 

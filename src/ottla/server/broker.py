@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from functools import partial
@@ -21,7 +22,7 @@ from ottla.cluster.decisions.elections import ElectionPolicy
 from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.decisions.topics import NewTopic, TopicDefaults
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.membership import Membership
+from ottla.cluster.membership import Membership, NoCluster
 from ottla.cluster.metadata import Broker as Node
 from ottla.cluster.metadata import ClusterImage, Endpoint, ImageDelta, ResourceType, Topic
 from ottla.cluster.metadata import Partition as PartitionState
@@ -44,11 +45,12 @@ from ottla.server.coordination.internal_topics import ensure_internal_topic
 from ottla.server.coordination.markers import Markers
 from ottla.server.coordination.metadata_view import ImageView
 from ottla.server.coordination.producer_ids import ProducerIds
-from ottla.server.delayed import Wakeups
+from ottla.server.delayed import Deadlines, Wakeups
 from ottla.server.disk.lanes import Lanes
 from ottla.server.disk.reads import Reads
 from ottla.server.disk.threads import started_threads
 from ottla.server.disk.workers import Workers
+from ottla.server.network.advertised import warn_of_unreachable
 from ottla.server.network.connection import Connection
 from ottla.server.network.reactor import Limits, Reactor
 from ottla.server.observability.limited_log import LimitedLog
@@ -58,6 +60,8 @@ from ottla.server.replication.balancing import give_leadership_back
 from ottla.server.replication.changes import Changes, is_forwarded
 from ottla.server.replication.liveness import Liveness
 from ottla.server.replication.peers import Peers
+from ottla.server.replication.repair import Repairs
+from ottla.server.replication.replacing import replace_replicas
 from ottla.server.replication.replicas import Replicas
 from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
 from ottla.server.security.security import CannotSecure, Security
@@ -67,6 +71,7 @@ from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
 from ottla.server.upkeep.periodic import PeriodicWork
 from ottla.server.upkeep.scrub import Scrubber
+from ottla.settings import BrokerLayers
 from ottla.storage import config as topic_config
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
@@ -81,6 +86,7 @@ if TYPE_CHECKING:
     from ottla.server.configuration.broker_config import BrokerConfig
     from ottla.server.configuration.listeners import ListenerAddress
     from ottla.server.handlers.fetch import Fetch
+    from ottla.server.machine.place import Place
     from ottla.server.observability.endpoint import MetricsEndpoint
     from ottla.server.security.authorizer import Authorizer
     from ottla.settings import InvalidSetting
@@ -123,8 +129,14 @@ class CannotStart(Exception):
 class Broker:
     """One running broker. Everything in it happens on its event loop."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, place: Place | None = None) -> None:
+        """`place` if it is one of several brokers of its machine."""
         self.config = config
+        self.place = place
+        # The store is another process's: other brokers have it too, and a lost session is replaced.
+        self.is_in_cluster = config.zookeeper_connect is not None or (
+            place is not None and place.store is not None
+        )
         self.id = config.node_id
         self.loop = asyncio.get_running_loop()
         self.threads = started_threads(BLOCKING_THREADS, "ottla-blocking")
@@ -132,6 +144,7 @@ class Broker:
         self.write_threads = started_threads(BLOCKING_THREADS, "ottla-write")
         self.read_threads = started_threads(BLOCKING_THREADS, "ottla-read")
         self.wakeups = Wakeups(self.loop)
+        self.deadlines = Deadlines(self.loop)
         self.lanes = Lanes(self.loop, self.write_threads)
         self.descriptors = divide_descriptors(descriptor_limit())
         self.reads = Reads(
@@ -151,6 +164,12 @@ class Broker:
             self.topic_config,
             max_open_files=self.descriptors.segment_files,
             producer_expiration_ms=config.producer_id_expiration_ms,
+        )
+        # Files that have to be synced before others can be opened are not waited for by the loop.
+        loop_thread = threading.get_ident()
+        self.logs.open_files.may_wait = lambda: threading.get_ident() != loop_thread
+        self.logs.open_files.on_crowded = lambda: self.lanes.hold_back(
+            folder.path for folder in self.logs.folders
         )
         self.logs.is_known = lambda key, topic_id: strays.belongs(
             self.image, self.id, key, topic_id
@@ -173,7 +192,7 @@ class Broker:
             self.id,
             self._connect_to_store,
             self._make_controller,
-            reconnects=config.zookeeper_connect is not None,
+            reconnects=self.is_in_cluster,
         )
         self.security = Security(self)
         # None: nobody has any.
@@ -189,6 +208,8 @@ class Broker:
         self.changes = Changes(self)
         self.throttle = Throttle(self.id)
         self.replicas = Replicas(self)
+        self.repairs = Repairs(self)
+        self.scrubber.on_damage = self.repairs.found
         self.liveness = Liveness(self)
         self.metadata = ImageView(lambda: self.image)
         self.producer_ids = ProducerIds(self.changes.allocate_producer_ids)
@@ -232,14 +253,14 @@ class Broker:
     def _connect_to_store(self) -> Store:
         config = self.config
         if config.zookeeper_connect is None:
-            return EmbeddedStore(os.path.join(config.log_dirs[0], METADATA_FILE))
-        from ottla.cluster.zookeeper import ZooKeeperStore
+            if self.place is not None and self.place.store is not None:
+                from ottla.cluster.shared import SharedStore
 
-        return ZooKeeperStore(
-            config.zookeeper_connect,
-            session_timeout=config.zookeeper_session_timeout_ms / 1000,
-            start_timeout=config.zookeeper_connection_timeout_ms / 1000,
-        )
+                return SharedStore(self.place.store)
+            return EmbeddedStore(os.path.join(config.log_dirs[0], METADATA_FILE))
+        from ottla.server.configuration.zookeeper_access import zookeeper_store
+
+        return zookeeper_store(config)
 
     def _make_controller(self, store: Store) -> Controller:
         controller = Controller(
@@ -352,9 +373,14 @@ class Broker:
         return topic_config.parse(overrides, self.config.log_defaults, on_invalid=ignore)
 
     def refuse_version(
-        self, connection: Connection, key: int, version: int, correlation_id: int
+        self,
+        connection: Connection,
+        frame: memoryview,
+        key: int,
+        version: int,
+        correlation_id: int,
     ) -> None:
-        """A request of an API or a version that is not served."""
+        """Answers or hangs up on a request of an API or a version that is not served."""
         if key == ApiKey.API_VERSIONS:
             # The answer every client can read, so that it can ask again in a version we know.
             own = self.apis[ApiKey.API_VERSIONS]
@@ -373,7 +399,7 @@ class Broker:
             connection.hang_up("it has not authenticated")
             return
         if key not in self.apis:
-            unserved = unsupported_version(key, version)
+            unserved = unsupported_version(key, version, frame)
             if unserved is not None:
                 connection.answer(frame_response(unserved, version, correlation_id))
                 return
@@ -393,11 +419,10 @@ class Broker:
             self._bind()
             os.makedirs(self.config.log_dirs[0], 0o700, exist_ok=True)
             self.membership.on_lost = self._session_lost
-            await self.membership.open()
+            await self._open_membership()
             self._follow_broker_settings()
             # Recovery reads every batch that was not flushed: not on the loop, which has to see signals.
             await self.loop.run_in_executor(self.threads, self.logs.open)
-            self._check_folders()
             await self.loop.run_in_executor(
                 self.threads, strays.sort_out, self.logs, self.image, self.id
             )
@@ -425,6 +450,10 @@ class Broker:
         self.transactions.load_all()
         self.spawn(self._watch_clients(), "watch over clients that wait")
         self.spawn(give_leadership_back(self), "balance of leadership")
+        if self.config.replica_replacement_after_ms >= 0:
+            self.spawn(replace_replicas(self), "replacement of replicas")
+        if self.config.is_set("advertised.listeners"):
+            self.spawn(warn_of_unreachable(self._node().endpoints), "look at advertised addresses")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
         self.compactor.start()
         self.scrubber.start()
@@ -446,21 +475,41 @@ class Broker:
         log.info("metrics: http://%s:%d/metrics", host or "127.0.0.1", self.metrics_endpoint.port)
 
     def _session_lost(self) -> None:
-        if self.config.zookeeper_connect is None:
+        if not self.is_in_cluster:
             log.error("the metadata store is lost; the broker stops")
             self.lost.set()
 
-    def _check_folders(self) -> None:
-        """Logs of another cluster, or of another broker, are not touched."""
+    async def _open_membership(self) -> None:
+        """Finds the cluster, and founds it if there is none. Logs of another cluster are not touched,
+        nor is a cluster founded for them."""
+        if not self.is_in_cluster:
+            # The store lies beside the logs; see upkeep/strays.py.
+            await self.membership.open()
+            return
         if self.config.zookeeper_connect is None:
-            return  # the store lies beside the logs; see upkeep/strays.py
-        for folder in self.logs.folders:
-            if folder.cluster_id not in (None, self.image.cluster_id):
+            owner, remedy = "the metadata store", "put the right metadata.db back"
+        else:
+            owner, remedy = "ZooKeeper", "use another folder, or another path in ZooKeeper"
+        claimed = [
+            (folder.path, cluster_id)
+            for folder in self.logs.folders
+            if (cluster_id := folder.peek_cluster_id()) is not None
+        ]
+        try:
+            await self.membership.open(founds=not claimed)
+        except NoCluster:
+            path, cluster_id = claimed[0]
+            raise CannotStart(
+                f"data folder {path} belongs to cluster {cluster_id or 'unknown'}, and {owner} has "
+                f"none: {remedy}"
+            ) from None
+        for path, cluster_id in claimed:
+            if cluster_id != self.image.cluster_id:
                 raise CannotStart(
-                    f"data folder {folder.path} belongs to cluster {folder.cluster_id or 'unknown'}, "
-                    f"and ZooKeeper's is {self.image.cluster_id}: use another folder, or another path "
-                    "in ZooKeeper"
+                    f"data folder {path} belongs to cluster {cluster_id or 'unknown'}, and {owner}'s "
+                    f"is {self.image.cluster_id}: {remedy}"
                 )
+        for folder in self.logs.folders:
             if folder.node_id not in (None, self.id):
                 raise CannotStart(
                     f"data folder {folder.path} belongs to broker {folder.node_id}, and this is broker "
@@ -504,7 +553,14 @@ class Broker:
                 for each in self.config.advertised(ports)
             ),
             folder_id=self.logs.folder_ids,
+            machine="" if self.place is None else self.place.machine,
+            min_isr=self._own_min_isr(),
         )
+
+    def _own_min_isr(self) -> int:
+        """What this broker's configuration says; changes while running are known to all brokers."""
+        static = BrokerLayers(static=self.config.layers.static)
+        return topic_config.broker_defaults(static).min_insync_replicas
 
     def _limits(self) -> Limits:
         config = self.config
@@ -541,6 +597,7 @@ class Broker:
 
     def _changed(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         """The cluster's image changed: make the partitions and settings here the same."""
+        self.repairs.changed()
         for topic in delta.deleted:
             self.partitions.remove(topic.name)
             self._unload_coordinators(topic)
@@ -569,6 +626,10 @@ class Broker:
         if delta.deleted or created:
             has_new = bool(delta.created)
             self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))
+        if delta.brokers:
+            # Nobody waits for the replicas of a broker that has gone.
+            for held in self.partitions:
+                held.look_at_starts()
         if delta.brokers or old.controller_id != new.controller_id:
             self.liveness.follow()
         if old.brokers.get(self.id) != new.brokers.get(self.id):

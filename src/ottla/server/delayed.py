@@ -9,6 +9,8 @@ them.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,3 +48,71 @@ class Wakeups:
         for partition, size in advanced.items():
             for waiter in tuple(partition.waiters):
                 waiter.progressed(partition, size)
+
+
+# A queue stays until its time has passed, which may be weeks.
+MOST_QUEUES = 64
+
+
+class Deadline:
+    """One who waits no longer than until then; see `Deadlines`."""
+
+    __slots__ = ("_queue", "at", "passed")
+
+    def __init__(
+        self, queue: deque[Deadline], at: float, passed: Callable[[], None] | None
+    ) -> None:
+        self._queue = queue
+        self.at = at
+        # None: it is over.
+        self.passed = passed
+
+    def cancel(self) -> None:
+        self.passed = None
+        # Those that began first end first, so hardly any that is over stays in the queue.
+        queue = self._queue
+        while queue and queue[0].passed is None:
+            queue.popleft()
+
+
+class Deadlines:
+    """Timers of which hardly one ever fires: each acks=all request has one. A timer of the loop's own
+    for each of them would cost more than the rest of the wait."""
+
+    __slots__ = ("_loop", "_queues")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        # Milliseconds → those who wait so long, in the order in which they began and will end. A client
+        # asks for the same every time; those of one that does not get timers of their own.
+        self._queues: dict[int, deque[Deadline]] = {}
+
+    def after(
+        self, milliseconds: int, passed: Callable[[], None]
+    ) -> Deadline | asyncio.TimerHandle:
+        """Have `passed` called after this time, unless it is cancelled before."""
+        queue = self._queues.get(milliseconds)
+        if queue is None:
+            if len(self._queues) >= MOST_QUEUES:
+                return self._loop.call_later(milliseconds / 1000, passed)
+            queue = self._queues[milliseconds] = deque()
+            self._loop.call_later(milliseconds / 1000, self._look, milliseconds)
+        deadline = Deadline(queue, self._loop.time() + milliseconds / 1000, passed)
+        queue.append(deadline)
+        return deadline
+
+    def _look(self, milliseconds: int) -> None:
+        """The time of those that begin a queue may be over."""
+        queue = self._queues[milliseconds]
+        # What the loop's clock cannot tell apart counts as over.
+        now = self._loop.time() + 0.001
+        try:
+            while queue and queue[0].at <= now:
+                passed = queue.popleft().passed
+                if passed is not None:
+                    passed()
+        finally:
+            if queue:
+                self._loop.call_at(queue[0].at, self._look, milliseconds)
+            else:
+                del self._queues[milliseconds]

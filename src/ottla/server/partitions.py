@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.partitions")
 
 
-def now_ms() -> int:
+def monotonic_ms() -> int:
     """For lags and time-outs: a clock that never jumps."""
     return time.monotonic_ns() // 1_000_000
 
@@ -34,7 +34,11 @@ def now_ms() -> int:
 class Replicas(Protocol):
     """Who acts on what partitions want: see server/replication/replicas.py."""
 
+    def is_alive(self, broker_id: int) -> bool: ...
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool: ...
+
+    def suspected(self, partition: Partition, offset: int) -> None: ...
 
     def isr_wanted(self, partition: Partition) -> None: ...
 
@@ -67,14 +71,23 @@ class Partitions:
         self.by_raw_name: dict[bytes, list[Partition]] = {}
         self.by_id: dict[bytes, list[Partition]] = {}
 
+    def is_alive(self, broker_id: int) -> bool:
+        return self.replicas is not None and self.replicas.is_alive(broker_id)
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         return self.replicas is not None and self.replicas.may_be_in_sync(broker_id, broker_epoch)
+
+    def suspected(self, partition: Partition, offset: int) -> None:
+        if self.replicas is not None:
+            self.replicas.suspected(partition, offset)
 
     def isr_wanted(self, partition: Partition) -> None:
         if self.replicas is not None:
             self.replicas.isr_wanted(partition)
 
     def role_changed(self, partition: Partition) -> None:
+        # Here too: an image that was held back until a disk had done its work comes by itself.
+        partition.open_to_clients = partition.role is Role.LEADER and not partition.internal
         if self.replicas is not None:
             self.replicas.role_changed(partition)
 
@@ -102,10 +115,10 @@ class Partitions:
             self.by_id[topic.topic_id] = known
         for state in topic.partitions:
             if state.index < len(known):
-                known[state.index].update(state, now_ms())
+                known[state.index].update(state, monotonic_ms())
             else:
                 partition = Partition(
-                    self._broker_id, topic.name, topic.topic_id, state, self, now_ms()
+                    self._broker_id, topic.name, topic.topic_id, state, self, monotonic_ms()
                 )
                 partition.internal = topic.internal
                 partition.is_new = is_new

@@ -8,16 +8,22 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ottla.server.broker import Broker, CannotStart
+from ottla.cluster.store import StoreError
+from ottla.server.broker import METADATA_FILE, Broker, CannotStart
+from ottla.server.machine.folders import FolderOfMore, check_folders
 from ottla.server.resources import raise_descriptor_limit
 from ottla.version import __version__
 
 if TYPE_CHECKING:
     from ottla.server.configuration.broker_config import BrokerConfig
+    from ottla.server.machine.place import Place
 
 log = logging.getLogger("ottla")
+
+__all__ = ["METADATA_FILE", "print_hints", "run", "start_logging"]
 
 HINTS = """
 Try it, in another terminal:
@@ -37,30 +43,54 @@ Ctrl-C stops the broker; the records stay in {data}.
 """
 
 
-def run(config: BrokerConfig, *, hints: bool = False) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status of the process."""
+def start_logging(who: str = "") -> None:
+    """Log lines go to stderr, with `who` in each if several processes write there."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
+        format=f"%(asctime)s.%(msecs)03d %(levelname)s {who}%(name)s %(message)s",
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
+
+
+def run(
+    config: BrokerConfig,
+    *,
+    hints: bool = False,
+    place: Place | None = None,
+    on_ready: Callable[[Broker], None] | None = None,
+) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status of the process.
+
+    `place` is given to one of several brokers of this machine; `on_ready` is called when it serves.
+    """
+    start_logging("" if place is None else f"broker={config.node_id} ")
     for warning in config.warnings:
         log.warning(warning)
     raise_descriptor_limit()
     try:
-        return asyncio.run(_serve(config, hints))
-    except CannotStart as error:
+        if place is None:
+            check_folders(config, 1)
+        return asyncio.run(_serve(config, hints, place, on_ready))
+    except (CannotStart, FolderOfMore) as error:
         sys.stderr.write(f"ottla: {error}\n")
         return 1
 
 
-async def _serve(config: BrokerConfig, hints: bool) -> int:
+async def _serve(
+    config: BrokerConfig,
+    hints: bool,
+    place: Place | None,
+    on_ready: Callable[[Broker], None] | None,
+) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(config)
+    try:
+        broker = Broker(config, place)
+    except StoreError as error:
+        raise CannotStart(str(error)) from error
     await broker.start()
     # What lives now lives until the end: the collector need not look at it again, not even now, while
     # the first client may be waiting. Requests make no cycles to speak of, so it may come by rarely.
@@ -72,11 +102,11 @@ async def _serve(config: BrokerConfig, hints: bool) -> int:
     log.info(
         "Ottla %s is ready: node=%d listens=%s data=%s", __version__, broker.id, addresses, folders
     )
+    if on_ready is not None:
+        on_ready(broker)
     if hints:
         first = broker.bound[0]
-        address = f"{first.host or '127.0.0.1'}:{first.port}"
-        sys.stdout.write(HINTS.format(ottla=_own_command(), address=address, data=folders))
-        sys.stdout.flush()
+        print_hints(f"{first.host or '127.0.0.1'}:{first.port}", folders)
     ends = [asyncio.ensure_future(event.wait()) for event in (stop, broker.lost)]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     for waiting in ends:
@@ -93,6 +123,12 @@ async def _serve(config: BrokerConfig, hints: bool) -> int:
         logging.shutdown()
         os._exit(status)
     return status
+
+
+def print_hints(address: str, folders: str) -> None:
+    """Say what to try next."""
+    sys.stdout.write(HINTS.format(ottla=_own_command(), address=address, data=folders))
+    sys.stdout.flush()
 
 
 def _own_command() -> str:

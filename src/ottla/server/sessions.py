@@ -33,11 +33,13 @@ class WatchedPartition:
     __slots__ = (
         "current_leader_epoch",
         "fetch_offset",
+        "flushed_offset",
         "high_watermark",
         "index",
         "last_fetched_epoch",
         "log_start_offset",
         "max_bytes",
+        "reader_start",
         "topic",
     )
 
@@ -45,9 +47,13 @@ class WatchedPartition:
         self.topic = topic
         self.index = index
         self.fetch_offset = 0
+        # Of a replica: what it has synced; -1 if it does not say.
+        self.flushed_offset = -1
         self.max_bytes = 0
         self.current_leader_epoch = -1
         self.last_fetched_epoch = -1
+        # Of a replica: where its log begins.
+        self.reader_start = -1
         # Told in the last response that named this partition; -1: never told.
         self.high_watermark = -1
         self.log_start_offset = -1

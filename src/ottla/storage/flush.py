@@ -1,6 +1,6 @@
 """Making a log last: what a flush has to sync, and in which order.
 
-The order is the promise. Data first; then index files, so that an entry on disk never points behind
+The order is the promise. Data first; then index files, so that an entry on disk never points beyond
 the data; then producer snapshots, leader epochs and deletions, which describe the data; then the
 names of new files. Only when all of it returned does the recovery point move, and later the checkpoint
 that recovery reads.
@@ -181,7 +181,7 @@ class FlushJob:
 
 def due(log: Log, now_ms: int) -> bool:
     """Whether there is unflushed data that is too much or too old."""
-    if log.offline is not None or log.flushing is not None:
+    if log.offline is not None or log.flushing is not None or log.truncation is not None:
         return False
     if log.pending_snapshots:
         return True  # a segment was sealed
@@ -200,7 +200,7 @@ def due(log: Log, now_ms: int) -> bool:
 def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
     """See Log.flush_begin. What the job takes from the log counts as flushed from now on, and is
     given back if it never runs."""
-    if log.offline is not None or log.flushing is not None:
+    if log.offline is not None or log.flushing is not None or log.truncation is not None:
         return None
     if not (
         closing

@@ -348,11 +348,14 @@ class Log(ReadableLog):
         for at, size, fields, base_offset, last_offset, max_timestamp, marker in append.batches:
             segment.add(position + at, size, last_offset, max_timestamp, self._index_interval)
             if fields[PRODUCER_ID] >= 0:
-                if isinstance(marker, EndMarker):
+                if marker is None:
+                    if not fields[ATTRIBUTES] & CONTROL_BIT:
+                        self.producers.update(
+                            fields, base_offset, last_offset, max_timestamp, now_ms
+                        )
+                elif isinstance(marker, EndMarker):
                     self._end_transaction(fields, marker, last_offset, max_timestamp, now_ms)
-                elif not fields[ATTRIBUTES] & CONTROL_BIT:
-                    self.producers.update(fields, base_offset, last_offset, max_timestamp, now_ms)
-            elif isinstance(marker, list):
+            elif marker is not None and isinstance(marker, list):
                 self.marked(base_offset, marker, now_ms)
             epoch = leader_epoch if leader_epoch >= 0 else fields[LEADER_EPOCH]
             if epoch != self.epochs.latest_epoch and epoch >= 0:
@@ -397,6 +400,17 @@ class Log(ReadableLog):
     def append_replicated(self, buffer: bytes | bytearray | memoryview, now_ms: int) -> int:
         """Whole batches as the leader has them, with its offsets, epochs and markers; they go on at
         or behind (the leader's log may have gaps) this log's end. The new end."""
+        placed = self.check_replicated(buffer)
+        view = memoryview(buffer)
+        while placed:
+            append = self.prepare_replicated(view, placed, now_ms)
+            self.write(append)
+            self.commit(append)
+            placed = placed[len(append.batches) :]
+        return self.log_end_offset
+
+    def check_replicated(self, buffer: bytes | bytearray | memoryview) -> list[PlacedBatch]:
+        """The batches that a leader sent, each with its place in the buffer; the log stays as it is."""
         if self.offline is not None or self._writing is not None:
             raise self._not_ready()
         placed: list[PlacedBatch] = []
@@ -419,16 +433,13 @@ class Log(ReadableLog):
             placed.append((at, size, fields, base_offset, last_offset, largest, marker))
             expected = last_offset + 1
             at += size
-        view = memoryview(buffer)
-        first = 0
-        while first < len(placed):
-            first += self._append_replicated_run(view, placed[first:], now_ms)
-        return self.log_end_offset
+        return placed
 
-    def _append_replicated_run(
+    def prepare_replicated(
         self, view: memoryview, placed: list[PlacedBatch], now_ms: int
-    ) -> int:
-        """As many of the batches as go into one segment, in one write; their number."""
+    ) -> Append:
+        """The append of as many of the checked batches as go into one segment, for one write. `write`
+        and `commit` are due, then the next ones."""
         start, size, _, base_offset, last_offset, largest, _ = placed[0]
         segment = self.active
         position = segment.size
@@ -446,7 +457,7 @@ class Log(ReadableLog):
             size += more
             last_offset = offset
             count += 1
-        append = Append(
+        return Append(
             base_offset,
             last_offset,
             -1,
@@ -464,9 +475,6 @@ class Log(ReadableLog):
             ],
             now_ms,
         )
-        self.write(append)
-        self.commit(append)
-        return count
 
     # Rolling
 
@@ -526,7 +534,9 @@ class Log(ReadableLog):
             try:
                 self.files.fsync_folder(self.folder)
             except OSError as error:
-                raise self.go_offline(f"sync of {self.folder} failed: {error}") from error
+                # For want of descriptors, memory or room: then the flush syncs it, which is due at once.
+                if not passes(error):
+                    raise self.go_offline(f"sync of {self.folder} failed: {error}") from error
         self.folder_unsynced = True
         self.owner.wants_flush(self)
 
@@ -589,6 +599,8 @@ class Log(ReadableLog):
     def close(self) -> None:
         """Gives back descriptors and maps; nothing in the folder is touched any more. What was not
         flushed is not."""
+        if self.truncation is not None:
+            self.truncation.stop()
         flush.stop(self)
         for retired in self.retiring:
             retired.cancel()
@@ -616,8 +628,20 @@ class Log(ReadableLog):
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Cuts off everything at and behind `offset` (a follower that took another way than the
         leader); whether that was anything. Blocks: it syncs what it cut."""
-        return truncation.truncate_to(self, offset, now_ms)
+        if offset >= self.log_end_offset:
+            self.check_idle()
+            return False
+        truncation.do_all(truncation.truncate_to(self, offset, now_ms))
+        return True
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Removes everything; the log goes on at `offset`. Blocks."""
-        truncation.start_anew_at(self, offset, now_ms)
+        truncation.do_all(truncation.start_anew_at(self, offset, now_ms))
+
+    def truncation_to(self, offset: int, now_ms: int) -> truncation.Steps:
+        """The steps of `truncate_to`, for those who must not block."""
+        return truncation.truncate_to(self, offset, now_ms)
+
+    def new_start_at(self, offset: int, now_ms: int) -> truncation.Steps:
+        """The steps of `truncate_fully_and_start_at`."""
+        return truncation.start_anew_at(self, offset, now_ms)

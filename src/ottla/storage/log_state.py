@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ottla.storage.compaction.swap import Compaction
     from ottla.storage.flush import FlushJob
     from ottla.storage.retention import Retired
+    from ottla.storage.truncation import Truncation
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +56,8 @@ class LogState:
 
     Invariants: log_start_offset ≤ high_watermark ≤ log_end_offset; recovery_point ≤ log_end_offset;
     what lies below the recovery point has been synced. The last of `segments` is active and ends at
-    log_end_offset. flushed_bytes ≤ appended_bytes. At most one flush, one compaction and one append
-    between its write and its commit are under way.
+    log_end_offset. flushed_bytes ≤ appended_bytes. At most one flush and one compaction are under way,
+    and either one append between its write and its commit or one truncation.
     """
 
     __slots__ = (
@@ -97,6 +98,7 @@ class LogState:
         "snapshot_bytes",
         "topic",
         "topic_id",
+        "truncation",
         "unflushed_since",
     )
 
@@ -160,8 +162,11 @@ class LogState:
         self.compaction: Compaction | None = None
         # What marks hide; None if there never was one.
         self.deletions = deletions
-        # The append between write and commit: at most one.
-        self._writing: Append | None = None
+        # The append between write and commit, or the truncation: at most one.
+        self._writing: Append | Truncation | None = None
+        # The truncation that is under way. Until it ends, the log is that thread's which runs it:
+        # others read nothing but offsets and sizes.
+        self.truncation: Truncation | None = None
         self._pwrite = files.pwrite
         self._apply(config)
 
@@ -186,7 +191,7 @@ class LogState:
         self._append_time = config.stamps_append_time
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._index_interval = config.index_interval_bytes
-        self.flush_at_offset = self.recovery_point + config.flush_messages
+        self.flush_at_offset = self.recovery_point + config.flushed_after
         active = self.active
         active.max_index_bytes = config.segment_index_bytes
         active.roll_after = FOREVER if not active.size else NO_TIMESTAMP - 1  # reckoned anew
@@ -289,7 +294,7 @@ class LogState:
         """Everything below `offset` has been synced: the recovery point moves up."""
         assert offset <= self.log_end_offset
         self.recovery_point = max(self.recovery_point, offset)
-        self.flush_at_offset = self.recovery_point + self._config.flush_messages
+        self.flush_at_offset = self.recovery_point + self._config.flushed_after
 
     # Deletion of single records (deletions.py)
 
@@ -308,9 +313,18 @@ class LogState:
 
     # Truncation (truncation.py)
 
-    def lower_recovery_point(self, offset: int) -> None:
-        """What lies at and after `offset` is about to change on disk."""
+    def truncation_begun(self, truncation: Truncation) -> None:
+        self.check_idle()
+        self._writing = self.truncation = truncation
+
+    def truncation_ended(self) -> None:
+        self._writing = self.truncation = None
+
+    def lower_offsets(self, offset: int) -> None:
+        """What lies at and after `offset` is about to change on disk. (The start may be inside of a
+        batch that goes as a whole.)"""
         self.recovery_point = min(self.recovery_point, offset)
+        self.log_start_offset = min(self.log_start_offset, offset)
 
     def detach_from(self, slot: int) -> list[Segment]:
         """Takes the segments from `slot` on out of the log, whose end `cut_to` or `restart_at` tells
@@ -392,11 +406,11 @@ class LogState:
 
     @property
     def is_busy(self) -> bool:
-        """An append is on its way to its commit."""
+        """An append is on its way to its commit, or the log is being truncated."""
         return self._writing is not None
 
     def check_idle(self) -> None:
-        """Online, and no append is between its write and its commit."""
+        """Online, and neither an append nor a truncation is under way."""
         if self.offline is not None or self._writing is not None:
             raise self._not_ready()
 
@@ -411,13 +425,13 @@ class LogState:
     def _not_ready(self) -> Exception:
         if self.offline is not None:
             return LogOffline(self.name, self.offline)
-        return RuntimeError(f"{self.name}: an append is under way")
+        return RuntimeError(f"{self.name}: an append or a truncation is under way")
 
     def leave_folder(self) -> None:
         """The folder is about to lose its name: no file of it is opened or made by that name any more,
         not even by an append that a thread is writing."""
-        if self._writing is not None:
-            self.open_files.forbid(self._writing.segment)
+        if self._writing is not None and self.truncation is None:
+            self.open_files.forbid(self._writing.segment)  # type: ignore[union-attr]
         for segment in self.segments:
             self.open_files.forbid(segment)
 

@@ -3,21 +3,32 @@
 A closed segment never changes (compaction and retention put others in its place, or take it away), so
 whatever does not fit in it is damage: a disk's, or somebody's. It is named and counted, never mended.
 Nothing but the segments' files is looked at; indexes are made anew from them when they are wrong.
+
+What is found while no broker runs is noted in the data folder: a broker that starts there looks at those
+logs at once, and has them fetched again if they have other replicas.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from ottla.logfiles.folders import LogFolder, SegmentFiles
-from ottla.logfiles.names import LOG_SUFFIX, offset_in
+from ottla.logfiles.names import DAMAGED_LOGS, FOLDER_IDENTITY, LOG_SUFFIX, offset_in
 from ottla.logfiles.walk import OVERHEAD, check, fields_at
-from ottla.record.batch import HEADER_SIZE
+from ottla.record.batch import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA,
+)
 from ottla.record.errors import InvalidBatch
-from ottla.storage.files import READ_ONLY
+from ottla.storage.checkpoints import lock_folder
+from ottla.storage.errors import FolderLocked
+from ottla.storage.files import OS_FILES, READ_ONLY, Files
+from ottla.storage.folders import Key, key_of_folder
 
 # Read at once, between two looks at the clock.
 PART_BYTES = 4 << 20
@@ -79,7 +90,7 @@ def _scrub(
         head = os.pread(fd, HEADER_SIZE, position)
         try:
             fields = fields_at(head, 0)
-            length = fields[1] + OVERHEAD
+            length = fields[BATCH_LENGTH] + OVERHEAD
             if position + length > size:
                 raise InvalidBatch(f"the batch needs {length} bytes, {size - position} are left")
         except InvalidBatch as error:
@@ -91,12 +102,12 @@ def _scrub(
         try:
             check(memoryview(os.pread(fd, length, position)), fields)
         except InvalidBatch as error:
-            findings.append(Finding(name, position, fields[0], error.reason))
-        if fields[0] < expected:
-            reason = f"offset {fields[0]} comes after {expected - 1}"
-            findings.append(Finding(name, position, fields[0], reason))
-        dense = dense and fields[0] == expected
-        next_offset = max(expected, fields[0] + fields[6] + 1)
+            findings.append(Finding(name, position, fields[BASE_OFFSET], error.reason))
+        if fields[BASE_OFFSET] < expected:
+            reason = f"offset {fields[BASE_OFFSET]} comes after {expected - 1}"
+            findings.append(Finding(name, position, fields[BASE_OFFSET], reason))
+        dense = dense and fields[BASE_OFFSET] == expected
+        next_offset = max(expected, fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1)
         position += length
     over = over or position >= size
     return Progress(position, next_offset, dense, inode, size, over), tuple(findings)
@@ -147,3 +158,40 @@ def segments_among(folder: Path, names: list[str]) -> list[SegmentFiles]:
         if (offset := offset_in(name, LOG_SUFFIX)) is not None
     ]
     return sorted(found)
+
+
+def note_damage(data_folder: Path, names: Iterable[str], files: Files = OS_FILES) -> bool:
+    """Leaves word of damaged logs for the broker that is started next; False if this is no broker's
+    folder, or if one runs there, which finds damage by itself. OSError if it cannot be written."""
+    if not (data_folder / FOLDER_IDENTITY).exists():
+        return False
+    try:
+        lock = lock_folder(str(data_folder), files)
+    except FolderLocked:
+        return False
+    try:
+        known = {
+            f"{topic}-{partition}" for topic, partition in noted_damage(str(data_folder), files)
+        }
+        noted = "".join(f"{name}\n" for name in sorted(known.union(names)))
+        files.replace_file(str(data_folder / DAMAGED_LOGS), noted.encode())
+    finally:
+        files.close(lock)
+    return True
+
+
+def noted_damage(data_folder: str, files: Files = OS_FILES) -> list[Key]:
+    """The logs of which `note_damage` left word."""
+    try:
+        noted = files.read_file(f"{data_folder}/{DAMAGED_LOGS}").decode(errors="replace")
+    except FileNotFoundError:
+        return []
+    keys = (key_of_folder(name) for name in noted.splitlines())
+    return [key for key in keys if key is not None]
+
+
+def forget_noted_damage(data_folder: str, files: Files = OS_FILES) -> None:
+    try:
+        files.unlink(f"{data_folder}/{DAMAGED_LOGS}")
+    except FileNotFoundError:
+        pass

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct, pack
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ottla.protocol.apis import ApiKey, api_name
 from ottla.protocol.errors import ErrorCode, error_code
@@ -64,6 +64,8 @@ _Answer = TypeVar("_Answer", bound=Message)
 # Called while a large answer comes in, with its frame, where the message starts, and how many bytes of
 # the frame are there. May give a way to receive the next ones.
 Arriving = Callable[[memoryview, int, int], Pull | None]
+# Called with an answer's frame and where its message starts.
+Taken = Callable[[Buffer, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class _Awaited:
         "deadline",
         "flexible",
         "future",
+        "taken",
         "timeout",
     )
 
@@ -102,8 +105,10 @@ class _Awaited:
         timeout: float,
         deadline: float,
         arriving: Arriving | None,
+        taken: Taken | None = None,
     ) -> None:
         self.arriving = arriving
+        self.taken = taken
         self.api_key = api_key
         self.correlation_id = correlation_id
         self.flexible = flexible  # the answer's header has tagged fields
@@ -245,9 +250,38 @@ class Connection:
         (records) keeps that buffer alive. `arriving` may look at such a frame while it comes in.
         """
         future: asyncio.Future[tuple[Buffer, int]] = self._loop.create_future()
+        self._send(api_key, version, body, future, timeout, arriving, None)
+        return future
+
+    def send_to(
+        self,
+        api_key: int,
+        version: int,
+        body: Sequence[Buffer],
+        taken: Taken,
+        failed: asyncio.Future[Any],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """As `send`, but the answer is given to `taken` in the very turn of the loop in which it comes:
+        a future would cost another one. `taken` must not raise. `failed` gets the error if no answer
+        comes; once it is done, nobody wants one. It may serve any number of requests."""
+        self._send(api_key, version, body, failed, timeout, None, taken)
+
+    def _send(
+        self,
+        api_key: int,
+        version: int,
+        body: Sequence[Buffer],
+        future: asyncio.Future[Any],
+        timeout: float | None,
+        arriving: Arriving | None,
+        taken: Taken | None,
+    ) -> None:
         if self._failure is not None:
-            future.set_exception(self._failure)
-            return future
+            if not future.done():
+                future.set_exception(self._failure)
+            return
         timeout = self.options.request_timeout if timeout is None else timeout
         awaited = _Awaited(
             api_key,
@@ -257,13 +291,13 @@ class Connection:
             timeout,
             self._loop.time() + timeout,
             arriving,
+            taken,
         )
         buffers = self._frame(api_key, version, awaited.correlation_id, body)
         if self._held is not None:
             self._held.append((awaited, buffers))
         else:
             self._transmit(awaited, buffers)
-        return future
 
     def send_unanswered(self, api_key: int, version: int, body: Sequence[Buffer]) -> None:
         """Send what gets no answer: Produce with acks=0. Raises ConnectionLost if it is closed."""
@@ -407,7 +441,10 @@ class Connection:
             )
             return
         if not awaited.future.done():
-            awaited.future.set_result((frame, at))
+            if awaited.taken is not None:
+                awaited.taken(frame, at)
+            else:
+                awaited.future.set_result((frame, at))
 
     def _on_part(self, frame: memoryview, arrived: int) -> Pull | None:
         """The beginning of a large answer has come. What is wrong with it is told when all of it has."""

@@ -8,6 +8,7 @@ from ottla.cluster.metadata import Partition as PartitionState
 from ottla.record.batch import Record, build_batch
 from ottla.replication.partition import Appended, Partition
 from ottla.storage.config import LogConfig
+from ottla.storage.files import Files
 from ottla.storage.log import Log
 from ottla.storage.logs import Logs
 
@@ -36,19 +37,31 @@ def batch(count: int, *, base: int = 0, epoch: int = 0, value: bytes = b"v") -> 
 class Holder:
     """The broker around one partition: the clock, the log, what it was asked for."""
 
-    def __init__(self, initial: PartitionState, *, min_isr: int = 1, topic: str = "t") -> None:
+    def __init__(
+        self,
+        initial: PartitionState,
+        *,
+        min_isr: int = 1,
+        topic: str = "t",
+        data: str = DATA,
+        files: Files | None = None,
+    ) -> None:
+        """`files`: a log on a disk, in the folder `data`."""
         self.now = 0
         self.terms = 0
         self.asked: list[dict[int, int]] = []
+        self.suspects: list[int] = []
         # Broker epochs as the controller knows them.
         self.known = {each: 10 * each for each in range(1, 10)}
         self.config = LogConfig(min_insync_replicas=min_isr)
-        disk = Disk()
-        disk.make_durable_folder(DATA)
+        if files is None:
+            disk = Disk()
+            disk.make_durable_folder(data)
+            files = FaultyFiles(disk)
         self.logs = Logs(
-            [DATA],
+            [data],
             lambda _: self.config,
-            files=FaultyFiles(disk),
+            files=files,
             clock=lambda: self.now,
             recovery_threads=1,
         )
@@ -81,8 +94,14 @@ class Holder:
     def advanced(self, partition: Partition, size: int) -> None:
         pass
 
+    def is_alive(self, broker_id: int) -> bool:
+        return broker_id in self.known
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         return self.known.get(broker_id) == broker_epoch
+
+    def suspected(self, partition: Partition, offset: int) -> None:
+        self.suspects.append(offset)
 
     def isr_wanted(self, partition: Partition) -> None:
         assert partition.wanted_isr is not None

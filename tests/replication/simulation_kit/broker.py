@@ -7,6 +7,7 @@ follower asks for and where it cuts its log off in `replication.following`, the 
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 from storage_kit.faulty_files import Disk, FaultyFiles
@@ -22,7 +23,9 @@ from ottla.protocol.messages.fetch import (
     PartitionData,
 )
 from ottla.record.batch import Record, build_batch, headers, records
-from ottla.replication.following import Following, Limits, settle_out_of_range
+from ottla.record.errors import InvalidBatch
+from ottla.replication.following import Disk as FollowersDisk
+from ottla.replication.following import Done, Following, Limits
 from ottla.replication.partition import Partition, Role
 from ottla.server.upkeep import strays
 from ottla.storage.config import LogConfig
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ottla.cluster.metadata import ClusterImage
+    from ottla.storage.truncation import Steps
     from simulation_kit.world import World
 
 DATA = "/data"
@@ -83,6 +87,54 @@ class Broker:
             self.lost_power = True
 
 
+class SlowDisk(FollowersDisk):
+    """What followers want of it takes its time, step by step, and much else may happen in between."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        # Of its own: the seeds that are known to find something go on finding it.
+        self._chance = random.Random(life.world.seed * 100 + life.id)
+
+    def is_slow(self, partition: Partition) -> bool:
+        return self._chance.random() < 0.5
+
+    def work(
+        self,
+        partition: Partition,
+        steps: Steps,
+        done: Done,
+        *,
+        appends: bool,
+    ) -> None:
+        life = self._life
+        life.world.waits_for_disks += 1
+
+        def go_on(error: Exception | None = None) -> None:
+            if life.ended:
+                return
+            try:
+                step = next(steps) if error is None else steps.throw(error)
+            except StopIteration:
+                done(None)
+            except (StorageError, InvalidBatch) as failure:
+                done(failure)
+            else:
+                life.world.after(self._chance.choice((0, 3, 30, 300)), lambda: take(step))
+
+        def take(step: Callable[[], None]) -> None:
+            if life.ended:
+                return
+            try:
+                step()
+            except StorageError as error:
+                go_on(error)
+            else:
+                # The loop comes to know of it a moment later.
+                life.world.after(self._chance.choice((0, 1, 20)), go_on)
+
+        go_on()
+
+
 class Life:
     """One life of a broker's process; also the owner of its partitions."""
 
@@ -96,6 +148,8 @@ class Life:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.by_id: dict[tuple[bytes, int], Partition] = {}
         self.following: dict[int, Following] = {}
+        # Followers whose logs are damaged, with the leader epoch in which they last followed.
+        self.withdrawn: dict[Partition, int] = {}
         self.asking: set[int] = set()
         self.config = LogConfig(
             segment_bytes=4000, index_interval_bytes=200, min_insync_replicas=self.world.min_isr
@@ -187,6 +241,9 @@ class Life:
     def advanced(self, partition: Partition, size: int) -> None:
         pass
 
+    def is_alive(self, broker_id: int) -> bool:
+        return self.image is not None and broker_id in self.image.brokers
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         known = None if self.image is None else self.image.brokers.get(broker_id)
         return known is not None and known.epoch == broker_epoch
@@ -196,17 +253,28 @@ class Life:
             return
         if partition.role is Role.LEADER:
             self.world.led(self, partition)
+        follows = partition.role is Role.FOLLOWER and partition not in self.withdrawn
         for leader, following in self.following.items():
-            if leader != partition.leader or partition.role is not Role.FOLLOWER:
+            if leader != partition.leader or not follows:
                 following.remove(partition)
-        if partition.role is Role.FOLLOWER and partition.leader >= 0:
+        if follows and partition.leader >= 0:
             following = self.following.get(partition.leader)
             if following is None:
-                following = self.following[partition.leader] = Following(partition.leader, LIMITS)
+                leader = partition.leader
+                following = self.following[leader] = Following(
+                    leader,
+                    LIMITS,
+                    disk=SlowDisk(self) if self.world.slow_disks else None,
+                    freed=lambda: self.ask(leader),
+                    clock=lambda: self.world.now,
+                )
             following.put(partition)
             self.ask(partition.leader)
         if self.coordination is not None:
             self.coordination.partition_changed(partition)
+
+    def suspected(self, partition: Partition, offset: int) -> None:
+        pass
 
     def isr_wanted(self, partition: Partition) -> None:
         if self.ended or partition.wanted_isr is None:
@@ -281,10 +349,61 @@ class Life:
 
         def settle(life: Life, start: int, end: int) -> None:
             if life is self and position and following.is_current(partition, position):
-                settle_out_of_range(partition, start, end, self.world.now)
-                following.put(partition)
+                following.settle(partition, start, end, self.world.now)
 
         self.world.send(self.id, leader, ask)
+
+    # Damaged logs, as server/replication/repair.py has it ------------------------------------------
+
+    def give_log_up(self, key: tuple[str, int]) -> None:
+        """The log of a follower was found damaged: it is to be fetched again."""
+        partition = self.partitions.get(key)
+        if (
+            partition is not None
+            and partition.role is Role.FOLLOWER
+            and partition not in self.withdrawn
+        ):
+            self.withdrawn[partition] = partition.leader_epoch
+            self.role_changed(partition)
+            self._leave(partition)
+
+    def _leave(self, partition: Partition) -> None:
+        if self.ended or partition not in self.withdrawn or self.image is None:
+            return
+        state = self.image.topics[partition.topic].partitions[partition.index]
+        if self.id not in state.replicas or state.leader == self.id:
+            del self.withdrawn[partition]
+            self.role_changed(partition)
+            return
+        others = [(each, -1) for each in state.isr if each != self.id]
+        if (
+            self.id not in (*state.isr, *state.elr)
+            and state.leader_epoch > self.withdrawn[partition]
+            and state.leader in state.isr
+        ):
+            if (
+                partition.role is Role.FOLLOWER
+                and partition.leader_epoch == state.leader_epoch
+                and not partition.is_occupied
+            ):
+                self.world.note(f"broker {self.id} gives its log of {partition.index} up")
+                self.world.given_up += 1
+                if (partition.topic, partition.index) in self.logs:
+                    self.logs.set_aside(partition.topic, partition.index, damaged=True)
+                partition.forget_log()
+                del self.withdrawn[partition]
+                self.role_changed(partition)
+                return
+        elif state.leader in state.isr:
+            wanted = WantedIsr(
+                partition.topic_id,
+                partition.index,
+                state.leader_epoch,
+                state.partition_epoch,
+                others,
+            )
+            self.world.controller.alter_isr(self, wanted, lambda _: None)
+        self.world.after(30, lambda: self._leave(partition))
 
     # Leading ------------------------------------------------------------------------------------
 
@@ -361,7 +480,9 @@ class Life:
         """Flushes and checkpoints, as they come."""
         chance = self.world.chance
         for partition in self.partitions.values():
-            if partition.opened is not None and chance.random() < 0.3:
+            is_open = partition.opened is not None and not partition.is_being_cut
+            if is_open and chance.random() < 0.3:
+                assert partition.opened is not None
                 try:
                     partition.opened.flush(self.world.now)
                 except StorageError as error:

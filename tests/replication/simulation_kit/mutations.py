@@ -177,7 +177,7 @@ def new_life_keeps_the_epoch() -> list[tuple[Any, str, Any]]:
 
 @mutation("A follower does not cut off what its leader does not have")
 def skip_truncation() -> list[tuple[Any, str, Any]]:
-    return [(following, "cut_off", lambda *_: None)]
+    return [(following, "cut_off", lambda *_: iter(()))]
 
 
 @mutation("A follower does not tell the epoch of its last batch, so the leader cannot compare logs")

@@ -206,9 +206,21 @@ class World:
     FEATURES: ClassVar[dict[str, int]] = {}
 
     def __init__(
-        self, seed: int, *, brokers: int = 3, min_isr: int = 2, is_moving: bool = False
+        self,
+        seed: int,
+        *,
+        brokers: int = 3,
+        min_isr: int = 2,
+        is_moving: bool = False,
+        damage: float = 0.0,
+        slow_disks: bool = False,
     ) -> None:
         self.seed = seed
+        self.slow_disks = slow_disks
+        self.waits_for_disks = 0
+        self.given_up = 0  # logs that were damaged
+        # Of its own: the seeds that are known to find something go on finding it.
+        self.damage = random.Random(seed) if damage else None
         self.chance = random.Random(seed)
         self.min_isr = min_isr
         self.now = START
@@ -548,16 +560,28 @@ class World:
         raise Broken(f"seed {self.seed}: {what}\n{history}")
 
 
-def run_seed(seed: int, *, steps: int = 60, brokers: int = 3, moves: float = 0.0) -> World:
+def run_seed(
+    seed: int,
+    *,
+    steps: int = 60,
+    brokers: int = 3,
+    moves: float = 0.0,
+    slow_disks: bool = False,
+    damage: float = 0.0,
+) -> World:
     """A cluster's life with faults, and its recovery; Broken if a promise was. `moves`: how probable it
-    is in a step that a partition is moved."""
-    world = World(seed, brokers=brokers, is_moving=moves > 0)
+    is in a step that a partition is moved; `damage`: that a log is found damaged."""
+    world = World(seed, brokers=brokers, is_moving=moves > 0, slow_disks=slow_disks, damage=damage)
     world.run(500)
     for _ in range(steps):
         for _ in range(world.chance.randint(0, 8)):
             world.produce()
         if world.chance.random() < 0.5:
             world.faults()
+        if world.damage is not None and world.damage.random() < damage:
+            broker = world.damage.choice(list(world.brokers.values()))
+            if broker.life is not None:
+                broker.life.give_log_up(world.damage.choice(world.keys))
         if moves and world.chance.random() < moves:
             world.move()
         world.run(world.chance.choice((5, 20, 100, 400)))

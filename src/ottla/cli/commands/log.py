@@ -10,7 +10,7 @@ import typer
 
 from ottla.cli.failures import FAILED, Failure
 from ottla.cli.options import Json, help_group
-from ottla.cli.output import human_size, plural, write_document, write_line
+from ottla.cli.output import human_size, note, plural, write_document, write_line
 from ottla.cli.positions import show_time
 from ottla.cli.progress import Progress
 
@@ -287,8 +287,8 @@ def _index_lines(folder: LogFolder, segment: SegmentFiles, start: int, json: boo
             if json:
                 yield _compact({"log": folder.name, "file": path.name, **fields}), True
             else:
-                told = ", ".join(f"{name} {value}" for name, value in fields.items())
-                yield f"  {suffix[1:]}: {told}", True
+                values = ", ".join(f"{name} {value}" for name, value in fields.items())
+                yield f"  {suffix[1:]}: {values}", True
 
 
 def _compact(document: dict[str, Any]) -> str:
@@ -370,7 +370,9 @@ def scrub(
 there is any.
 
     Closed segments are all but the last of each log, and never change; so this may run beside a \
-broker. Nothing is changed. A broker does the same by itself, slowly, if log.scrub.interval.ms is set.
+broker. No log is changed. A broker does the same by itself, slowly, if log.scrub.interval.ms is set. \
+While none runs, damaged logs are noted in its data folder: a broker that is started there looks at \
+them at once, and fetches those with other replicas again.
 
     \b
     ottla log scrub ./data
@@ -378,9 +380,10 @@ broker. Nothing is changed. A broker does the same by itself, slowly, if log.scr
     """
     import time
 
-    from ottla.storage.scrub import scrub_log
+    from ottla.storage.scrub import note_damage, scrub_log
 
     folders = _find(where)
+    noted: dict[Path, list[str]] = {}
     closed = [segment for folder in folders for segment in folder.segments[:-1]]
     total = sum(segment.log.stat().st_size for segment in closed)
     damaged = []
@@ -394,11 +397,17 @@ broker. Nothing is changed. A broker does the same by itself, slowly, if log.scr
         for folder in folders:
             for finding in scrub_log(folder, spend):
                 damaged.append({"log": folder.name, **finding._asdict()})
+                noted.setdefault(folder.path.resolve().parent, []).append(folder.name)
                 if not json:
                     write_line(
                         f"{folder.name}/{finding.file} at {finding.position}: "
                         f"offset {finding.offset}, {finding.reason}"
                     )
+    for data_folder, names in noted.items():
+        try:
+            note_damage(data_folder, names)
+        except OSError as error:
+            note(f"the damage could not be noted in {data_folder}: {error}")
     if json:
         write_document(
             {"sound": not damaged, "segments": len(closed), "bytes": total, "damage": damaged}

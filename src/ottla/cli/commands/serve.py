@@ -42,6 +42,10 @@ NOT_SETTINGS = (
 )
 
 
+# More than any machine has cores.
+MOST_BROKERS = 1000
+
+
 class ServeOption(NamedTuple):
     """One option: how it is written, what it means, and what holds when it is absent."""
 
@@ -93,6 +97,13 @@ OPTIONS = (
         "a single broker",
     ),
     ServeOption(
+        ("--brokers", "-b"),
+        "value",
+        "N",
+        "So many brokers on this machine, one for each core, on the ports after the first's.",
+        "1",
+    ),
+    ServeOption(
         ("--config", "-c"),
         "value",
         "FILE",
@@ -114,6 +125,7 @@ class ServeArguments(NamedTuple):
     advertise: str | None = None
     node_id: str | None = None
     zookeeper: str | None = None
+    brokers: str | None = None
     config: str | None = None
     set: tuple[str, ...] = ()
     hints: bool = False
@@ -198,9 +210,25 @@ def start(arguments: ServeArguments) -> int:
         )
     except ConfigurationError as problem:
         raise Misuse(str(problem).rstrip(".")) from None
+    count = _count(arguments.brokers)
+    if count > 1:
+        from ottla.server.machine.supervisor import supervise
+
+        try:
+            return supervise(config, count, hints=arguments.hints)
+        except ConfigurationError as problem:
+            raise Misuse(str(problem)) from None
     from ottla.server.run import run
 
     return run(config, hints=arguments.hints)
+
+
+def _count(text: str | None) -> int:
+    if text is None:
+        return 1
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_BROKERS):
+        raise Misuse(f"--brokers {text} is not a number from 1 to {MOST_BROKERS}")
+    return int(text)
 
 
 def _as_settings(arguments: ServeArguments) -> list[str]:

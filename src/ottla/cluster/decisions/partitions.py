@@ -57,8 +57,9 @@ def alter_isr(
     policy_of: PolicyOf,
 ) -> list[IsrResult]:
     """One result for each partition, in order. A leader that leaves itself out resigns: its log has
-    failed, and another member is to lead. ProtocolError if the leader's broker is not the one
-    that was taken in: its former life must change nothing."""
+    failed, and another member is to lead. A follower may leave, and nothing else: its log is damaged, so
+    that it is not eligible to lead either. ProtocolError if the broker is not the one that was taken in:
+    its former life must change nothing."""
     check_broker_epoch(draft, broker_id, broker_epoch)
     results: list[IsrResult] = []
     changed: dict[str, dict[int, Partition]] = {}
@@ -77,7 +78,9 @@ def alter_isr(
         if error is ErrorCode.NONE:
             members = [one for one, _ in each.isr]
             policy = policy_of(topic.name)
-            if broker_id in members:
+            if state.leader != broker_id:
+                state = _without_damaged(draft, state, broker_id, policy)
+            elif broker_id in members:
                 state = elections.with_isr(state, members, policy)
             else:
                 others = draft.eligible - {broker_id}
@@ -98,11 +101,17 @@ def _fault(draft: Draft, state: Partition, broker_id: int, wanted: WantedIsr) ->
         return ErrorCode.NOT_CONTROLLER  # the leader knows more than this controller
     if wanted.leader_epoch < state.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if state.leader != broker_id:
+    members = [member for member, _ in wanted.isr]
+    if state.leader != broker_id and not (
+        broker_id in state.replicas and set(members) == set(state.isr) - {broker_id}
+    ):
         return ErrorCode.INVALID_REQUEST
     if wanted.partition_epoch < state.partition_epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
-    members = [member for member, _ in wanted.isr]
+    if state.leader != broker_id:
+        # It leaves for good, so somebody must be there who has everything.
+        is_led = state.leader in members and state.leader in draft.eligible
+        return ErrorCode.NONE if is_led else ErrorCode.INELIGIBLE_REPLICA
     if not set(members) <= set(state.replicas):
         return ErrorCode.INVALID_REQUEST
     if state.leader not in members and not (set(members) & set(state.isr) & draft.eligible):
@@ -116,6 +125,17 @@ def _fault(draft: Draft, state: Partition, broker_id: int, wanted: WantedIsr) ->
         if epoch >= 0 and epoch != broker.epoch:
             return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
+
+
+def _without_damaged(
+    draft: Draft, state: Partition, broker_id: int, policy: ElectionPolicy
+) -> Partition:
+    """The partition without a follower that gives its log up. The leader epoch rises, although the
+    leader stays: what the follower asked for while it had that log must not count for it afterwards."""
+    others = draft.eligible - {broker_id}
+    policy = policy._replace(unclean=False)
+    without = elections.without_broker(state, broker_id, others, policy, lost_data=True)
+    return elections.led_anew(without, others, policy, new_epoch=True)
 
 
 def elect_leaders(

@@ -16,7 +16,7 @@ from ottla.cluster.decisions.configs import ConfigRules
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import Partition, ResourceType, Topic
 from ottla.cluster.names import CLUSTER_METADATA, check_topic_name, is_internal
-from ottla.cluster.placement import leader_order, place
+from ottla.cluster.placement import leader_order, machines, place
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import ZERO_UUID
 
@@ -30,7 +30,7 @@ class TopicDefaults:
     """What a topic gets when the request leaves it open."""
 
     partitions: int = 1
-    replication_factor: int = 1  # 0: as many as there are brokers, and at most three
+    replication_factor: int = 1  # 0: as many as there are machines, and at most three
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,9 @@ def _new_partitions(
         )
     count = defaults.partitions if count == USE_DEFAULT else count
     if factor == USE_DEFAULT:
-        factor = defaults.replication_factor or min(AUTOMATIC_REPLICAS, len(draft.brokers))
+        factor = defaults.replication_factor or min(
+            AUTOMATIC_REPLICAS, machines(draft.brokers.values())
+        )
     return spread.partitions(count, factor)
 
 

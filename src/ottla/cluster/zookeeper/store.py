@@ -100,16 +100,20 @@ class ZooKeeperStore(Store):
         session_timeout: float = SESSION_TIMEOUT,
         start_timeout: float = START_TIMEOUT,
         credentials: Credentials | None = None,
+        closes_nodes: bool = True,
         tls: Tls | None = None,
         largest_request: int = LARGEST_REQUEST,
     ) -> None:
         """`connect` is `host:port,…/path`; the path is made if it is not there. ValueError if it is
-        no address. Times are in seconds."""
+        no address. Times are in seconds. `closes_nodes`: what is made with credentials is open to
+        their user only."""
         self.address = parse_address(connect) if isinstance(connect, str) else connect
         self._chroot = self.address.chroot
         self._asked_timeout = session_timeout
         self._start_timeout = start_timeout
         self._credentials = credentials
+        self._closes_nodes = closes_nodes
+        self._node_acl: Any = None  # made when it is first needed
         self._tls = tls
         self._largest_request = largest_request
         self._session: Session | None = None
@@ -332,9 +336,19 @@ class ZooKeeperStore(Store):
         return Ok(tuple(versions))
 
     def _acl(self) -> Any:
-        from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+        """Who may do what with a node of ours. The user is named, and it is not left to ZooKeeper to say
+        who we are: to it a client's certificate is somebody, too."""
+        from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
-        return OPEN_ACL_UNSAFE if self._credentials is None else CREATOR_ALL_ACL
+        if self._node_acl is None:
+            known = self._credentials if self._closes_nodes else None
+            if known is None:
+                self._node_acl = OPEN_ACL_UNSAFE
+            elif known.scheme is Scheme.SASL:
+                self._node_acl = [make_acl("sasl", known.user, all=True)]
+            else:
+                self._node_acl = [make_digest_acl(known.user, known.password, all=True)]
+        return self._node_acl
 
     # Watches
 

@@ -196,6 +196,16 @@ class BrokerConfig:
     zookeeper_connect: str | None
     zookeeper_session_timeout_ms: int
     zookeeper_connection_timeout_ms: int
+    zookeeper_auth_file: str | None
+    zookeeper_auth_scheme: str
+    zookeeper_set_acl: bool
+    zookeeper_ssl_client_enable: bool
+    zookeeper_ssl_truststore_location: str | None
+    zookeeper_ssl_truststore_type: str | None
+    zookeeper_ssl_keystore_location: str | None
+    zookeeper_ssl_keystore_password: str | None
+    zookeeper_ssl_keystore_type: str | None
+    zookeeper_ssl_endpoint_identification_algorithm: str
     # TLS
     ssl_keystore_location: str | None
     ssl_truststore_location: str | None
@@ -237,6 +247,7 @@ class BrokerConfig:
     # Ottla's own
     worker_processes: int
     produce_record_validation_enable: bool
+    replica_replacement_after_ms: int
     log_scrub_interval_ms: int
     log_scrub_bytes_per_second: int
     metrics_listener: tuple[str, int] | None
@@ -335,7 +346,7 @@ class BrokerConfig:
 
         An empty host becomes the machine's name, port 0 the port that the listener got.
         """
-        told = []
+        advertised = []
         for listener in self.advertised_listeners:
             host, port = listener.host, listener.port
             if not host:
@@ -344,8 +355,8 @@ class BrokerConfig:
                 host = socket.gethostname()
             if not port:
                 port = (bound_ports or {}).get(listener.name, 0)
-            told.append(listener._replace(host=host, port=port))
-        return tuple(told)
+            advertised.append(listener._replace(host=host, port=port))
+        return tuple(advertised)
 
     def describe(self, names: Iterable[str] | None = None) -> list[Described]:
         """What DescribeConfigs answers for this broker; `names` None asks for all."""
@@ -482,6 +493,13 @@ def _check_together(config: BrokerConfig) -> None:
             value = getattr(config, name.replace(".", "_"))
             raise InvalidSetting(name, BROKER_SETTINGS.render(name, value), why)
 
+    require(
+        config.zookeeper_connect is None
+        or config.zookeeper_auth_file is not None
+        or not (config.zookeeper_set_acl and config.is_set("zookeeper.set.acl")),
+        "zookeeper.set.acl",
+        "must be false unless zookeeper.auth.file names a user for whom nodes can be kept",
+    )
     require(
         config.max_connections_per_ip > 0 or bool(config.max_connections_per_ip_overrides),
         "max.connections.per.ip",

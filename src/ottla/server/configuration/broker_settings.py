@@ -503,6 +503,74 @@ def _coordination() -> Iterator[Setting]:
         at_least(1),
         "How long the start of a broker waits for ZooKeeper.",
     )
+    yield Setting(
+        "zookeeper.auth.file",
+        _STRING,
+        None,
+        None,
+        "A file with one line, USER:PASSWORD, which the broker shows to ZooKeeper. Only the broker's "
+        "user should be able to read it.",
+    )
+    yield Setting(
+        "zookeeper.auth.scheme",
+        _STRING,
+        "digest",
+        one_of("digest", "sasl"),
+        "How it is shown: sasl (DIGEST-MD5) lets ZooKeeper refuse who it does not know; with digest "
+        "it takes everybody, and nodes tell whom they are open to.",
+    )
+    yield Setting(
+        "zookeeper.set.acl",
+        _BOOLEAN,
+        True,
+        None,
+        "Whether nodes that the broker makes are open to the user of zookeeper.auth.file only. "
+        "Without such a user all nodes are open to everybody.",
+    )
+    yield Setting(
+        "zookeeper.ssl.client.enable",
+        _BOOLEAN,
+        False,
+        None,
+        "Whether connections to ZooKeeper are encrypted (TLS); zookeeper.connect then names its "
+        "secure ports.",
+    )
+    yield Setting(
+        "zookeeper.ssl.truststore.location",
+        _STRING,
+        None,
+        None,
+        "A PEM file of the authorities that may have signed ZooKeeper's certificate. Unset: those "
+        "that the system trusts.",
+    )
+    yield Setting(
+        "zookeeper.ssl.truststore.type", _STRING, None, one_of("PEM"), "What such a file is."
+    )
+    yield Setting(
+        "zookeeper.ssl.keystore.location",
+        _STRING,
+        None,
+        None,
+        "A PEM file with the broker's certificate, those that lead to its authority, and its key.",
+    )
+    yield Setting(
+        "zookeeper.ssl.keystore.password",
+        SettingType.PASSWORD,
+        None,
+        None,
+        "The password of the key in zookeeper.ssl.keystore.location, if it is encrypted.",
+        sensitive=True,
+    )
+    yield Setting(
+        "zookeeper.ssl.keystore.type", _STRING, None, one_of("PEM"), "What such a file is."
+    )
+    yield Setting(
+        "zookeeper.ssl.endpoint.identification.algorithm",
+        _STRING,
+        "HTTPS",
+        one_of("HTTPS", ""),
+        "HTTPS: ZooKeeper's certificate must name the host in zookeeper.connect. Empty: any host.",
+    )
 
 
 def _own() -> Iterator[Setting]:
@@ -523,6 +591,14 @@ def _own() -> Iterator[Setting]:
         "Without it only the header and the checksum of a batch are, except on topics that need more "
         "(compacted ones, those that recompress, those with message.timestamp.before.max.ms): for "
         "producers that are trusted to write batches that consumers can read.",
+    )
+    yield Setting(
+        "replica.replacement.after.ms",
+        _LONG,
+        -1,
+        at_least(-1),
+        "How long a broker may be away before its replicas are made anew on others, as far as there are "
+        "brokers without one. All brokers of a cluster should have the same. -1: never.",
     )
     yield Setting(
         "log.scrub.interval.ms",
@@ -593,6 +669,10 @@ DIFFERENT_DEFAULTS: Mapping[str, tuple[str, str]] = {
     "transaction.two.phase.commit.enable": (
         "false",
         "what a Spark query has prepared outlives every timeout, so that it is written exactly once",
+    ),
+    "zookeeper.set.acl": (
+        "false (Kafka 3)",
+        "who gives the broker a user and a password wants its nodes closed to others",
     ),
     "zookeeper.session.timeout.ms": ("18000 (Kafka 3)", "a dead broker is noticed sooner"),
     "sasl.enabled.mechanisms": ("GSSAPI", "there is no Kerberos here"),

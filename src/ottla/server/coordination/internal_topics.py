@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ottla.cluster.decisions.topics import NewTopic
 from ottla.cluster.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from ottla.cluster.placement import machines
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ async def ensure_internal_topic(broker: Broker, name: str) -> None:
         return
     # A cluster's internal topics wait for as many brokers as they are to have replicas: one that
     # was made with fewer, because a broker came first, would stay so.
-    brokers = len(broker.image.brokers)
-    most = 1 << 15 if broker.config.zookeeper_connect else brokers
+    # Without a ZooKeeper there is one machine, and a second replica on it would protect from nothing.
+    here = machines(broker.image.brokers.values())
+    most = 1 << 15 if broker.config.zookeeper_connect else here
     topic = _describe(name, broker.config, most)
     (result,) = await broker.changes.create_topics([topic])
     if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:

@@ -5,6 +5,9 @@ batches that must be recompressed or converted first (done in a worker process),
 folder whose disk is behind (a write may then stand still for seconds in the kernel). Those go through
 a lane: per partition, in order, one at a time, with the slow part off the loop. While a partition has
 a lane, every append to it has to queue there, or it would overtake.
+
+A follower's work comes here for the same reasons: its appends while the disk is behind, and always when
+its log is cut, which waits for several syncs.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.replication import following
 from ottla.server.failures import let_go_of_frames
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.storage.errors import StorageError
@@ -26,6 +31,7 @@ from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Appended, Partition
+    from ottla.storage.truncation import Steps
 
 log = logging.getLogger("ottla.lanes")
 limited_log = LimitedLog(log)
@@ -43,6 +49,7 @@ QUICK_WRITE_SECONDS = 0.002
 Batches = bytearray | memoryview
 Transform = Callable[[Batches], Awaitable[Batches]]
 Done = Callable[["Appended | Exception"], None]
+Work = Callable[[], Awaitable[Any]]
 
 
 class Lanes:
@@ -53,6 +60,7 @@ class Lanes:
         self.threads = threads
         # Data folder -> until when it counts as slow.
         self.slow: dict[str, float] = {}
+        self._held_back_until = float("-inf")
         self.open: set[Lane] = set()
 
     def is_slow(self, log_folder: str) -> bool:
@@ -78,8 +86,16 @@ class Lanes:
             )
         self.slow[folder] = time.monotonic() + SLOW_PERIOD_SECONDS
 
+    def hold_back(self, folders: Iterable[str]) -> None:
+        """Has appends to these data folders done by threads for a while, however quick they are. Any
+        thread may ask for it."""
+        self._held_back_until = until = time.monotonic() + SLOW_PERIOD_SECONDS
+        for folder in folders:
+            self.slow[folder] = until
+
     def mark_quick(self, log_folder: str) -> None:
-        self.slow.pop(os.path.dirname(log_folder), None)
+        if time.monotonic() >= self._held_back_until:
+            self.slow.pop(os.path.dirname(log_folder), None)
 
     def append(
         self,
@@ -90,12 +106,83 @@ class Lanes:
         origin: Origin = Origin.CLIENT,
     ) -> None:
         """Queue an append; `done` is called on the loop with its result or its error."""
+        self._lane_of(partition).add(
+            partial(self._append, partition, batches, transform, origin), done
+        )
+
+    def work(
+        self,
+        partition: Partition,
+        steps: Steps,
+        done: Callable[[Exception | None], None],
+        measured: str | None = None,
+    ) -> None:
+        """Queue the steps of a follower's work; `done` is called on the loop with None or their
+        error. `measured`: the log's folder, if each step is a write to it."""
+        self._lane_of(partition).add(partial(self._take_steps, steps, measured), done)
+
+    def _lane_of(self, partition: Partition) -> Lane:
         lane = partition.lane
         if lane is None:
             lane = partition.lane = Lane(self, partition)
             self.open.add(lane)
         assert isinstance(lane, Lane)
-        lane.add(batches, done, transform, origin)
+        return lane
+
+    async def _append(
+        self,
+        partition: Partition,
+        batches: Batches,
+        transform: Transform | None,
+        origin: Origin,
+    ) -> Appended:
+        if transform is not None:
+            batches = await transform(batches)
+        log = partition.log
+        now_ms = time.time_ns() // 1_000_000
+        if len(batches) <= DIRECT_BYTES and not self.is_slow(log.folder):
+            return partition.append(batches, now_ms, origin)
+        append = partition.prepare(batches, now_ms, origin)
+        if append.duplicate:
+            return partition.commit(append)
+        log.hand_out(append)
+        took = await self._run(partial(log.write, append))
+        self.wrote(log.folder, took)
+        return partition.commit(append)
+
+    async def _take_steps(self, steps: Steps, measured: str | None) -> None:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    took = await self._run(step)
+                    if measured is not None:
+                        self.wrote(measured, took)
+                except Exception as error:  # noqa: BLE001 - the steps decide what becomes of it
+                    step = steps.throw(error)
+                else:
+                    step = next(steps)
+        except StopIteration:
+            pass
+
+    async def _run(self, call: Callable[[], None]) -> float:
+        """Have it done by a thread; the seconds that it took."""
+
+        def timed() -> float:
+            # Measured here: waiting for a free thread says nothing about the disk.
+            started = time.monotonic()
+            call()
+            return time.monotonic() - started
+
+        return await self.loop.run_in_executor(self.threads, timed)
+
+    def wrote(self, log_folder: str, seconds: float) -> None:
+        """A write to this log's folder took so long, in a thread."""
+        if seconds > SLOW_WRITE_SECONDS:
+            self.mark_slow(log_folder, seconds)
+        elif seconds < QUICK_WRITE_SECONDS and self.slow:
+            # It was only a moment, or no disk at all: a thread of another process had the processor.
+            self.mark_quick(log_folder)
 
     async def drained(self, seconds: float) -> bool:
         """Wait until everything that was queued has been answered. What has not after that time is
@@ -122,18 +209,17 @@ class Lane:
     def __init__(self, lanes: Lanes, partition: Partition) -> None:
         self._lanes = lanes
         self._partition = partition
-        self._items: deque[tuple[Batches, Done, Transform | None, Origin]] = deque()
-        # Whom to tell of the append that was begun.
-        self._under_way: Done | None = None
+        self._items: deque[tuple[Work, Callable[[Any], None]]] = deque()
+        # Whom to tell of the work that was begun.
+        self._under_way: Callable[[Any], None] | None = None
         self.task: asyncio.Task[None] = lanes.loop.create_task(self._run())
 
-    def add(
-        self, batches: Batches, done: Done, transform: Transform | None, origin: Origin
-    ) -> None:
-        self._items.append((batches, done, transform, origin))
+    def add(self, work: Work, done: Callable[[Any], None]) -> None:
+        """`done` gets what comes of the work, or its error."""
+        self._items.append((work, done))
 
     def abandon(self) -> None:
-        """Fails all waiting appends: the broker stops and does not wait for workers or disks."""
+        """Fails all that waits: the broker stops and does not wait for workers or disks."""
         log.warning(
             "the stop does not wait for appends: topic=%s partition=%d queued=%d",
             self._partition.topic, self._partition.index, len(self._items) + 1,
@@ -143,12 +229,10 @@ class Lane:
     async def _run(self) -> None:
         try:
             while self._items:
-                batches, done, transform, origin = self._items.popleft()
+                work, done = self._items.popleft()
                 self._under_way = done
                 try:
-                    if transform is not None:
-                        batches = await transform(batches)
-                    result: Appended | Exception = await self._append(batches, origin)
+                    result = await work()
                 except (StorageError, ProtocolError, ValueError, OSError, MemoryError) as error:
                     result = error
                 except Exception as error:  # noqa: BLE001
@@ -164,7 +248,7 @@ class Lane:
                 if isinstance(result, Exception):
                     let_go_of_frames(result)
                 # The batch is not kept while the next one is waited for.
-                del batches, transform
+                del work
                 self._answer(done, result)
                 del done, result
         finally:
@@ -180,36 +264,36 @@ class Lane:
                 # A thread is still writing: what the disk holds is for the next start to find out.
                 opened.go_offline("the broker stopped in the middle of a write")
             self._answer(self._under_way, ProtocolError(ErrorCode.REQUEST_TIMED_OUT))
-        for _, done, _, _ in self._items:
+        for _, done in self._items:
             self._answer(done, ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
-    def _answer(self, done: Done, result: Appended | Exception) -> None:
+    def _answer(self, done: Callable[[Any], None], result: object) -> None:
         try:
             done(result)
         except Exception as error:  # noqa: BLE001 - our mistake; one answer is missing, the queue goes on
             limited_log.error("an append could not be answered", exc_info=error)
 
-    async def _append(self, batches: Batches, origin: Origin) -> Appended:
-        partition, lanes = self._partition, self._lanes
-        log = partition.log
-        now_ms = time.time_ns() // 1_000_000
-        if len(batches) <= DIRECT_BYTES and not lanes.is_slow(log.folder):
-            return partition.append(batches, now_ms, origin)
-        append = partition.prepare(batches, now_ms, origin)
-        if append.duplicate:
-            return partition.commit(append)
 
-        def write() -> float:
-            # Measured here: waiting for a free thread says nothing about the disk.
-            started = time.monotonic()
-            log.write(append)
-            return time.monotonic() - started
+class FollowersDisk(following.Disk):
+    """What followers of this broker want of its disks, with the loop left free."""
 
-        log.hand_out(append)
-        took = await lanes.loop.run_in_executor(lanes.threads, write)
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+
+    def is_slow(self, partition: Partition) -> bool:
+        lanes = self._lanes
+        return bool(lanes.slow) and lanes.is_slow(partition.log.folder)
+
+    def take(
+        self, partition: Partition, batches: memoryview, high_watermark: int, now_ms: int
+    ) -> None:
+        started = time.monotonic()
+        partition.take(batches, high_watermark, now_ms)
+        took = time.monotonic() - started
         if took > SLOW_WRITE_SECONDS:
-            lanes.mark_slow(log.folder, took)
-        elif took < QUICK_WRITE_SECONDS and lanes.slow:
-            # It was only a moment, or no disk at all: a thread of another process had the processor.
-            lanes.mark_quick(log.folder)
-        return partition.commit(append)
+            self._lanes.mark_slow(partition.log.folder, took)
+
+    def work(
+        self, partition: Partition, steps: Steps, done: following.Done, *, appends: bool
+    ) -> None:
+        self._lanes.work(partition, steps, done, partition.log.folder if appends else None)

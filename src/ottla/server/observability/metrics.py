@@ -348,6 +348,12 @@ def _families() -> Iterator[Family]:
         _damaged,
     )
     yield Family(
+        "ottla_damaged_replicas_repaired_total",
+        "counter",
+        "Replicas whose logs were damaged, set aside and fetched again from another broker.",
+        _one(lambda broker: broker.repairs.repaired),
+    )
+    yield Family(
         "ottla_scrubbed_bytes_total",
         "counter",
         "Bytes of closed segments that the background scrub has read.",

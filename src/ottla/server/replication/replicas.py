@@ -19,7 +19,8 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.replication.fetcher import Fetcher
 from ottla.replication.following import Limits
 from ottla.replication.partition import Partition, Role
-from ottla.server.partitions import now_ms
+from ottla.server.disk.lanes import FollowersDisk
+from ottla.server.partitions import monotonic_ms
 from ottla.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Replicas:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._disk = FollowersDisk(broker.lanes)
         self._fetchers: dict[int, Fetcher] = {}
         # Which fetcher a partition is at.
         self._followed: dict[Partition, int] = {}
@@ -73,6 +75,8 @@ class Replicas:
         leader = partition.leader if partition.role is Role.FOLLOWER else -1
         if not broker.membership.is_member or broker.partitions.replicas is None:
             leader = -1  # the others do not know this broker, or it stops
+        if partition in broker.repairs.withdrawn:
+            leader = -1
         before = self._followed.get(partition, -1)
         if before >= 0 and before != leader:
             self._fetchers[before].remove(partition)
@@ -102,9 +106,10 @@ class Replicas:
             ),
             self._connect,
             lambda: (self._broker.id, self._broker.membership.epoch),
-            now_ms,
+            monotonic_ms,
             spawn,
             self._broker.throttle,
+            self._disk,
         )
 
     async def _connect(self, leader: int) -> Connection:
@@ -112,9 +117,15 @@ class Replicas:
 
     # In-sync sets -------------------------------------------------------------------------------
 
+    def is_alive(self, broker_id: int) -> bool:
+        return broker_id in self._broker.image.brokers
+
     def may_be_in_sync(self, broker_id: int, broker_epoch: int) -> bool:
         known = self._broker.image.brokers.get(broker_id)
         return known is not None and not known.leaving and known.epoch == broker_epoch
+
+    def suspected(self, partition: Partition, offset: int) -> None:
+        self._broker.repairs.suspected(partition, offset)
 
     def isr_wanted(self, partition: Partition) -> None:
         self._wanted[partition] = None
@@ -162,7 +173,7 @@ class Replicas:
                     "in-sync replicas of %s-%d: %s, were %s",
                     partition.topic, partition.index, result.state.isr, partition.isr,
                 )  # fmt: skip
-                partition.update(result.state, now_ms())
+                partition.update(result.state, monotonic_ms())
             elif result.error in _ASK_AGAIN:
                 self._wanted[partition] = None
             else:
@@ -177,7 +188,7 @@ class Replicas:
 
     def _look_for_lags(self) -> None:
         config = self._broker.config
-        now = now_ms()
+        now = monotonic_ms()
         for partition in self._broker.partitions:
             if partition.role is Role.LEADER and len(partition.isr) > 1:
                 partition.drop_lagging(

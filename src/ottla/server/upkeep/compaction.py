@@ -123,7 +123,7 @@ class Compactor:
         for each in loaded:
             if not each.config.compacts or len(each.segments) < 2 or each.offline is not None:
                 continue
-            if each in self._passes or each in self.uncleanable:
+            if each in self._passes or each in self.uncleanable or each.truncation is not None:
                 continue
             if self._not_before.get(each, 0.0) > self._loop.time():
                 continue
@@ -214,7 +214,7 @@ class Compactor:
         now = now_ms()
         # Anew: others had their turn since.
         dirt = None if each.offline is not None else self._assess(each, now)
-        if dirt is None or each.compaction is not None:
+        if dirt is None or each.compaction is not None or each.truncation is not None:
             return False
         try:
             compaction = Compaction(

@@ -1,7 +1,8 @@
 """The slow background scrub: every closed segment is read again from time to time, checksums and all.
 
 A damaged batch is named in the log once and counted in `ottla_log_damaged_batches` until it is gone:
-replaced by compaction, dropped by retention, or mended from a copy by hand. Nothing is changed. Reading
+replaced by compaction, dropped by retention, mended from a copy by hand, or, where there are other
+replicas, fetched again (replication/repair.py). Nothing is changed here. Reading
 is done in a worker process, a few MiB at a time with rests between them, so that it takes what
 `log.scrub.bytes.per.second` allows and a stop need not wait for it.
 """
@@ -15,12 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ottla.logfiles.names import DAMAGED_LOGS
 from ottla.server.disk.workers import Workers
 
 if TYPE_CHECKING:
     from ottla.logfiles.folders import SegmentFiles
     from ottla.server.configuration.broker_config import BrokerConfig
-    from ottla.storage.folders import Key
+    from ottla.storage.folders import DataFolder, Key
     from ottla.storage.logs import Logs
     from ottla.storage.scrub import Finding, Progress
 
@@ -45,10 +47,14 @@ class Scrubber:
         self.damaged: dict[Key, tuple[Finding, ...]] = {}
         self.bytes_read = 0
         self.rounds = 0
+        # Called with each log that was found damaged, in each round.
+        self.on_damage: Callable[[Key], None] = lambda _: None
 
     def start(self) -> None:
-        if self._config().log_scrub_interval_ms > 0:
-            self._task = self._loop.create_task(self._run(), name="scrub")
+        folders = [each for each in self._logs.folders if each.offline is None]
+        noted = [each for each in folders if self._logs.files.exists(f"{each.path}/{DAMAGED_LOGS}")]
+        if noted or self._config().log_scrub_interval_ms > 0:
+            self._task = self._loop.create_task(self._run(noted), name="scrub")
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -57,13 +63,28 @@ class Scrubber:
         if self._workers is not None:
             self._workers.stop()
 
-    async def _run(self) -> None:
-        while True:
+    async def _run(self, noted: list[DataFolder]) -> None:
+        for folder in noted:
+            await self._scrub_noted(folder)
+        while self._config().log_scrub_interval_ms > 0:
             await asyncio.sleep(self._config().log_scrub_interval_ms / 1000)
             try:
                 await self.scrub_all()
             except Exception:
                 log.exception("a round of the scrub failed, the next one begins anew")
+
+    async def _scrub_noted(self, folder: DataFolder) -> None:
+        """The logs that `ottla log scrub` found damaged while no broker ran here."""
+        from ottla.storage.scrub import forget_noted_damage, noted_damage
+
+        files = self._logs.files
+        try:
+            for key in noted_damage(folder.path, files):
+                if key in self._logs:
+                    await self._scrub_log(key)
+            forget_noted_damage(folder.path, files)
+        except OSError as error:
+            log.warning("notes of damaged logs: folder=%s %s", folder.path, error)
 
     async def scrub_all(self) -> None:
         """One round over all logs."""
@@ -123,10 +144,15 @@ class Scrubber:
         await asyncio.sleep(count / self._config().log_scrub_bytes_per_second)
         return part
 
+    def forget(self, key: Key) -> None:
+        """The log is another one from now on."""
+        self.damaged.pop(key, None)
+
     def _tell(self, key: Key, found: tuple[Finding, ...]) -> None:
         known = self.damaged.pop(key, ())
         if found:
             self.damaged[key] = found
+            self.on_damage(key)
         for finding in found:
             if finding not in known:
                 log.error(

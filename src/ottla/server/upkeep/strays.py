@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ottla.logfiles.names import PARTITION_METADATA
 from ottla.storage.checkpoints import read_partition_metadata
 from ottla.storage.errors import CorruptCheckpoint, StorageError
-from ottla.storage.folders import parse_stray_name
+from ottla.storage.folders import DAMAGED_SUFFIX, parse_stray_name
 
 if TYPE_CHECKING:
     from ottla.cluster.metadata import ClusterImage
@@ -51,12 +51,17 @@ def sort_out(logs: Logs, image: ClusterImage, node_id: int) -> None:
                 _take_back(logs, image, node_id, folder, name)
         elif keys:
             _leave(folder, keys, image.cluster_id)
-        if folder.strays:
-            log.warning(
-                "logs of topics that are not known, kept until somebody removes them: folder=%s "
-                "count=%d %s",
-                folder.path, len(folder.strays), _some(folder.strays),
-            )  # fmt: skip
+        damaged = [name for name in folder.strays if name.endswith(DAMAGED_SUFFIX)]
+        unknown_ones = [name for name in folder.strays if name not in damaged]
+        for what, names in (
+            ("logs of topics that are not known", unknown_ones),
+            ("damaged logs in whose place others were fetched", damaged),
+        ):
+            if names:
+                log.warning(
+                    "%s, kept until somebody removes them: folder=%s count=%d %s",
+                    what, folder.path, len(names), _some(names),
+                )  # fmt: skip
 
 
 def belongs(image: ClusterImage, node_id: int, key: Key, topic_id: bytes | None) -> bool:

@@ -24,7 +24,8 @@ class Mapped(Protocol):
 
 
 class Maps:
-    """Maps by owner, at most `limit` of them. Used by one thread (the loop's)."""
+    """Maps by owner, at most `limit` of them. An owner belongs to one thread at a time: the loop's, or
+    that which truncates its log."""
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
         self.limit = limit
@@ -40,7 +41,10 @@ class Maps:
         views = self._views
         view = views.get(owner)
         if view is not None:
-            views.move_to_end(owner)
+            try:
+                views.move_to_end(owner)
+            except KeyError:
+                pass  # another thread has just let go of it; who has the view may use it
             return view
         view = owner.files.map(owner.path)
         while len(views) >= self.limit:

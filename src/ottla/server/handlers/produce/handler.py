@@ -24,7 +24,6 @@ from ottla.server.handlers.produce.inside import Inside
 from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read
 from ottla.server.handlers.produce.response import Response, send
 from ottla.server.handlers.produce.unfinished import Unfinished
-from ottla.server.security.guards.hot import refused_topics
 from ottla.storage.errors import StorageError
 from ottla.storage.producer_state import Origin
 
@@ -48,6 +47,7 @@ class Produce:
         "_broker_id",
         "_by_id",
         "_by_raw_name",
+        "_deadlines",
         "_inside",
         "_lanes",
         "_membership",
@@ -60,6 +60,7 @@ class Produce:
         self._by_raw_name = broker.partitions.by_raw_name
         self._by_id = broker.partitions.by_id
         self._lanes = broker.lanes
+        self._deadlines = broker.deadlines
         self._membership = broker.membership
         self._inside = Inside(broker)
 
@@ -87,7 +88,9 @@ class Produce:
         refused = None
         if self._authorizer is not None:
             by_id = version >= FIRST_TOPIC_IDS
-            refused = refused_topics(self._broker, connection, transactional_id, topics, by_id)
+            refused = self._broker.security.refused_topics(
+                connection, transactional_id, topics, by_id
+            )
         if transactional_id and verdict is None:
             allowed = [each for each in topics if each[0] not in refused] if refused else topics
             if allowed:
@@ -155,7 +158,7 @@ class Produce:
                             self._broker, connection, version, correlation_id, acks, pieces
                         )
                     if unfinished is None:
-                        unfinished = Unfinished(lanes, response, timeout_ms)
+                        unfinished = Unfinished(lanes, self._deadlines, response, timeout_ms)
                     if end_offset < 0:
                         unfinished.append_through_lane(target, index, records, transform)
                     else:

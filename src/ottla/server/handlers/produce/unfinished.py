@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ottla.replication.partition import Appended, Partition
     from ottla.replication.waiters import OffsetWaiter
+    from ottla.server.delayed import Deadline, Deadlines
     from ottla.server.disk.lanes import Lanes, Transform
     from ottla.server.handlers.produce.response import Response
     from ottla.server.network.connection import HeldBytes
@@ -29,6 +30,7 @@ class Unfinished:
     """The partitions of one request that wait, each at its place in the response."""
 
     __slots__ = (
+        "_deadlines",
         "_lanes",
         "_open",
         "_response",
@@ -38,15 +40,18 @@ class Unfinished:
         "_waiting",
     )
 
-    def __init__(self, lanes: Lanes, response: Response, timeout_ms: int) -> None:
+    def __init__(
+        self, lanes: Lanes, deadlines: Deadlines, response: Response, timeout_ms: int
+    ) -> None:
         self._lanes = lanes
+        self._deadlines = deadlines
         self._response = response
         self._timeout_ms = timeout_ms
         # What is not decided yet, and the walk over the request's partitions.
         self._open = 1
         # Place in the response → index of the partition, the partition, who waits there.
         self._waiting: dict[int, tuple[int, Partition, OffsetWaiter]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Deadline | asyncio.TimerHandle | None = None
         self._timed_out = False
 
     def append_through_lane(
@@ -102,6 +107,9 @@ class Unfinished:
 
     def _reached(self, place: int, code: ErrorCode) -> None:
         index, target, _ = self._waiting.pop(place)
+        if not code and target.under_min_isr and self._response.acks == ALL_ACKS:
+            # It was replicated, and a flush was waited for. Too few of those who have it are left.
+            code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         if code:
             self._response.refuse(place, index, code, None, target)
         self._one_less()
@@ -117,8 +125,7 @@ class Unfinished:
             # Also where no answer is wanted: unfinished requests are counted by their slots.
             response.slot = response.connection.reserve()
         if response.acks == ALL_ACKS:
-            delay = max(0, self._timeout_ms) / 1000
-            self._timer = self._lanes.loop.call_later(delay, self._time_out)
+            self._timer = self._deadlines.after(max(0, self._timeout_ms), self._time_out)
 
     def _time_out(self) -> None:
         self._timed_out = True

@@ -28,7 +28,7 @@ from ottla.protocol.messages.offset_fetch import (
 from ottla.server.api import Answer, Request
 from ottla.server.operations import NOT_ASKED
 from ottla.server.security.access import GROUP, TOPIC, TRANSACTIONAL_ID, Access
-from ottla.server.security.guards.tools import REFUSAL, Proceed, failure, then
+from ottla.server.security.guards.tools import REFUSAL, Proceed, divided, failure, then
 
 _READ, _DESCRIBE = AclOperation.READ, AclOperation.DESCRIBE
 _NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -70,13 +70,14 @@ def find_coordinator(access: Access, request: Request[Any], proceed: Proceed) ->
         return FindCoordinatorResponse(
             error_code=code, error_message=code.message, node_id=-1, host="", port=-1
         )
-    allowed = [key for key in message.coordinator_keys if access.may(_DESCRIBE, kind, key)]
+    allowed, not_allowed = divided(
+        message.coordinator_keys, lambda key: access.may(_DESCRIBE, kind, key)
+    )
     refused = [
         Coordinator(
             key=key, error_code=code, error_message=code.message, node_id=-1, host="", port=-1
         )
-        for key in message.coordinator_keys
-        if key not in allowed
+        for key in not_allowed
     ]
     message.coordinator_keys = allowed
 
@@ -109,8 +110,7 @@ def describe_groups(access: Access, request: Request[Any], proceed: Proceed) -> 
     message = request.message
     field = "groups" if hasattr(message, "groups") else "group_ids"
     asked: list[str] = getattr(message, field)
-    allowed = [name for name in asked if access.may(_DESCRIBE, GROUP, name)]
-    refused = [name for name in asked if name not in allowed]
+    allowed, refused = divided(asked, lambda name: access.may(_DESCRIBE, GROUP, name))
     setattr(message, field, allowed)
 
     def finish(response: Any) -> Message:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from typing import Any, TypeVar
 
 from ottla.cluster.acls import AclOperation, AclResource
 from ottla.protocol.errors import ErrorCode
@@ -13,6 +13,8 @@ from ottla.protocol.message import Message
 from ottla.server.api import Answer, Later, Outcome, Request
 from ottla.server.security.access import Access
 from ottla.server.turns import Steps
+
+T = TypeVar("T")
 
 Proceed = Callable[[Request[Any]], Answer]
 # Called in place of the handler, which it is given.
@@ -30,6 +32,15 @@ REFUSAL = {
 def anybody(_: Access, request: Request[Any], proceed: Proceed) -> Answer:
     """No check at all."""
     return proceed(request)
+
+
+def divided(items: Iterable[T], may: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+    """Those that may, and those that may not, each asked for once."""
+    allowed: list[T] = []
+    refused: list[T] = []
+    for item in items:
+        (allowed if may(item) else refused).append(item)
+    return allowed, refused
 
 
 def then(answer: Answer, finish: Finish) -> Answer:

@@ -26,7 +26,7 @@ from ottla.protocol.messages.write_txn_markers import (
 )
 from ottla.server.api import Answer, Request
 from ottla.server.security.access import GROUP, TOPIC, TRANSACTIONAL_ID, Access
-from ottla.server.security.guards.tools import Proceed, failure, then
+from ottla.server.security.guards.tools import Proceed, divided, failure, then
 
 _READ, _WRITE, _DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
 _NO_ID = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -107,11 +107,11 @@ def txn_offset_commit(access: Access, request: Request[Any], proceed: Proceed) -
         return TxnOffsetCommitResponse(topics=_not_committed(message.topics, _NO_ID))
     if not access.may(_READ, GROUP, message.group_id):
         return TxnOffsetCommitResponse(topics=_not_committed(message.topics, _NO_GROUP))
-    refused = [each for each in message.topics if not access.may(_READ, TOPIC, each.name)]
+    allowed, refused = divided(message.topics, lambda topic: access.may(_READ, TOPIC, topic.name))
     if not refused:
         return proceed(request)
     answers = _not_committed(refused, _NO_TOPIC)
-    message.topics = [each for each in message.topics if each not in refused]
+    message.topics = allowed
     if not message.topics:
         return TxnOffsetCommitResponse(topics=answers)
 
@@ -168,12 +168,10 @@ def write_txn_markers(access: Access, request: Request[Any], proceed: Proceed) -
 def describe_transactions(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
     message = request.message
     asked = message.transactional_ids
-    allowed = [each for each in asked if access.may(_DESCRIBE, TRANSACTIONAL_ID, each)]
-    refused = [
-        TransactionState(transactional_id=each, error_code=_NO_ID)
-        for each in asked
-        if each not in allowed
-    ]
+    allowed, not_allowed = divided(
+        asked, lambda name: access.may(_DESCRIBE, TRANSACTIONAL_ID, name)
+    )
+    refused = [TransactionState(transactional_id=each, error_code=_NO_ID) for each in not_allowed]
     message.transactional_ids = allowed
 
     def finish(response: Any) -> Message:

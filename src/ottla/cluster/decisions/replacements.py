@@ -1,0 +1,59 @@
+"""Replicas of brokers that stay away, made anew on others: which moves that takes. No I/O.
+
+- A replica is replaced in its place, so that who is preferred to lead stays in front; the newcomer
+  stands in the rack that has the fewest replicas of the partition, there on the broker that holds the
+  fewest.
+- A partition without a leader has nobody to copy from, and one that is being moved already has a plan:
+  both are left as they are.
+- Where all brokers have a replica already, there is no place for another one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from ottla.cluster.decisions.moves import WantedMove, is_moving
+from ottla.cluster.metadata import NO_LEADER, ClusterImage, Partition
+
+
+def replacements(image: ClusterImage, away: Collection[int], most: int) -> list[WantedMove]:
+    """Moves away from brokers that are `away`, with those under way no more than `most`."""
+    held = Counter(
+        replica
+        for topic in image.topics.values()
+        for each in topic.partitions
+        for replica in each.replicas
+    )
+    moving = 0
+    wanted: list[WantedMove] = []
+    for topic in image.topics.values():
+        for each in topic.partitions:
+            if is_moving(each):
+                moving += 1
+            elif each.leader != NO_LEADER and any(one in away for one in each.replicas):
+                target = _target(image, each, away, held)
+                if target != each.replicas and len(wanted) < most:
+                    wanted.append(WantedMove(topic.name, each.index, target))
+    return wanted[: max(0, most - moving)]
+
+
+def _target(
+    image: ClusterImage, partition: Partition, away: Collection[int], held: Counter[int]
+) -> tuple[int, ...]:
+    brokers = image.brokers
+    target = list(partition.replicas)
+    for place, replica in enumerate(partition.replicas):
+        if replica not in away:
+            continue
+        racks = Counter(brokers[one].rack for one in target if one in brokers)
+        candidates = [
+            broker
+            for broker in brokers.values()
+            if not broker.leaving and broker.id not in target and broker.id not in away
+        ]
+        if candidates:
+            newcomer = min(candidates, key=lambda one: (racks[one.rack], held[one.id], one.id)).id
+            target[place] = newcomer
+            held[newcomer] += 1
+    return tuple(target)

@@ -1,0 +1,43 @@
+"""The data folders of several brokers of one machine. On the way of every start, so cheap to import."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ottla.server.configuration.broker_config import BrokerConfig
+
+# In a data folder: those of the brokers after the first. No partition's folder can have this name.
+OTHERS: Final = "brokers"
+
+
+class FolderOfMore(Exception):
+    """A data folder was served by brokers that would be missing; the sentence says which."""
+
+
+def check_folders(config: BrokerConfig, count: int) -> None:
+    """FolderOfMore if the data folders were served by other brokers than those that start now."""
+    wanted = range(config.node_id, config.node_id + count)
+    for folder in config.log_dirs:
+        missing = [each for each in _brokers_in(folder) if each not in wanted]
+        if not missing:
+            continue
+        which = ", ".join(map(str, missing))
+        those = "broker" if len(missing) == 1 else "brokers"
+        if missing[0] < wanted.start:
+            advice = f"start it with --node-id {missing[0] - 1} or lower"
+        else:
+            advice = f"start it with --brokers {missing[-1] - config.node_id + 1}"
+        raise FolderOfMore(
+            f"{folder} has data of {those} {which} too, in {os.path.join(folder, OTHERS)}, and "
+            f"nobody would serve it: {advice}"
+        )
+
+
+def _brokers_in(folder: str) -> list[int]:
+    try:
+        names = os.listdir(os.path.join(folder, OTHERS))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())

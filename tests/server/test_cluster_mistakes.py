@@ -1,0 +1,224 @@
+"""Mistakes with a cluster: each gets a sentence or the protocol's error, and no data is touched."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
+
+from ottla import Consumer, Producer
+from ottla.cluster.metadata import Endpoint
+from ottla.server.network.advertised import warn_of_unreachable
+from ottla.testing import BrokerDied, BrokerProcess, free_port
+from ottla.testing.zookeeper import ZooKeeperProcess
+
+pytestmark = pytest.mark.xdist_group("zookeeper")
+
+_paths = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    if find_spec("pyspark") is None:
+        pytest.skip("PySpark, whose jars hold a ZooKeeper, is not installed")
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def address(zookeeper: ZooKeeperProcess) -> str:
+    """Of a path that no other test uses."""
+    return f"{zookeeper.address}/mistakes/{next(_paths)}"
+
+
+def member(data: Path, address: str, **settings: str) -> BrokerProcess:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    named.setdefault("offsets.topic.replication.factor", "1")
+    named.setdefault("zookeeper.connection.timeout.ms", "4000")
+    return BrokerProcess(data, settings={"zookeeper.connect": address, **named})
+
+
+def refusal(process: BrokerProcess) -> str:
+    """The sentence with which a broker does not start."""
+    with pytest.raises(BrokerDied):
+        process.start()
+    (said,) = [line for line in process.log_text().splitlines() if line.startswith("ottla: ")]
+    assert "Traceback" not in process.log_text()
+    return said
+
+
+def files_below(folder: Path) -> dict[str, tuple[int, int]]:
+    return {
+        str(path.relative_to(folder)): (path.lstat().st_size, path.lstat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.name != ".lock"
+    }
+
+
+def write_one(bootstrap: str) -> None:
+    with Producer(bootstrap) as producer:
+        producer.send("kept", b"value")
+        producer.flush(60)
+
+
+def test_two_brokers_with_one_id(address: str, tmp_path: Path) -> None:
+    with member(tmp_path / "first", address) as first:
+        write_one(first.bootstrap)
+        said = refusal(member(tmp_path / "second", address))
+        assert f"a broker with id 1 is running at 127.0.0.1:{first.port}" in said
+        assert "with another data folder; give this one an id of its own (node.id)" in said
+        # The first one has not noticed.
+        with Consumer(first.bootstrap) as consumer:
+            assert consumer.read("kept", columns=["value"]).num_rows == 1
+        assert "fenced" not in first.log_text()
+
+
+@pytest.mark.parametrize("there", ["nothing", "another cluster"])
+def test_a_folder_of_another_cluster(
+    zookeeper: ZooKeeperProcess, address: str, tmp_path: Path, there: str
+) -> None:
+    """A wrong cluster id in a data folder is a path of another cluster, seen from the other side."""
+    with member(tmp_path / "data", f"{address}/own") as own:
+        write_one(own.bootstrap)
+    if there == "another cluster":
+        with member(tmp_path / "other", f"{address}/other"):
+            pass
+    before = files_below(own.data)
+    said = refusal(member(own.data, f"{address}/other"))
+    assert f"data folder {own.data} belongs to cluster " in said
+    end = "and ZooKeeper has none: " if there == "nothing" else "and ZooKeeper's is "
+    assert end in said
+    assert said.endswith("use another folder, or another path in ZooKeeper")
+    assert files_below(own.data) == before, "nothing was touched"
+    if there == "nothing":
+        client = KazooClient(hosts=zookeeper.address)
+        client.start()
+        path = "/" + address.partition("/")[2] + "/other"
+        assert client.get_children(path) == [], "no cluster was founded"
+        client.stop()
+        client.close()
+    with member(own.data, f"{address}/own") as again, Consumer(again.bootstrap) as consumer:
+        assert consumer.read("kept", columns=["value"]).num_rows == 1
+
+
+def test_a_path_that_somebody_else_uses(
+    zookeeper: ZooKeeperProcess, address: str, tmp_path: Path
+) -> None:
+    """Such as one of Apache Kafka's."""
+    path = "/" + address.partition("/")[2]
+    client = KazooClient(hosts=zookeeper.address)
+    client.start()
+    client.create(f"{path}/brokers/ids", b"null", makepath=True)
+    client.create(f"{path}/cluster/id", b'{"version":"1","id":"somebody"}', makepath=True)
+    said = refusal(member(tmp_path / "data", address))
+    assert "neither empty nor that of a cluster of Ottla's: choose another path" in said
+    assert sorted(client.get_children(path)) == ["brokers", "cluster"]
+    assert client.get(f"{path}/brokers/ids")[0] == b"null"
+    client.stop()
+    client.close()
+
+
+def test_a_replication_factor_above_the_number_of_brokers(address: str, tmp_path: Path) -> None:
+    with member(tmp_path / "data", address, default_replication_factor="3") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        created = admin.create_topics([NewTopic("asked", 1, 2)])["asked"]
+        with pytest.raises(confluent_kafka.KafkaException) as caught:
+            created.result(60)
+        error = caught.value.args[0]
+        assert error.code() == confluent_kafka.KafkaError.INVALID_REPLICATION_FACTOR
+        assert "2 needs as many brokers, and 1 are registered" in error.str()
+        # By name alone, with a default that cannot be.
+        told = admin.list_topics("automatic", timeout=60).topics["automatic"].error
+        assert told is not None
+        assert told.code() == confluent_kafka.KafkaError.INVALID_REPLICATION_FACTOR
+        assert list(admin.list_topics(timeout=60).topics) == []
+
+
+# A ZooKeeper that is not one
+
+
+def _web_server(connection: socket.socket) -> None:
+    connection.recv(4096)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+    connection.close()
+
+
+def _silence(connection: socket.socket) -> None:
+    while connection.recv(4096):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (_web_server, "what answers there is not a ZooKeeper"),
+        (_silence, "no ZooKeeper answers at"),
+    ],
+)
+def test_something_that_is_not_a_zookeeper(
+    tmp_path: Path, answer: Callable[[socket.socket], None], words: str
+) -> None:
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=_quietly, args=(answer, connection), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        port = listener.getsockname()[1]
+        said = refusal(member(tmp_path / "data", f"127.0.0.1:{port}/a"))
+        listener.shutdown(socket.SHUT_RDWR)
+    assert words in said, said
+    assert f"127.0.0.1:{port}" in said
+    assert files_below(tmp_path / "data") == {}
+
+
+def _quietly(answer: Callable[[socket.socket], None], connection: socket.socket) -> None:
+    try:
+        answer(connection)
+    except OSError:
+        pass
+
+
+def test_an_address_that_is_none(tmp_path: Path) -> None:
+    said = refusal(member(tmp_path / "data", "host:port:more"))
+    assert "'host:port:more' is not the address of a ZooKeeper: write it as" in said
+
+
+# An advertised address that nobody reaches
+
+
+def test_an_advertised_address_that_nobody_reaches(tmp_path: Path) -> None:
+    nowhere = free_port()
+    process = BrokerProcess(tmp_path / "data", arguments=["--advertise", f"127.0.0.1:{nowhere}"])
+    with process:
+        while "cannot be reached" not in process.log_text():
+            assert process.running
+    assert f"127.0.0.1:{nowhere}, cannot be reached from here (" in process.log_text()
+
+
+def test_an_advertised_address_that_is_reached_is_no_news(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        server = await asyncio.start_server(lambda _r, writer: writer.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        await warn_of_unreachable([Endpoint("PLAINTEXT", "127.0.0.1", port, "PLAINTEXT")])
+        assert caplog.text == ""
+        await warn_of_unreachable([Endpoint("A", "no-such-host.invalid", port, "PLAINTEXT")])
+        assert f"the advertised address of A, no-such-host.invalid:{port}" in caplog.text
+        server.close()
+
+    asyncio.run(run())

@@ -1,0 +1,389 @@
+"""What a leader makes of the requests of its followers: positions, epochs, offsets out of range; and
+what waits for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from server_kit.broker_thread import BrokerThread
+from server_kit.calls import (
+    Topic,
+    batch_of,
+    create_topic,
+    fetch_request,
+    fill,
+    list_offset,
+    offsets_of,
+    produce_request,
+)
+from server_kit.wire import Wire
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from ottla.protocol.messages.fetch import FetchResponse, PartitionData, ReplicaState
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+from ottla.replication.partition import SUSPICIOUS_REPEATS, Partition
+from ottla.server.broker import Broker
+from ottla.storage.files import Files
+
+OTHER = 77  # the broker with the other replica
+VERSION = 17
+EPOCH = 5
+
+
+def partition_of(broker: Broker, topic: Topic) -> Partition:
+    return broker.partitions.by_name[topic.name][0]
+
+
+def set_state(
+    inside: BrokerThread, topic: Topic, *, isr: tuple[int, ...] | None = None, epoch: int = EPOCH
+) -> None:
+    """A partition led here in `epoch`, with a replica on another broker."""
+
+    def change(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        state = broker.image.topics[topic.name].partitions[0]
+        members = (broker.id, OTHER)
+        newer = replace(
+            state,
+            replicas=members,
+            isr=members if isr is None else isr,
+            leader_epoch=epoch,
+            partition_epoch=partition.partition_epoch + 1,
+        )
+        partition.update(newer, 0)
+
+    inside.run(change)
+
+
+@pytest.fixture
+def topic(inside: BrokerThread, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    """Five records, all of them committed before the other replica came."""
+    made = create_topic(wire)
+    fill(wire, made, *(batch_of(b"%d" % each) for each in range(5)))
+    set_state(inside, made)
+    inside.run(lambda broker: monkeypatch.setattr(broker.partitions, "is_alive", lambda _: True))
+    return made
+
+
+def replica_fetch(
+    wire: Wire, topic: Topic, offset: int, *, start: int = 0, epoch: int = EPOCH, last: int = -1
+) -> PartitionData:
+    """As the follower asks."""
+    request = fetch_request(topic, (0, offset), current_leader_epoch=epoch, last_fetched_epoch=last)
+    request.replica_state = ReplicaState(replica_id=OTHER, replica_epoch=1)
+    request.topics[0].partitions[0].log_start_offset = start
+    (answer,) = wire.call(request, FetchResponse, VERSION).responses[0].partitions
+    return answer
+
+
+def known_end(inside: BrokerThread, topic: Topic) -> int:
+    """Up to where the leader believes the follower to be."""
+    return inside.run(lambda broker: partition_of(broker, topic).followers[OTHER].end_offset)
+
+
+# Positions ----------------------------------------------------------------------------------------
+
+
+def test_a_follower_reads_to_the_end_and_moves_the_high_watermark(
+    inside: BrokerThread, wire: Wire, connect: Callable[[], Wire], topic: Topic
+) -> None:
+    wire.send(produce_request(topic, (0, batch_of(b"5")), acks=-1), 9)
+    inside.until(lambda broker: partition_of(broker, topic).log.log_end_offset == 6)
+    follower = connect()
+    found = replica_fetch(follower, topic, 3)
+    assert (found.error_code, found.high_watermark) == (0, 5)
+    assert offsets_of(found.records) == [3, 4, 5]
+    assert replica_fetch(follower, topic, 6).high_watermark == 6
+    (acknowledged,) = wire.receive(ProduceResponse, 9).responses[0].partition_responses
+    assert (acknowledged.error_code, acknowledged.base_offset) == (0, 5)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [
+        (EPOCH - 1, ErrorCode.FENCED_LEADER_EPOCH),
+        (EPOCH + 1, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_followers_of_another_epoch_are_told_so_and_do_not_count(
+    inside: BrokerThread, wire: Wire, topic: Topic, epoch: int, error: ErrorCode
+) -> None:
+    found = replica_fetch(wire, topic, 5, epoch=epoch)
+    assert found.error_code == error
+    assert not found.records
+    assert known_end(inside, topic) == -1
+    assert replica_fetch(wire, topic, 5).error_code == 0
+    assert known_end(inside, topic) == 5
+
+
+def test_a_broker_without_a_replica_is_refused(
+    inside: BrokerThread, wire: Wire, topic: Topic
+) -> None:
+    request = fetch_request(topic, (0, 5), current_leader_epoch=EPOCH)
+    request.replica_state = ReplicaState(replica_id=OTHER + 1, replica_epoch=1)
+    (answer,) = wire.call(request, FetchResponse, VERSION).responses[0].partitions
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert known_end(inside, topic) == -1
+
+
+@pytest.mark.parametrize("offset", [1, 6])
+@pytest.mark.parametrize("last", [-1, 0])
+def test_a_follower_out_of_range_is_told_so_and_does_not_count(
+    inside: BrokerThread, wire: Wire, topic: Topic, offset: int, last: int
+) -> None:
+    """Before the log's start, and beyond its end."""
+    inside.run(lambda broker: partition_of(broker, topic).delete_before(2))
+    found = replica_fetch(wire, topic, offset, last=last)
+    if last >= 0 and offset == 6:
+        # It brings the epoch of its last batch: where that ends here is the better answer.
+        assert found.diverging_epoch is not None
+        assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, 5)
+    else:
+        assert found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert known_end(inside, topic) == -1
+    # What it asks next: a replica is told the log's end, a consumer the high watermark.
+    ends = [list_offset_of_replica(wire, topic, timestamp) for timestamp in (-2, -1)]
+    assert ends == [2, 5]
+
+
+def test_a_follower_is_told_the_end_of_the_log_and_a_consumer_the_high_watermark(
+    inside: BrokerThread, wire: Wire, connect: Callable[[], Wire], topic: Topic
+) -> None:
+    wire.send(produce_request(topic, (0, batch_of(b"5")), acks=1), 9)
+    inside.until(lambda broker: partition_of(broker, topic).log.log_end_offset == 6)
+    other = connect()
+    assert list_offset_of_replica(other, topic, -1) == 6
+    replica_fetch(other, topic, 5)
+    assert list_offset(other, topic, -1).offset == 5
+
+
+def list_offset_of_replica(wire: Wire, topic: Topic, timestamp: int) -> int:
+    wanted = ListOffsetsPartition(
+        partition_index=0, current_leader_epoch=EPOCH, timestamp=timestamp
+    )
+    request = ListOffsetsRequest(
+        replica_id=OTHER, topics=[ListOffsetsTopic(name=topic.name, partitions=[wanted])]
+    )
+    (answer,) = wire.call(request, ListOffsetsResponse, 6).topics[0].partitions
+    assert answer.error_code == 0
+    return answer.offset
+
+
+# min.insync.replicas --------------------------------------------------------------------------------
+
+
+def wants_two(inside: BrokerThread, topic: Topic) -> None:
+    def change(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        partition.configure(replace(partition.config, min_insync_replicas=2))
+
+    inside.run(change)
+
+
+def acknowledged(wire: Wire) -> PartitionProduceResponse:
+    (answer,) = wire.receive(ProduceResponse, 9).responses[0].partition_responses
+    return answer
+
+
+def test_too_few_in_sync_before_the_append(inside: BrokerThread, wire: Wire, topic: Topic) -> None:
+    wants_two(inside, topic)
+    set_state(inside, topic, isr=(inside.run(lambda broker: broker.id),))
+    wire.send(produce_request(topic, (0, batch_of(b"5")), acks=-1), 9)
+    assert acknowledged(wire).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert inside.run(lambda broker: partition_of(broker, topic).log.log_end_offset) == 5
+
+
+def test_too_few_in_sync_after_the_append(inside: BrokerThread, wire: Wire, topic: Topic) -> None:
+    """The high watermark stands still with one too few, and goes on when the other is back."""
+    wants_two(inside, topic)
+    wire.send(produce_request(topic, (0, batch_of(b"5")), acks=-1), 9)
+    inside.until(lambda broker: partition_of(broker, topic).log.log_end_offset == 6)
+    set_state(inside, topic, isr=(inside.run(lambda broker: broker.id),))
+
+    def look(broker: Broker) -> tuple[int, int]:
+        partition = partition_of(broker, topic)
+        return partition.log.high_watermark, len(partition._awaiting_commit.waiting)
+
+    assert inside.run(look) == (5, 1)
+    set_state(inside, topic)
+    inside.run(lambda broker: partition_of(broker, topic).fetched(OTHER, 6, 1, 0))
+    answer = acknowledged(wire)
+    assert (answer.error_code, answer.base_offset) == (0, 5)
+
+
+class GatedFiles(Files):
+    """Syncs wait for the gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+
+    def fsync(self, fd: int) -> None:
+        assert self.gate.wait(30)
+        super().fsync(fd)
+
+
+@pytest.fixture
+def files() -> Iterator[GatedFiles]:
+    gated = GatedFiles()
+    yield gated
+    gated.gate.set()
+
+
+def test_too_few_in_sync_when_the_flush_is_done(
+    inside: BrokerThread, wire: Wire, files: GatedFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replicated, and then one of the two that have it leaves before it is flushed."""
+    topic = create_topic(wire)
+    fill(wire, topic, batch_of(b"0"))
+    set_state(inside, topic)
+    wants_two(inside, topic)
+
+    def flushes(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        partition.configure(replace(partition.config, flush_messages=1))
+        partition.log.flush(1)
+        monkeypatch.setattr(partition.log, "files", files)
+
+    inside.run(flushes)
+    wire.send(produce_request(topic, (0, batch_of(b"1")), acks=-1), 9)
+    inside.until(lambda broker: partition_of(broker, topic).log.log_end_offset == 2)
+    inside.run(lambda broker: partition_of(broker, topic).fetched(OTHER, 2, 1, 0))
+    set_state(inside, topic, isr=(inside.run(lambda broker: broker.id),))
+    files.gate.set()
+    assert acknowledged(wire).error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+# DeleteRecords --------------------------------------------------------------------------------------
+
+
+def begin_deletion(wire: Wire, topic: Topic, offset: int, timeout_ms: int = 20_000) -> None:
+    wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
+    topics = [DeleteRecordsTopic(name=topic.name, partitions=[wanted])]
+    wire.send(DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms), 2)
+
+
+def deleted(wire: Wire) -> DeleteRecordsPartitionResult:
+    (answer,) = wire.receive(DeleteRecordsResponse, 2).topics[0].partitions
+    return answer
+
+
+def until_waiting(inside: BrokerThread, topic: Topic) -> None:
+    inside.until(lambda broker: bool(partition_of(broker, topic)._awaiting_deletion.waiting))
+
+
+def test_a_deletion_waits_for_the_replicas(
+    inside: BrokerThread, wire: Wire, connect: Callable[[], Wire], topic: Topic
+) -> None:
+    follower = connect()
+    replica_fetch(follower, topic, 5)
+    begin_deletion(wire, topic, 3)
+    until_waiting(inside, topic)
+    assert replica_fetch(follower, topic, 5, start=2).log_start_offset == 3
+    until_waiting(inside, topic)
+    replica_fetch(follower, topic, 5, start=3)
+    answer = deleted(wire)
+    assert (answer.error_code, answer.low_watermark) == (0, 3)
+    assert not inside.run(lambda broker: partition_of(broker, topic)._awaiting_deletion.waiting)
+
+
+def test_replicas_that_do_not_follow_in_time(
+    inside: BrokerThread, wire: Wire, connect: Callable[[], Wire], topic: Topic
+) -> None:
+    replica_fetch(connect(), topic, 5, start=1)
+    begin_deletion(wire, topic, 3, timeout_ms=20)
+    answer = deleted(wire)
+    assert (answer.error_code, answer.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, 1)
+    assert list_offset(wire, topic, -2).offset == 3
+    assert not inside.run(lambda broker: partition_of(broker, topic)._awaiting_deletion.waiting)
+
+
+def test_replicas_of_dead_brokers_are_not_waited_for(
+    inside: BrokerThread, wire: Wire, monkeypatch: pytest.MonkeyPatch, topic: Topic
+) -> None:
+    begin_deletion(wire, topic, 3)
+    until_waiting(inside, topic)
+
+    def die(broker: Broker) -> None:
+        monkeypatch.setattr(broker.partitions, "is_alive", lambda _: False)
+        partition_of(broker, topic).look_at_starts()
+
+    inside.run(die)
+    answer = deleted(wire)
+    assert (answer.error_code, answer.low_watermark) == (0, 3)
+
+
+def test_a_deletion_whose_leader_is_deposed(inside: BrokerThread, wire: Wire, topic: Topic) -> None:
+    begin_deletion(wire, topic, 3)
+    until_waiting(inside, topic)
+
+    def depose(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        state = broker.image.topics[topic.name].partitions[0]
+        partition.update(replace(state, leader=OTHER, leader_epoch=EPOCH + 1), 0)
+
+    inside.run(depose)
+    assert deleted(wire).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_follower_that_waits_learns_of_a_deletion_at_once(
+    inside: BrokerThread, wire: Wire, connect: Callable[[], Wire], topic: Topic
+) -> None:
+    follower = connect()
+    request = fetch_request(topic, (0, 5), current_leader_epoch=EPOCH, session=(0, 0))
+    request.replica_state = ReplicaState(replica_id=OTHER, replica_epoch=1)
+    request.topics[0].partitions[0].log_start_offset = 0
+    first = follower.call(request, FetchResponse, VERSION)
+    again = fetch_request(topic, session=(first.session_id, 1), max_wait_ms=1_000_000)
+    again.replica_state = request.replica_state
+    follower.send(again, VERSION)
+    inside.until(lambda broker: bool(partition_of(broker, topic).replica_waiters))
+    begin_deletion(wire, topic, 4)
+    (told,) = follower.receive(FetchResponse, VERSION).responses[0].partitions
+    assert told.log_start_offset == 4
+
+
+# Damage ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.complains
+def test_a_leader_looks_at_a_batch_that_its_follower_does_not_get_past(
+    inside: BrokerThread, wire: Wire, topic: Topic, complaints: list[str]
+) -> None:
+    def damage(broker: Broker) -> None:
+        log = partition_of(broker, topic).log
+        piece = log.read(3, 0, 5)
+        assert piece is not None
+        with open(log.active.path, "r+b") as file:
+            file.seek(piece.position + piece.length - 1)
+            file.write(b"?")
+
+    def told() -> list[str]:
+        return [line for line in complaints if "found by a follower" in line]
+
+    for _ in range(SUSPICIOUS_REPEATS + 1):
+        replica_fetch(wire, topic, 3)
+    inside.until(lambda broker: not broker.repairs._suspected)
+    assert told() == []
+    inside.run(damage)
+    while not told():
+        replica_fetch(wire, topic, 3)
+    assert f"topic={topic.name} partition=0 offset=3" in told()[0]
+    # The other replica's broker is not there to take over.
+    inside.until(lambda _: any("left as it is" in line for line in complaints))
