@@ -49,6 +49,7 @@ class Broker:
         self.id = broker_id
         self.disk = Disk()
         self.disk.make_durable_folder(DATA)
+        self.disks = 1
         self.lives = 0
         self.life: Life | None = None
         self.is_clean = True  # the last life ended in good order
@@ -73,13 +74,18 @@ class Broker:
             self.life = None
             self.is_clean = True
 
-    def kill(self, *, power: bool) -> None:
+    def kill(self, *, power: bool, disk: bool = False) -> None:
+        """`power` takes what was not flushed, `disk` everything."""
         if self.life is not None:
             self.life.ended = True
             self.life = None
         if power:
             self.disk.lose_power(self.world.chance)
             self.lost_power = True
+        if disk:
+            self.disk = Disk()
+            self.disk.make_durable_folder(DATA)
+            self.disks += 1
 
 
 class Life:

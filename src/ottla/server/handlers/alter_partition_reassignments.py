@@ -1,6 +1,8 @@
 """AlterPartitionReassignments: move replicas of partitions to other brokers, or take such moves back.
 
 - Decided by the controller (cluster/decisions/moves.py); other brokers pass the request on to it.
+- A target whose disk has no room for the partition is refused, before anything is moved to it. (Kafka
+  begins, and fills the disk.)
 - The answer comes when the moves have begun, not when they have ended: ListPartitionReassignments tells.
 
 Versions:
@@ -9,7 +11,7 @@ Versions:
 
 from __future__ import annotations
 
-from ottla.cluster.decisions.moves import WantedMove
+from ottla.cluster.decisions.moves import MoveResult, WantedMove
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -20,6 +22,7 @@ from ottla.protocol.messages.alter_partition_reassignments import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
+from ottla.server.replication.room import without_room
 from ottla.server.turns import Turns
 
 # Partitions that the controller decides on in one go.
@@ -60,9 +63,15 @@ async def _of_topic(
             )
             for each in topic.partitions[first : first + _AT_ONCE]
         ]
+        refused = await without_room(request.broker, wanted)
         results = await request.broker.controller.alter_moves(
-            wanted, may_change_factor=request.message.allow_replication_factor_change
+            [each for each in wanted if (each.topic, each.index) not in refused],
+            may_change_factor=request.message.allow_replication_factor_change,
         )
+        results += [
+            MoveResult(name, index, ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why))
+            for (name, index), why in refused.items()
+        ]
         answer.partitions += [
             ReassignablePartitionResponse(
                 partition_index=each.index,
