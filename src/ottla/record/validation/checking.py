@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from ottla.record.batch import (
     ATTRIBUTES,
-    BASE_TIMESTAMP,
     BATCH_LENGTH,
     CODEC_MASK,
     MAX_TIMESTAMP,
@@ -41,11 +40,11 @@ from ottla.record.validation.readiness import readiness
 if TYPE_CHECKING:
     from ottla.record.validation.machine_code import CompiledWalk
 
-__all__ = ["INLINE_LIMIT", "Rules", "check_and_correct", "check_records", "is_quick"]
+__all__ = ["INLINE_LIMIT", "QUICK_BYTES", "Rules", "check_and_correct", "check_records", "is_quick"]
 
 # What an event loop can do beside its other work, in some hundred microseconds: so many bytes by
 # compiled code, so many records without it, a compressed batch of so many bytes that unfolds to so many.
-_QUICK_BYTES = 1 << 20
+QUICK_BYTES = 1 << 20
 _QUICK_RECORDS = 300
 _QUICK_COMPRESSED_BYTES = 64 << 10
 INLINE_LIMIT = 256 << 10
@@ -71,7 +70,7 @@ def is_quick(fields: HeaderFields) -> bool:
     if readiness.compiled is None and fields[RECORD_COUNT] > _QUICK_RECORDS:
         return False
     is_compressed = fields[ATTRIBUTES] & CODEC_MASK
-    return fields[BATCH_LENGTH] <= (_QUICK_COMPRESSED_BYTES if is_compressed else _QUICK_BYTES)
+    return fields[BATCH_LENGTH] <= (_QUICK_COMPRESSED_BYTES if is_compressed else QUICK_BYTES)
 
 
 def check_records(
@@ -80,7 +79,6 @@ def check_records(
     rules: Rules,
     now_ms: int,
     limit: int = DEFAULT_LIMIT,
-    *,
     in_thread: bool = False,
 ) -> int:
     """Check the records of one batch whose checksum and header (`fields`) are right; the largest of
@@ -88,32 +86,26 @@ def check_records(
 
     InvalidRecord, InvalidRecords (which names those at fault), TooLarge beyond `limit` bytes.
     """
-    codec = fields[ATTRIBUTES] & CODEC_MASK
+    (_, _, _, _, _, attributes, _, base_timestamp, _, _, _, _, count) = fields
     data: bytes | memoryview = batch
     at = RECORDS_AT
-    if codec:
-        data = _decompressed(codec, batch[RECORDS_AT:], limit)
+    if attributes & CODEC_MASK:
+        data = _decompressed(attributes & CODEC_MASK, batch[RECORDS_AT:], limit)
         at = 0
-    count, base_timestamp = fields[RECORD_COUNT], fields[BASE_TIMESTAMP]
     compiled = readiness.compiled
     if compiled is None:
         walked = plain_walk.walk(data, at, count, base_timestamp, rules, now_ms)
         readiness.walked(count)
         if not walked.fault and not walked.misfit_count:
             return walked.max_timestamp
-    else:
-        walker = _own.walker
-        if walker is None:
-            walker = _own.walker = compiled.for_another_thread()
-        largest = walker.largest_time(
-            data, at, count, base_timestamp, rules, now_ms, releases_lock=in_thread
-        )
-        if largest is not None:
-            return largest
-        walked = walker.walk(
-            data, at, count, base_timestamp, rules, now_ms, releases_lock=in_thread
-        )
-    raise _refusal(walked)
+        raise _refusal(walked)
+    walker = _own.walker
+    if walker is None:
+        walker = _own.walker = compiled.for_another_thread()
+    largest = walker.largest_time(data, at, count, base_timestamp, rules, now_ms, in_thread)
+    if largest is None:
+        raise _refusal(walker.walk(data, at, count, base_timestamp, rules, now_ms, in_thread))
+    return largest
 
 
 def check_and_correct(
@@ -122,12 +114,11 @@ def check_and_correct(
     rules: Rules,
     now_ms: int,
     limit: int = DEFAULT_LIMIT,
-    *,
     in_thread: bool = False,
 ) -> HeaderFields:
     """As `check_records`; the header, in which the largest time is that of the records from now on,
     whatever the producer has written there."""
-    largest = check_records(batch, fields, rules, now_ms, limit, in_thread=in_thread)
+    largest = check_records(batch, fields, rules, now_ms, limit, in_thread)
     # With the broker's times the log writes its own into the header.
     if largest == fields[MAX_TIMESTAMP] or not rules.checks_times:
         return fields

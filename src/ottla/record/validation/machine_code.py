@@ -16,20 +16,23 @@ from ottla.record.validation.findings import (
     Walked,
 )
 
-_TOLD = struct.Struct("=10q")  # START to MISFIT_ROOM
+_BATCH = struct.Struct("=5q")  # START to NOW
+_RULES = struct.Struct("=5q")  # KEYS_REQUIRED to MISFIT_ROOM
 _FOUND = struct.Struct("=4q")  # FAULT to MISFIT_COUNT
-_FOUND_AT = _TOLD.size
+_FOUND_AT = _BATCH.size + _RULES.size
 _INT64 = 8
 # Room for the usual case that there is no misfit, and for the next usual one.
 _FEW_MISFITS = 64
 _MISFIT_MASK = (1 << MISFIT_BITS) - 1
 
-# What numba's functions take: where to put the result, where to put an exception (there is none), and
-# the arguments.
-_ARGUMENTS = (ctypes.c_void_p,) * 5
-_KEEPING = ctypes.PYFUNCTYPE(ctypes.c_int, *_ARGUMENTS)
-_RELEASING = ctypes.CFUNCTYPE(ctypes.c_int, *_ARGUMENTS)
+# numba's functions take: where to put the result, where to put an exception (there is none), and the
+# arguments. The types are not declared, and what is passed is of ctypes' own, because a conversion of
+# each would cost half as much again as the call.
+_KEEPING = ctypes.PYFUNCTYPE(ctypes.c_int)
+_RELEASING = ctypes.CFUNCTYPE(ctypes.c_int)
 
+_pack_batch = _BATCH.pack_into
+_unpack_found = _FOUND.unpack_from
 _byte_of = ctypes.c_char.from_buffer
 _reference = ctypes.byref
 
@@ -48,8 +51,13 @@ class CompiledWalk:
         self._misfits = bytearray(misfit_room * _INT64)
         # Held, so that the memory stays where it is.
         self._held = _byte_of(self._numbers), _byte_of(self._misfits)
-        self._numbers_at, self._misfits_at = map(ctypes.addressof, self._held)
-        self._returned_at = self._numbers_at + RETURNED * _INT64
+        numbers_at, misfits_at = map(ctypes.addressof, self._held)
+        self._numbers_at = ctypes.c_void_p(numbers_at)
+        self._misfits_at = ctypes.c_void_p(misfits_at)
+        self._returned_at = ctypes.c_void_p(numbers_at + RETURNED * _INT64)
+        self._no_exception = ctypes.c_void_p(None)
+        # Those that stand among the numbers.
+        self._rules: Rules | None = None
 
     def for_another_thread(self) -> CompiledWalk:
         return CompiledWalk(self.address)
@@ -62,29 +70,22 @@ class CompiledWalk:
         base_timestamp: int,
         rules: Rules,
         now_ms: int,
-        *,
         releases_lock: bool = False,
     ) -> int | None:
         """The largest time of the records, or None if there is anything wrong with them, which `walk`
         says. (As nearly every batch is right, this half is made for speed.)"""
-        _TOLD.pack_into(
-            self._numbers,
-            0,
-            at,
-            len(data),
-            count,
-            base_timestamp,
-            now_ms,
-            *rules,
-            self._misfit_room,
-        )
+        numbers = self._numbers
+        if rules is not self._rules:
+            _RULES.pack_into(numbers, _BATCH.size, *rules, self._misfit_room)
+            self._rules = rules
+        _pack_batch(numbers, 0, at, len(data), count, base_timestamp, now_ms)
         call = self._releasing if releases_lock else self._keeping
         start = data if type(data) is bytes else _reference(_byte_of(data))
-        call(self._returned_at, None, start, self._numbers_at, self._misfits_at)
-        fault, _, max_timestamp, misfit_count = _FOUND.unpack_from(self._numbers, _FOUND_AT)
-        if fault or misfit_count:
+        call(self._returned_at, self._no_exception, start, self._numbers_at, self._misfits_at)
+        found: tuple[int, int, int, int] = _unpack_found(numbers, _FOUND_AT)
+        if found[0] or found[3]:
             return None
-        return int(max_timestamp)
+        return found[2]
 
     def walk(
         self,
@@ -94,17 +95,16 @@ class CompiledWalk:
         base_timestamp: int,
         rules: Rules,
         now_ms: int,
-        *,
         releases_lock: bool = False,
     ) -> Walked:
         """As `plain_walk.walk`. `releases_lock` lets other threads run meanwhile."""
         where = (data, at, count, base_timestamp, rules, now_ms)
-        self.largest_time(*where, releases_lock=releases_lock)
-        fault, record, max_timestamp, misfit_count = _FOUND.unpack_from(self._numbers, _FOUND_AT)
+        self.largest_time(*where, releases_lock)
+        fault, record, max_timestamp, misfit_count = _unpack_found(self._numbers, _FOUND_AT)
         room = self._misfit_room
         if misfit_count > room < MOST_MISFITS:
             again = CompiledWalk(self.address, min(misfit_count, MOST_MISFITS))
-            return again.walk(*where, releases_lock=releases_lock)
+            return again.walk(*where, releases_lock)
         found = struct.unpack_from(f"={min(misfit_count, room)}q", self._misfits)
         misfits = [(each >> MISFIT_BITS, each & _MISFIT_MASK) for each in found]
         return Walked(fault, record, max_timestamp, misfits, misfit_count)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Records that a process walks over in plain Python before it gets the compiled walk: 25 ms.
-WORTH_LOADING = 20_000
+# Records that a process walks over in plain Python before it gets the compiled walk: a few milliseconds.
+WORTH_LOADING = 2_000
 
 _COMPILER_TIMEOUT = 120  # seconds
 _DIGEST_SIZE = 32

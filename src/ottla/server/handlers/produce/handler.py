@@ -18,7 +18,7 @@ from ottla.record.batch import (
 from ottla.record.errors import InvalidBatch
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
-from ottla.server.handlers.produce.answer import success_piece, topic_piece
+from ottla.server.handlers.produce.answer import frame, success_piece, topic_piece
 from ottla.server.handlers.produce.checks import ALL_ACKS, NO_ACKS, check, check_open
 from ottla.server.handlers.produce.inside import Inside
 from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read
@@ -89,8 +89,6 @@ class Produce:
         # Made for what cannot be answered at once, and for refusals.
         response: Response | None = None
         unfinished: Unfinished | None = None
-        # Acknowledged by this broker alone, so not while another may lead in its place.
-        is_fenced = acks != ALL_ACKS and self._membership.can_be_fenced
         now_ms = int(_time() * 1000)
         started = _clock()
         for key, parts in topics:
@@ -105,7 +103,8 @@ class Produce:
                     if not 0 <= index < count:
                         raise _unknown(version, count)
                     target = found[index]
-                    if is_fenced and target.followers:
+                    if target.followers and acks != ALL_ACKS and self._membership.can_be_fenced:
+                        # It would be acknowledged by this broker alone: not while another may lead.
                         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     records = view[start:end]
                     transform = None
@@ -158,6 +157,8 @@ class Produce:
                 unfinished.all_begun()
             else:
                 response.send()
+        elif slot is None and acks:
+            connection.answer(frame(version, correlation_id, pieces))
         else:
             send(connection, slot, acks, version, correlation_id, pieces)
 

@@ -13,9 +13,22 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ottla.record.batch import ATTRIBUTES, CODEC_MASK, RECORD_COUNT
+from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_TIMESTAMP,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+    RECORDS_AT,
+)
 from ottla.record.errors import TooLarge
-from ottla.record.validation.checking import INLINE_LIMIT, check_and_correct, is_quick
+from ottla.record.validation.checking import (
+    INLINE_LIMIT,
+    QUICK_BYTES,
+    check_and_correct,
+    is_quick,
+)
 from ottla.record.validation.readiness import readiness
 from ottla.server.disk import workers
 from ottla.server.record_rules import record_rules
@@ -23,6 +36,7 @@ from ottla.server.record_rules import record_rules
 if TYPE_CHECKING:
     from ottla.record.batch import HeaderFields
     from ottla.record.validation.findings import Rules
+    from ottla.record.validation.machine_code import CompiledWalk
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
     from ottla.server.disk.lanes import Batches, Transform
@@ -31,11 +45,13 @@ if TYPE_CHECKING:
 class Inside:
     """Checks the records of batches whose header and checksum are right."""
 
-    __slots__ = ("_lanes", "_workers")
+    __slots__ = ("_lanes", "_walker", "_workers")
 
     def __init__(self, broker: Broker) -> None:
         self._lanes = broker.lanes
         self._workers = broker.workers
+        # The loop's own, once there is one.
+        self._walker: CompiledWalk | None = None
 
     def upgrade(self, target: Partition, now_ms: int) -> Transform:
         """For a message set of an old format: what makes checked batches of it."""
@@ -52,11 +68,26 @@ class Inside:
     ) -> tuple[HeaderFields, Transform | None]:
         """The header as it is from now on, and what is to be done before the append: it may refuse the
         batch, or give another in its place. InvalidBatch."""
+        walker = self._walker
+        if (
+            walker is not None
+            and fields[ATTRIBUTES] & CODEC_MASK == 0
+            and fields[BATCH_LENGTH] <= QUICK_BYTES
+            and target.config.compression_type == "producer"
+            # All is well with nearly every batch; if it is not, this did not change anything.
+            and walker.largest_time(
+                records, RECORDS_AT, fields[RECORD_COUNT], fields[BASE_TIMESTAMP], rules, now_ms
+            )
+            == fields[MAX_TIMESTAMP]
+        ):
+            return fields, None
         repacking = None
         if target.config.compression_type != "producer":
             codec = fields[ATTRIBUTES] & CODEC_MASK
             repacking = self._workers.repacking(target.config, codec)
         if is_quick(fields):
+            if walker is None and readiness.compiled is not None:
+                self._walker = readiness.compiled.for_another_thread()
             try:
                 return check_and_correct(records, fields, rules, now_ms, INLINE_LIMIT), repacking
             except TooLarge:
