@@ -38,7 +38,7 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record.validation.findings import Rules
 from ottla.replication.waiters import OffsetWaiter, OffsetWaiters, Reached
 from ottla.storage.config import LogConfig
-from ottla.storage.errors import LogOffline
+from ottla.storage.errors import LogOffline, UnexpectedOffset
 from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
@@ -122,6 +122,18 @@ class Follower:
 
 # Nobody has heard of it.
 _UNHEARD = Follower(0)
+
+
+def append_copied(log: Log, batches: memoryview | bytes, now_ms: int) -> None:
+    """Append whole batches of another replica. Where that one's log begins inside a batch (records
+    before were deleted), an empty log that was to begin there begins with the batch."""
+    try:
+        log.append_replicated(batches, now_ms)
+    except UnexpectedOffset as error:
+        if log.log_start_offset != log.log_end_offset or error.first_offset >= log.log_end_offset:
+            raise
+        log.truncate_fully_and_start_at(error.first_offset, now_ms)
+        log.append_replicated(batches, now_ms)
 
 
 class Partition:
@@ -332,6 +344,11 @@ class Partition:
     def forget_log(self) -> None:
         """The log was closed or moved away; the next use loads it anew."""
         self._log = None
+
+    def replace_log(self, log: Log) -> None:
+        """The same log lies elsewhere now."""
+        self._log = log
+        self.advance()
 
     @property
     def is_offline(self) -> bool:
@@ -599,7 +616,7 @@ class Partition:
         """Append what the leader sent (whole batches), and learn what is committed; the new end."""
         log = self._log or self.log
         if batches:
-            log.append_replicated(batches, now_ms)
+            append_copied(log, batches, now_ms)
         before = log.high_watermark
         log.advance_high_watermark(high_watermark)
         if self.waiters and log.high_watermark > before:

@@ -47,6 +47,7 @@ from ottla.server.coordination.producer_ids import ProducerIds
 from ottla.server.delayed import Wakeups
 from ottla.server.disk.lanes import Lanes
 from ottla.server.disk.reads import Reads
+from ottla.server.disk.relocations import Relocations
 from ottla.server.disk.threads import started_threads
 from ottla.server.disk.workers import Workers
 from ottla.server.network.connection import Connection
@@ -175,6 +176,7 @@ class Broker:
         self.peers = Peers(self.id, lambda: self.config.inter_broker_listener, lambda: self.image)
         self.changes = Changes(self)
         self.throttle = Throttle(self.id)
+        self.relocations = Relocations(self)
         self.replicas = Replicas(self)
         self.liveness = Liveness(self)
         self.metadata = ImageView(lambda: self.image)
