@@ -256,6 +256,10 @@ class Partition:
             role = Role.LEADER
         else:
             role = Role.FOLLOWER if self.broker_id in state.replicas else Role.ABSENT
+        if self.role is Role.ABSENT and role is not Role.ABSENT:
+            # Moved away from here and back: the log of then was deleted. It is not forgotten sooner, for
+            # an append that was under way must find that log, and not make a new one.
+            self._log = None
         new_term = state.leader_epoch != self.leader_epoch or role is not self.role
         if state.partition_epoch != self.partition_epoch or new_term:
             self.wanted_isr = None

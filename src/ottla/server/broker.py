@@ -544,9 +544,6 @@ class Broker:
         """Partitions that were moved away from this broker leave no log here."""
         for old, new in zip(before.partitions, after.partitions, strict=False):
             if self.id in old.replicas and self.id not in new.replicas:
-                partition = self.partitions.get(after.name, new.index)
-                if partition is not None:
-                    partition.forget_log()
                 self._delete_log(after.name, new.index)
 
     def partition_changed(self, partition: Partition) -> None:

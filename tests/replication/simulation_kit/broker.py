@@ -175,7 +175,6 @@ class Life:
 
     def drop(self, partition: Partition) -> None:
         """Moved away from here."""
-        partition.forget_log()
         if (partition.topic, partition.index) in self.logs:
             self.logs.delete(partition.topic, partition.index)
 
@@ -362,6 +361,8 @@ class Life:
         """Flushes and checkpoints, as they come."""
         chance = self.world.chance
         for partition in self.partitions.values():
+            if partition.role is Role.ABSENT:
+                continue
             if partition.opened is not None and chance.random() < 0.3:
                 try:
                     partition.opened.flush(self.world.now)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from ottla.cluster.decisions import brokers, elections, partitions
+from ottla.cluster.decisions import brokers, elections, moves, partitions
 from ottla.protocol.errors import ErrorCode
 from ottla.replication import following
 from ottla.replication.partition import UNKNOWN, Partition, Role
@@ -28,6 +28,7 @@ class Mutation:
     name: str
     what: str  # for the table in docs/reliability.md
     patches: Callable[[], list[tuple[Any, str, Any]]]
+    moves: bool = False  # it matters only while partitions are moved
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -37,10 +38,12 @@ class Mutation:
             yield
 
 
-def mutation(what: str) -> Callable[[Callable[[], list[tuple[Any, str, Any]]]], None]:
+def mutation(
+    what: str, *, moves: bool = False
+) -> Callable[[Callable[[], list[tuple[Any, str, Any]]]], None]:
     def register(patches: Callable[[], list[tuple[Any, str, Any]]]) -> None:
         name = patches.__name__
-        MUTATIONS[name] = Mutation(name, what, patches)
+        MUTATIONS[name] = Mutation(name, what, patches, moves)
 
     return register
 
@@ -52,7 +55,10 @@ def first_caught(chosen: Mutation, most: int) -> tuple[int, str] | None:
         with chosen.applied():
             for seed in range(most):
                 try:
-                    run_seed(seed)
+                    if chosen.moves:
+                        run_seed(seed, brokers=4, moves=0.3)
+                    else:
+                        run_seed(seed)
                 except Exception as error:  # noqa: BLE001 - whatever breaks has been found
                     lines = str(error).splitlines() or [type(error).__name__]
                     return seed, lines[0].removeprefix(f"seed {seed}: ")
@@ -300,3 +306,61 @@ def join_early() -> list[tuple[Any, str, Any]]:
             self._want_isr([*self.isr, broker_id])
 
     return [(Partition, "_maybe_join", maybe_join)]
+
+
+# Moves ----------------------------------------------------------------------------------------------
+
+
+@mutation("A move ends before those that it adds are in sync", moves=True)
+def end_moves_early() -> list[tuple[Any, str, Any]]:
+    def ended(state: Any, alive: Any, policy: Any) -> Any:
+        target = tuple(each for each in state.replicas if each not in state.removing)
+        if not moves.is_moving(state) or not any(each in alive for each in target):
+            return state
+        after = replace(state, replicas=target, adding=(), removing=())
+        return elections.without_replicas(state, after, alive, policy)
+
+    return [(moves, "ended", ended)]
+
+
+@mutation("A leader that is refused another in-sync set goes back to the one before", moves=True)
+def refused_is_undone() -> list[tuple[Any, str, Any]]:
+    refused = Partition.isr_refused
+
+    def isr_refused(self: Partition, _code: ErrorCode) -> None:
+        refused(self, ErrorCode.INELIGIBLE_REPLICA)
+
+    return [(Partition, "isr_refused", isr_refused)]
+
+
+@mutation("What a move was adding is dropped although too few others are in sync", moves=True)
+def drop_the_indispensable() -> list[tuple[Any, str, Any]]:
+    return [(moves, "_indispensable", lambda *_: [])]
+
+
+@mutation("A replica is dropped in the leader's old epoch", moves=True)
+def drop_in_the_same_epoch() -> list[tuple[Any, str, Any]]:
+    settled = elections._settled
+
+    def without_bump(before: Any, after: Any, new_epoch: bool = False) -> Any:
+        dropped = set(before.replicas) - set(after.replicas)
+        return settled(before, after, new_epoch and not dropped)
+
+    return [(elections, "_settled", without_bump)]
+
+
+@mutation("A broker with an empty disk counts as one that has its records", moves=True)
+def empty_disk_counts() -> list[tuple[Any, str, Any]]:
+    def take_in(draft: Any, broker: Any, *, lost_data: bool, policy_of: Any) -> None:
+        known = draft.brokers.get(broker.id) or draft.fenced.get(broker.id)
+        if known is not None and known.folder_id != broker.folder_id:
+            broker, lost_data = replace(broker, folder_id=known.folder_id), False
+        original(draft, broker, lost_data=lost_data, policy_of=policy_of)
+
+    original = brokers.take_in
+    return [(brokers, "take_in", take_in)]
+
+
+@mutation("A broker keeps the log of a partition that was moved away from it", moves=True)
+def keep_dropped_logs() -> list[tuple[Any, str, Any]]:
+    return [(Life, "drop", lambda *_: None)]

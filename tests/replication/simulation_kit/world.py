@@ -405,7 +405,7 @@ class World:
                 continue
             for key, partition in life.partitions.items():
                 log = partition.opened
-                if log is not None:
+                if log is not None and partition.role is not Role.ABSENT:
                     self._check_log(life, key, partition, log)
 
     def _check_log(self, life: Life, key: tuple[str, int], partition: Partition, log: Log) -> None:
