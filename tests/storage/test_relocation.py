@@ -184,3 +184,25 @@ def test_a_crash_at_any_point_leaves_one_whole_log(power: bool, seed: int) -> No
             break
         stops += 1
     assert stops > 5
+
+
+def test_a_log_that_was_set_aside_comes_back_without_the_offsets_of_another() -> None:
+    """Of one that had its name meanwhile, and was deleted."""
+    disk = new_disk()
+    logs = opened(disk)
+    first = logs.create("t", 0, TOPIC_ID)
+    append(first, 13)
+    first.flush(1000)
+    wanted = content(first)
+    folder = logs.folder_of("t", 0)
+    name = logs.set_aside("t", 0).rpartition("/")[2]
+    logs.preferred["t", 0] = folder
+    second = logs.create("t", 0, TOPIC_ID)
+    append(second, 55)
+    second.flush(1000)
+    for job in logs.checkpoint(1000):
+        job.run()
+        logs.finish(job)
+    logs.delete("t", 0)
+    logs.take_back(folder, name, "t", 0)
+    assert content(logs.get("t", 0)) == wanted

@@ -504,6 +504,9 @@ class Logs(LogOwner):
         key = (topic, partition)
         if key in self._places:
             raise ValueError(f"{topic}-{partition} is here already")
+        if any(key in offsets for offsets in folder.stored):
+            # They may be those of another log, which had the name meanwhile: all of this one is checked.
+            folder.store_now(self._offsets(folder))
         self.files.rename(f"{folder.path}/{name}", folder.log_path(key))
         self.files.fsync_folder(folder.path)
         folder.strays.remove(name)

@@ -56,7 +56,7 @@ def first_caught(chosen: Mutation, most: int) -> tuple[int, str] | None:
             for seed in range(most):
                 try:
                     if chosen.moves:
-                        run_seed(seed, brokers=4, moves=0.3)
+                        run_seed(seed, brokers=5, moves=0.3)
                     else:
                         run_seed(seed)
                 except Exception as error:  # noqa: BLE001 - whatever breaks has been found
