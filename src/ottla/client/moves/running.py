@@ -60,10 +60,12 @@ def survey(
             each: max(0, size - sizes.get(each, size)) / passed for each, size in later.items()
         }
         sizes = later
+    # A partition that is being moved counts as where it goes.
+    leaving = {each.partition: each.removing for each in admin.list_reassignments()}
     partitions = [
         PlacedPartition(
             (name := TopicPartition(topic.name, each.partition)),
-            tuple(each.replicas),
+            tuple(one for one in each.replicas if one not in leaving.get(name, ())),
             sizes.get(name, 0),
             traffic.get(name, 0.0),
         )
