@@ -518,7 +518,8 @@ class Log(ReadableLog):
             try:
                 self.files.fsync_folder(self.folder)
             except OSError as error:
-                raise self.go_offline(f"sync of {self.folder} failed: {error}") from error
+                if not passes(error):  # else the next flush does it, which is due at once
+                    raise self.go_offline(f"sync of {self.folder} failed: {error}") from error
         self.folder_unsynced = True
         self.owner.wants_flush(self)
 
