@@ -57,16 +57,23 @@ def wait_until_moved(scene: Scene, targets: dict[int, Target]) -> None:
         return bool(found) and all(found[index] == list(to) for index, to in targets.items())
 
     wait_until(f"moves to {targets}", metadata_say_so)
-    wanted = replicas(scene)
+    # Another broker, which may not know of the end of the moves yet, tells of the others.
+    wanted = {**replicas(scene), **targets}
 
-    def folders_say_so() -> bool:
-        return all(
-            {each.name for each in scene.data(broker).glob(f"{TOPIC}-*")}
-            == {f"{TOPIC}-{index}" for index, held in wanted.items() if broker in held}
+    def wrong_folders() -> dict[int, set[str]]:
+        return {
+            broker: wrong
             for broker in scene.numbers
-        )
+            if (
+                wrong := {each.name for each in scene.data(broker).glob(f"{TOPIC}-*")}
+                ^ {f"{TOPIC}-{index}" for index, held in wanted.items() if broker in held}
+            )
+        }
 
-    wait_until("folders of the partitions held, and no others", folders_say_so)
+    try:
+        wait_until("folders of the partitions held, and no others", lambda: not wrong_folders())
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {wrong_folders()} with {wanted}") from error
 
 
 def away_from(scene: Scene, broker: int) -> dict[int, Target]:
