@@ -21,6 +21,7 @@ from bench import (
     client_produce,
     cluster,
     compaction,
+    deletions,
     fetch,
     groups,
     isolation,
@@ -45,6 +46,7 @@ BUSY = 0.7  # a load average above which somebody else is at work
 ON_TMPFS = (
     *produce.ROWS_ON_TMPFS,
     *fetch.ROWS,
+    *deletions.ROWS,
     *latency.ROWS,
     *client_produce.ROWS,
     *client_consume.ROWS,

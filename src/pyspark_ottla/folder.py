@@ -27,8 +27,10 @@ import pyarrow as pa
 
 from ottla.client.positions import TopicPartition
 from ottla.logfiles.checkpoint import InvalidCheckpoint
+from ottla.logfiles.deletions import may_be_mark, take_mark
 from ottla.logfiles.folders import log_starts, segments_in
 from ottla.logfiles.names import parse_folder_name
+from ottla.logfiles.visible import without
 from ottla.record.batch import (
     CONTROL_BIT,
     HEADER,
@@ -42,6 +44,7 @@ from ottla.record.batch import (
 from ottla.record.columns import reach
 from ottla.record.control import ABORT, COMMIT, control_type
 from ottla.record.errors import InvalidBatch
+from ottla.record.offset_set import OffsetRange, OffsetSet
 from pyspark_ottla.errors import DamagedLog, OptionError
 from pyspark_ottla.options import SourceOptions
 from pyspark_ottla.ranges import Held, Range, divided, for_each, lost, ranges_between
@@ -59,6 +62,9 @@ _LARGE_BATCH: Final = 4096
 _MANY_BATCHES: Final = 64 * 1024  # bytes
 _PLACE: Final = struct.Struct(">qi")  # base offset and length
 # Base offset, length, magic, attributes, last offset delta.
+# What a batch may unfold to: the same limit as for one request from a client.
+DECOMPRESSED_LIMIT: Final = 1 << 30
+_NOT_PLAIN: Final = TRANSACTIONAL_BIT | CONTROL_BIT
 _FIELDS: Final = struct.Struct(">qi4xb4xhi")
 
 
@@ -85,6 +91,7 @@ class Piece(NamedTuple):
     offsets: Range
     stretches: tuple[Stretch, ...]
     aborted: tuple[Aborted, ...]
+    deleted: tuple[OffsetRange, ...] = ()  # one by one, in the order of offsets
 
 
 @dataclass
@@ -98,6 +105,7 @@ class _Log:
     open: dict[int, int] = field(
         default_factory=dict
     )  # producer id -> its transaction's first offset
+    deleted: OffsetSet = field(default_factory=OffsetSet)
 
     @property
     def last_stable_offset(self) -> int:
@@ -115,7 +123,12 @@ class _Log:
             for each in self.aborted
             if each.first_offset < wanted.end and each.marker_offset >= wanted.start
         ]
-        return Piece(wanted, tuple(_joined(needed)), tuple(aborted) if committed_only else ())
+        return Piece(
+            wanted,
+            tuple(_joined(needed)),
+            tuple(aborted) if committed_only else (),
+            tuple(self.deleted.between(wanted.start, wanted.end)),
+        )
 
 
 def _joined(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
@@ -261,7 +274,9 @@ def _walk(log: _Log, segment: _Segment, *, torn_allowed: bool) -> None:
         if header[MAGIC_AT] == MAGIC:
             fields = HEADER.unpack_from(header)
             base_offset, attributes, last_delta, producer_id = (fields[n] for n in (0, 5, 6, 9))
-            if attributes & TRANSACTIONAL_BIT:
+            if may_be_mark(fields):
+                take_mark(log.deleted, segment.part(at, end - at), fields)
+            elif attributes & TRANSACTIONAL_BIT:
                 if attributes & CONTROL_BIT:
                     batch = segment.part(at, end - at)
                     _end_transaction(log, path, producer_id, base_offset, batch)
@@ -283,7 +298,7 @@ def _soon_read(file: int, at: int, size: int) -> None:
 
 
 def _past_plain(log: _Log, segment: _Segment, at: int, limit: int) -> int:
-    """Go on past batches of no transaction in which nothing is wrong, up to the limit.
+    """Go on past batches of records, of no transaction, in which nothing is wrong, up to the limit.
 
     Nearly all are, and their number is what a plan takes its time for.
     """
@@ -304,7 +319,7 @@ def _past_plain(log: _Log, segment: _Segment, at: int, limit: int) -> int:
             or end > size
             or base_offset < expected
             or last_delta < 0
-            or attributes & TRANSACTIONAL_BIT
+            or attributes & _NOT_PLAIN
         ):
             break
         expected = base_offset + last_delta + 1
@@ -372,7 +387,8 @@ def read(piece: Piece, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     for stretch in piece.stretches:
         try:
             with open(stretch.path, "rb", buffering=0) as file:
-                for batches in _pieces(file.fileno(), piece.offsets.start, stretch, options):
+                pieces = _pieces(file.fileno(), piece.offsets.start, stretch, options)
+                for batches in _seen(pieces, piece):
                     for rows, next_offset in _decoded(layout, batches, piece):
                         if rows.num_rows:
                             yield rows
@@ -401,6 +417,15 @@ def _pieces(
         else:
             lost(f"{stretch.path} is shorter than it was", options)
             return
+
+
+def _seen(pieces: Iterator[memoryview], piece: Piece) -> Iterator[memoryview]:
+    """The batches without records that were deleted one by one."""
+    for batches in pieces:
+        if not piece.deleted:
+            yield batches
+        elif left := without(batches, piece.deleted, DECOMPRESSED_LIMIT).batches:
+            yield memoryview(left)
 
 
 def _decoded(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,6 +106,28 @@ def test_assignments_must_have_the_same_number_of_replicas(three: Draft, rules: 
     (grown,) = create_partitions(three, [MorePartitions("two", 2, [[1]])], random.Random(1))
     assert grown.error is not None
     assert grown.error.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_a_broker_that_is_away_gets_replicas_too(three: Draft, rules: Any) -> None:
+    """As in Kafka: topics can be made while a broker restarts, with as many replicas as ever."""
+    fence(three, 2, policy_of=lambda _: ElectionPolicy())
+    full, by_hand, nobody = create(
+        three,
+        rules,
+        NewTopic("full", 2, 3),
+        NewTopic("hand", assignments=[(0, (2, 1, 3))]),
+        NewTopic("nobody", assignments=[(0, (2,))]),
+    )
+    for partition in full.topic.partitions:
+        assert set(partition.replicas) == {1, 2, 3}
+        assert set(partition.isr) == {1, 3}
+        assert partition.leader in (1, 3)
+    (partition,) = by_hand.topic.partitions
+    assert (partition.replicas, partition.isr, partition.leader) == ((2, 1, 3), (1, 3), 1)
+    assert nobody.error.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    (grown,) = create_partitions(three, [MorePartitions("full", 3)], random.Random(1))
+    assert set(grown.topic.partitions[2].isr) == {1, 3}
+    assert len(grown.topic.partitions[2].replicas) == 3
 
 
 def test_without_brokers_nothing_can_be_placed(image_of: ImageOf, rules: Any) -> None:
@@ -255,6 +278,26 @@ def test_producer_ids_come_in_blocks_that_do_not_overlap(one: Draft) -> None:
     one.next_producer_id = 2**63 - 500
     with pytest.raises(ProtocolError):
         allocate_producer_ids(one)
+
+
+def test_with_another_folder_a_broker_has_lost_everything(
+    three: Draft, rules: Any, broker: Callable[..., Broker]
+) -> None:
+    def never(_topic: str) -> ElectionPolicy:
+        return ElectionPolicy()
+
+    def life(epoch: int, folder: str) -> Broker:
+        return replace(broker(2), epoch=epoch, folder_id=folder)
+
+    take_in(three, life(1, "a folder"), lost_data=False, policy_of=never)
+    (result,) = create(three, rules, NewTopic("t", assignments=[(0, (2, 1, 3))]))
+    assert result.topic.partitions[0].leader == 2
+    take_in(three, life(2, "a folder"), lost_data=False, policy_of=never)
+    assert three.topics["t"].partitions[0].isr == (2, 1, 3)
+    take_in(three, life(3, "another"), lost_data=False, policy_of=never)
+    (partition,) = three.topics["t"].partitions
+    assert (set(partition.isr), partition.elr) == ({1, 3}, ())
+    assert partition.leader in (1, 3)
 
 
 def test_brokers_come_and_go(one: Draft, broker: Callable[..., Broker]) -> None:

@@ -212,6 +212,34 @@ def test_a_broker_id_with_another_folder_is_refused(run: Run) -> None:
     run(scenario)
 
 
+def test_a_copy_of_the_folder_is_refused_while_its_owner_answers(tmp_path: Path) -> None:
+    """A copy has a lock of its own. Were it let in, two brokers would take each other's place."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        second = await cluster.joined(2, "a folder", port=port)
+        epoch = second.epoch
+        intruder = cluster.member(2)
+        await intruder.open()
+        with pytest.raises(BrokerIdTaken, match=rf"{port}, and this data folder is a copy"):
+            await intruder.join(broker(2, "a folder", port=port + 1), False)
+        image = await cluster.agree()
+        assert image.brokers[2].epoch == epoch
+        # Nobody answers there any more: it was killed, and comes back with another port.
+        server.close()
+        await server.wait_closed()
+        await intruder.join(broker(2, "a folder", port=port + 1), False)
+        assert intruder.epoch > epoch
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await asyncio.wait_for(scenario(cluster), 3 * SECONDS)
+
+    asyncio.run(whole())
+
+
 def test_the_same_folder_takes_its_node_over_while_the_old_session_stands(run: Run) -> None:
     async def scenario(cluster: Cluster) -> None:
         first = await cluster.joined(1)

@@ -94,3 +94,19 @@ def test_too_few_brokers(broker: BrokerOf) -> None:
     assert raised.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
     with pytest.raises(ProtocolError):
         place([], 1, 1, 0)
+
+
+def test_brokers_that_are_away_come_last_and_only_where_they_are_needed(broker: BrokerOf) -> None:
+    alive, away = [broker(1), broker(2)], [broker(3), broker(4)]
+    for replicas in place(alive, 8, 2, 0, away):
+        assert set(replicas) == {1, 2}
+    placed = place(alive, 8, 3, 0, away)
+    for replicas in placed:
+        assert set(replicas[:2]) == {1, 2}
+        assert replicas[2] in (3, 4)
+    assert Counter(replicas[2] for replicas in placed) == {3: 4, 4: 4}
+    with pytest.raises(ProtocolError) as refused:
+        place(alive, 1, 5, 0, away)
+    assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+    with pytest.raises(ProtocolError):
+        place([], 1, 1, 0, away)

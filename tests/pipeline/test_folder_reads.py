@@ -14,6 +14,7 @@ from ottla.client.admin.client import Admin
 from ottla.client.positions import TopicPartition
 from ottla.record.batch import Record, build_batch
 from ottla.record.control import build_end_of_transaction
+from ottla.record.deletion import build_mark
 from ottla.testing import BrokerProcess
 from pyspark_ottla import folder as folders
 from pyspark_ottla.errors import DamagedLog, DataLost, OptionError
@@ -99,6 +100,17 @@ def test_transactions_in_pieces(
     split = pieces(path=tmp_path, minPartitions=parts)
     assert len(split) == parts
     assert [row["value"] for piece in split for row in piece] == COMMITTED
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_records_that_were_deleted_one_by_one(tmp_path: Path, parts: int) -> None:
+    segments = {
+        0: [batch(0, 4), batch(4, 2), build_mark([(1, 2)], base_offset=6)],
+        7: [batch(7, 3), build_mark([(4, 6), (9, 10)], base_offset=10), batch(11, 2)],
+    }
+    write_log(tmp_path, segments)
+    split = pieces(path=tmp_path, minPartitions=parts)
+    assert [row["offset"] for piece in split for row in piece] == [0, 2, 3, 7, 8, 11, 12]
 
 
 def test_a_folder_of_one_log(tmp_path: Path) -> None:

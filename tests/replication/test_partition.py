@@ -180,6 +180,27 @@ def test_a_member_that_joins_counts_from_the_moment_it_is_asked_for() -> None:
     assert holder.high_watermark == 3
 
 
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH])
+def test_a_member_counts_on_when_the_controller_knows_more(code: ErrorCode) -> None:
+    """The answer to the first request was lost: that it comes too late the second time may mean that
+    the first one was heard, and that the controller would elect the new member."""
+    holder = Holder(state(isr=(1, 2)))
+    holder.append(2)
+    holder.fetched(2, 2)
+    holder.fetched(3, 2)
+    holder.partition.isr_refused(code)
+    assert isr_wanted(holder.partition) == {1, 2, 3}
+    holder.append()
+    holder.fetched(2, 3)
+    assert holder.high_watermark == 2
+    newer = replace(state(isr=(1, 2, 3)), partition_epoch=holder.partition.partition_epoch + 1)
+    holder.partition.update(newer, holder.now)
+    assert holder.partition.wanted_isr is None
+    assert holder.high_watermark == 2
+    holder.fetched(3, 3)
+    assert holder.high_watermark == 3
+
+
 def test_one_alone_that_takes_another_in_no_longer_commits_alone() -> None:
     holder = Holder(state(isr=(1,), replicas=(1, 2)))
     assert holder.append()[-1]

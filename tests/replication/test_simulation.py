@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 
 import pytest
+from simulation_kit.coordinated import run_coordinated_seed
 from simulation_kit.world import run_seed
 
 # Seeds in one test, and how many tests `make test` has of them; `make soak` has more.
 IN_A_TEST = 10
 TESTS = 20
+# Those with coordinators take ten times as long.
+COORDINATED = 10
 MOVING_TESTS = 5
 SOAK_SEEDS = int(os.environ.get("SIMULATION_SEEDS", "10000"))
 
@@ -22,6 +25,39 @@ def test_seeds(first: int) -> None:
         acknowledged += sum(map(len, world.acked.values()))
     # A simulation in which nothing is ever acknowledged proves nothing.
     assert acknowledged > 50 * IN_A_TEST
+
+
+def _run_coordinated(first: int, seeds: int) -> None:
+    committed = aborted = in_doubt = offsets = 0
+    for seed in range(first, first + seeds):
+        world = run_coordinated_seed(seed)
+        ends = [each.committed for each in world.attempts]
+        committed += ends.count(True)
+        aborted += ends.count(False)
+        in_doubt += ends.count(None)
+        offsets += len(world.final_offset)
+    assert committed > 2 * seeds
+    assert aborted > seeds // 2
+    assert in_doubt > seeds // 2
+    assert offsets > seeds
+
+
+@pytest.mark.parametrize("first", range(0, COORDINATED, COORDINATED // 2))
+def test_offsets_and_transactions(first: int) -> None:
+    _run_coordinated(first, COORDINATED // 2)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("first", range(COORDINATED, 90, 20))
+def test_more_offsets_and_transactions(first: int) -> None:
+    _run_coordinated(first, 20)
+
+
+@pytest.mark.soak
+def test_many_offsets_and_transactions() -> None:
+    for seed in range(4_000_000, 4_000_000 + SOAK_SEEDS // 5):
+        run_coordinated_seed(seed)
 
 
 @pytest.mark.parametrize("first", range(0, IN_A_TEST * MOVING_TESTS, IN_A_TEST))

@@ -51,6 +51,7 @@ from ottla.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from ottla.replication.partition import Role
 from ottla.server.broker import Broker
 
 # OffsetForLeaderEpoch ---------------------------------------------------------------------------
@@ -365,3 +366,36 @@ def test_a_long_story_of_a_log_that_is_offline_is_cut(
     assert answer.error_message is not None
     assert "a long story" in answer.error_message
     assert len(answer.error_message) < 1100
+
+
+@pytest.mark.parametrize(
+    ("role", "code"),
+    [
+        (Role.LEADER, ErrorCode.NONE),
+        (Role.FOLLOWER, ErrorCode.NONE),
+        (Role.ABSENT, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+def test_any_replica_tells_its_producers(
+    inside: BrokerThread, wire: Wire, role: Role, code: ErrorCode
+) -> None:
+    """Kafka's `kafka-transactions.sh find-hanging --broker-id N` asks for all that broker N holds."""
+    topic = create_topic(wire)
+    fill(wire, topic, batch_of(b"x", producer_id=7, producer_epoch=1, base_sequence=0))
+
+    def set_role(broker: Broker, to: Role) -> None:
+        partition = broker.partitions.get(topic.name, 0)
+        assert partition is not None
+        partition.role = to
+
+    request = DescribeProducersRequest(
+        topics=[ProducersTopic(name=topic.name, partition_indexes=[0])]
+    )
+    inside.run(lambda broker: set_role(broker, role))
+    try:
+        response = wire.call(request, DescribeProducersResponse, 0)
+    finally:
+        inside.run(lambda broker: set_role(broker, Role.LEADER))
+    (answer,) = response.topics[0].partitions
+    assert answer.error_code == code
+    assert [each.producer_id for each in answer.active_producers] == ([] if code else [7])

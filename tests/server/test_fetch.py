@@ -31,6 +31,7 @@ from ottla.protocol.messages.delete_topics import (
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse, ReplicaState
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.record.batch import Codec, Record, build_batch
+from ottla.server.broker import Broker
 from ottla.storage.producer_state import Origin
 
 FORMAT_2 = versions_of(FetchRequest, first=4)
@@ -243,6 +244,22 @@ def test_current_leader_epoch(wire: Wire, topic: Topic, version: int) -> None:
     assert (known.error_code, values_of(known.records)) == (0, [b"a"])
     newer = fetch(wire, topic, 0, version=version, current_leader_epoch=epoch + 1)
     assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_an_older_leader_epoch_is_refused(inside: BrokerThread, wire: Wire, topic: Topic) -> None:
+    fill(wire, topic, batch_of(b"a"))
+    epoch = current_epoch(wire, topic)
+
+    def lead_anew(broker: Broker) -> None:
+        partition = broker.partitions.get(topic.name, 0)
+        assert partition is not None
+        partition.leader_epoch += 1
+
+    inside.run(lead_anew)
+    older = fetch(wire, topic, 0, version=18, current_leader_epoch=epoch)
+    assert older.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    known = fetch(wire, topic, 0, version=18, current_leader_epoch=epoch + 1)
+    assert known.error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("version", [12, 13, 18])

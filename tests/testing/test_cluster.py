@@ -207,6 +207,19 @@ def test_a_broker_that_does_not_start_says_why(tmp_path: Path) -> None:
         cluster.stop()
 
 
+def test_a_folder_of_another_broker_is_refused(cluster: LocalCluster) -> None:
+    cluster.stop([1, 2])
+    first, second = cluster.data_path(1), cluster.data_path(2)
+    spare = cluster.folder / "spare"
+    first.rename(spare)
+    second.rename(first)
+    with pytest.raises(ClusterError, match="belongs to broker 2, and this is broker 1"):
+        cluster.start([1])
+    first.rename(second)
+    spare.rename(first)
+    assert cluster.start() == ["1", "2"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -27,6 +27,7 @@ from ottla.cli.commands import (
     mirror,
     pipelines,
     produce,
+    records,
     serve,
     spark,
     sql,
@@ -113,6 +114,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(topics.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.add_typer(records.app, name="record")
 app.command("sql")(sql.sql)
 app.add_typer(spark.app, name="spark")
 app.add_typer(pipelines.app, name="pipeline")

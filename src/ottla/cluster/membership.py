@@ -7,7 +7,9 @@
   until it is taken in again it is not part of the cluster.
 
 Two brokers with one id: the node of the first stands in the way of the second. Only a broker with the
-same data folder takes the node over, for a folder's lock has one holder: its former life has ended.
+same data folder takes the node over, for a folder's lock has one holder: its former life has ended. A
+copy of the folder has a lock of its own. So where the node tells another address, and somebody answers
+there, the session of its owner has to end first.
 """
 
 from __future__ import annotations
@@ -39,10 +41,25 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.1
 # Attempts to take over or make the broker's node before it is told that another has it.
 _REGISTRATIONS = 50
+# How long a connection may take to the address of one who has this broker's id.
+_PROBE_SECONDS = 1.0
 
 
 class BrokerIdTaken(StoreError):
     """Another broker has registered with this id."""
+
+
+async def _answers(broker: Broker) -> bool:
+    """Whether somebody accepts connections at one of a broker's addresses."""
+    for endpoint in broker.endpoints:
+        try:
+            connecting = asyncio.open_connection(endpoint.host, endpoint.port)
+            _, writer = await asyncio.wait_for(connecting, _PROBE_SECONDS)
+        except (OSError, TimeoutError):
+            continue
+        writer.close()
+        return True
+    return False
 
 
 class Membership:
@@ -169,6 +186,8 @@ class Membership:
                 operations: list[Operation] = [Create(path, value, ephemeral=True)]
                 if node is not None:
                     self._check_own(broker, node)
+                    if not is_ours and await self._is_in_use(broker, node):
+                        continue
                     operations.insert(0, Delete(path, node.version))
                 answer = await self.store.multi(operations)
                 if isinstance(answer, Conflict):
@@ -188,6 +207,27 @@ class Membership:
                 f"a broker with id {broker.id} is running at {where}, with another data folder; "
                 "give this one an id of its own (node.id)"
             )
+
+    async def _is_in_use(self, broker: Broker, node: Node) -> bool:
+        """Whether another process may be at work with a copy of the data folder. False if that is out
+        of the question; True when its node has gone; BrokerIdTaken if it stays."""
+        other, _ = layout.decode_broker(broker.id, node)
+        if other.endpoints == broker.endpoints:
+            return False  # this process listens there now
+        patience = 2 * (self.store.session_timeout or 0.0)
+        end = boottime() + patience
+        while await _answers(other):
+            if boottime() >= end:
+                where = ", ".join(f"{each.host}:{each.port}" for each in other.endpoints)
+                raise BrokerIdTaken(
+                    f"a broker with id {broker.id} is running at {where}, and this data folder is a "
+                    "copy of its own; give this broker an id and a folder of its own"
+                )
+            await asyncio.sleep(_RETRY_SECONDS)
+            found = await self.store.get(layout.broker_path(broker.id))
+            if found is None or found.created != node.created:
+                return True
+        return False
 
     # Going
 

@@ -19,21 +19,33 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 
 
 def place(
-    brokers: Collection[Broker], partitions: int, replication_factor: int, start: int
+    brokers: Collection[Broker],
+    partitions: int,
+    replication_factor: int,
+    start: int,
+    away: Collection[Broker] = (),
 ) -> list[tuple[int, ...]]:
     """Replicas for so many partitions, the leader first.
 
-    `start` is where in the order of leaders to begin, any number. INVALID_REPLICATION_FACTOR if
-    there are too few brokers.
+    `start` is where in the order of leaders to begin, any number. Brokers that are `away` get replicas
+    where the others are too few, after theirs: they follow when they are back.
+    INVALID_REPLICATION_FACTOR if there are too few brokers.
     """
-    if replication_factor > len(brokers):
+    if replication_factor > len(brokers) + len(away):
         raise ProtocolError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"A replication factor of {replication_factor} needs as many brokers, "
-            f"and {len(brokers)} are registered.",
+            f"and {len(brokers) + len(away)} are registered.",
         )
     if not brokers:
         raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, "No broker is registered.")
+    missing = replication_factor - len(brokers)
+    if missing > 0:
+        others = leader_order(away)
+        return [
+            (*placed, *(others[(start + number + each) % len(others)] for each in range(missing)))
+            for number, placed in enumerate(place(brokers, partitions, len(brokers), start))
+        ]
     order = leader_order(brokers)
     if replication_factor == 1:
         single = [(broker_id,) for broker_id in order]

@@ -106,6 +106,8 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    # Ottla's own, far above Kafka's. Clients pass over keys that they do not know.
+    DELETE_RECORDS_AT = 20308
 
 
 # A version that no API will reach.
@@ -206,6 +208,7 @@ FLEXIBLE_SINCE: Final[dict[int, int]] = {
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 0,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: 0,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0,
+    ApiKey.DELETE_RECORDS_AT: 0,
 }
 
 _NAMES: Final = {int(key): key.name.title().replace("_", "") for key in ApiKey}

@@ -429,7 +429,7 @@ class Broker:
             self.lost.set()
 
     def _check_folders(self) -> None:
-        """Logs of another cluster are not touched."""
+        """Logs of another cluster, or of another broker, are not touched."""
         if self.config.zookeeper_connect is None:
             return  # the store lies beside the logs; see upkeep/strays.py
         for folder in self.logs.folders:
@@ -438,6 +438,11 @@ class Broker:
                     f"data folder {folder.path} belongs to cluster {folder.cluster_id or 'unknown'}, "
                     f"and ZooKeeper's is {self.image.cluster_id}: use another folder, or another path "
                     "in ZooKeeper"
+                )
+            if folder.node_id not in (None, self.id):
+                raise CannotStart(
+                    f"data folder {folder.path} belongs to broker {folder.node_id}, and this is broker "
+                    f"{self.id}: use its own folder, or start it as broker {folder.node_id} (node.id)"
                 )
 
     async def _watch_clients(self) -> None:

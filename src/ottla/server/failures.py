@@ -24,6 +24,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (storage.InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
     (storage.CoordinatorFenced, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
     (storage.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (storage.UndeletableOffset, ErrorCode.INVALID_REQUEST),
     (storage.UnknownLog, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (storage.TopicIdMismatch, ErrorCode.INCONSISTENT_TOPIC_ID),
     (storage.StorageError, ErrorCode.KAFKA_STORAGE_ERROR),

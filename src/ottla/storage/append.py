@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.record.batch import HeaderFields, records
 from ottla.record.errors import InvalidRecord
+from ottla.record.offset_set import OffsetRange
 from ottla.storage.producer_state import EndMarker
 
 if TYPE_CHECKING:
     from ottla.storage.segment import Segment
 
 # A batch with its place: position in the buffer, size, header as it came, first and last offset,
-# largest timestamp as stored, and the marker if it ends a transaction.
-PlacedBatch: TypeAlias = tuple[int, int, HeaderFields, int, int, int, EndMarker | None]
+# largest timestamp as stored, and the marker if it ends a transaction, or what it marks as deleted.
+PlacedBatch: TypeAlias = tuple[
+    int, int, HeaderFields, int, int, int, EndMarker | list[OffsetRange] | None
+]
 
 
 class Append:

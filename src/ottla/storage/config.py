@@ -64,6 +64,7 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_type: str = "producer"  # one of COMPRESSION_TYPES
     compression_zstd_level: int = 3
+    delete_record_erase_ms: int = HOUR_MS
     delete_retention_ms: int = DAY_MS
     file_delete_delay_ms: int = MINUTE_MS
     flush_messages: int = LONG_MAX
@@ -213,6 +214,13 @@ def _topic_settings() -> Iterator[Setting]:
         between(-131072, 22),
         "The level of compression when compression.type is zstd.",
         "compression.zstd.level",
+    )
+    yield setting(
+        "delete.record.erase.ms",
+        _LONG,
+        at_least(0),
+        "Within what time a record that was deleted by itself is gone from disk, too. (It is hidden at "
+        "once.) The segment that holds it is rewritten, the active one is rolled for that. Ottla's own.",
     )
     yield setting(
         "delete.retention.ms",

@@ -67,6 +67,15 @@ class NotInMemory(StorageError):
         self.load = load
 
 
+class UndeletableOffset(StorageError):
+    """An offset that is to be deleted holds no record that could be; nothing was changed."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"offset {offset} {reason}")
+        self.offset = offset
+        self.reason = reason
+
+
 class FolderOffline(StorageError):
     """A whole data folder failed (or none is left on which a new log could be placed)."""
 

@@ -1,9 +1,9 @@
 """Making a log last: what a flush has to sync, and in which order.
 
 The order is the promise. Data first; then index files, so that an entry on disk never points behind
-the data; then producer snapshots and leader epochs, which describe the data; then the names of new
-files. Only when all of it returned does the recovery point move, and later the checkpoint that
-recovery reads.
+the data; then producer snapshots, leader epochs and deletions, which describe the data; then the
+names of new files. Only when all of it returned does the recovery point move, and later the checkpoint
+that recovery reads.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class FlushJob:
         "_lock",
         "bytes",
         "data",
+        "deletions",
         "done",
         "epochs",
         "error",
@@ -84,6 +85,7 @@ class FlushJob:
         self.snapshots: list[Snapshot] = []
         self.mid_segment_snapshot = False
         self.epochs: tuple[str, bytes] | None = None
+        self.deletions: tuple[str, bytes] | None = None
         self.sync_paths: list[str] = []
         self.folders: list[str] = []
         # What went wrong; a sync that failed proves that data was lost, so it is never repeated.
@@ -116,7 +118,7 @@ class FlushJob:
     def only_syncs(self) -> bool:
         """Nothing is left to be written."""
         cuts = any(cut_to is not None for _, cut_to in self.data)
-        return not (cuts or self.snapshots or self.epochs)
+        return not (cuts or self.snapshots or self.epochs or self.deletions)
 
     def stop(self) -> None:
         """Waits for the job if it runs; if it has not begun, it never will. `done` tells."""
@@ -162,6 +164,8 @@ class FlushJob:
             snapshot.write(files)
         if self.epochs is not None:
             files.replace_file(*self.epochs)
+        if self.deletions is not None:
+            files.replace_file(*self.deletions)
         for path in self.sync_paths:
             try:
                 fd = files.open(path, READ_ONLY)
@@ -204,6 +208,7 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
         or log.recovery_point < log.log_end_offset
         or log.pending_snapshots
         or log.epochs.changed
+        or (log.deletions is not None and log.deletions.changed)
         or log.metadata_unsynced
         or log.folder_unsynced
     ):
@@ -229,12 +234,16 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
         epochs = log.epochs.take_changes()
         if epochs is not None:
             job.epochs = log.epochs.path, epochs
+    deletions = log.deletions
+    if deletions is not None and deletions.changed:
+        job.deletions = deletions.path, deletions.snapshot(log.log_end_offset)
+        deletions.changed = False
     if log.metadata_unsynced:
         job.sync_paths.append(f"{log.folder}/{PARTITION_METADATA}")
         job.folders = [log.folder, os.path.dirname(log.folder)]
     elif log.folder_unsynced or job.indexes:
         job.folders = [log.folder]
-    if not (job.data or job.indexes or job.snapshots or job.epochs or job.folders):
+    if not (job.data or job.indexes or job.snapshots or job.epochs or job.deletions or job.folders):
         log.flush_begun(job)
         log.flush_ended()
         log.flushed_to(job.offset)

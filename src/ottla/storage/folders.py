@@ -117,6 +117,8 @@ class DataFolder:
         self.same_boot = False
         # The cluster whose logs these are: None if the folder does not say, "" if that is unreadable.
         self.cluster_id: str | None = None
+        # The broker whose logs these are, as the folder says it; None if it does not.
+        self.node_id: int | None = None
         # Names of the folders of logs that were set aside.
         self.strays: list[str] = []
         # As the files have it. Replaced, never changed.
@@ -174,6 +176,8 @@ class DataFolder:
         if properties is None:
             return None
         self.directory_id = properties.get("directory.id", "")
+        node_id = properties.get("node.id", "")
+        self.node_id = int(node_id) if node_id.isdecimal() else None
         return properties.get("cluster.id", "")
 
     def _compare_boots(self) -> None:
@@ -205,6 +209,7 @@ class DataFolder:
         }
         write_folder_identity(self._file(FOLDER_IDENTITY), properties, self.files)
         self.cluster_id = cluster_id
+        self.node_id = node_id
 
     def mark_clean(self, broker_epoch: int) -> None:
         write_clean_shutdown(self._file(CLEAN_SHUTDOWN), broker_epoch, self.files)

@@ -31,9 +31,12 @@ from ottla.record.batch import (
     set_log_append_time,
     stamp,
 )
+from ottla.record.deletion import read_mark
 from ottla.record.errors import InvalidRecord
+from ottla.record.offset_set import OffsetRange
 from ottla.storage import flush, retention, truncation
 from ottla.storage.append import Append, PlacedBatch, read_marker
+from ottla.storage.deletions import mark_in
 from ottla.storage.errors import (
     CorruptFile,
     InvalidTimestamp,
@@ -180,7 +183,7 @@ class Log(ReadableLog):
             if append_time < 0:
                 max_timestamp = fields[MAX_TIMESTAMP]
                 self._check_timestamps(fields, now_ms)
-            marker = None
+            marker: EndMarker | list[OffsetRange] | None = None
             if fields[PRODUCER_ID] >= 0:
                 if size != total:
                     raise InvalidRecord("a producer with an id sends one batch at a time")
@@ -190,6 +193,8 @@ class Log(ReadableLog):
                     original = self.producers.check(fields, origin)
                     if original is not None:
                         return self._duplicate(original, size, buffer, now_ms)
+            elif fields[ATTRIBUTES] & CONTROL_BIT:
+                marker = read_mark(memoryview(buffer)[at : at + size])
             largest = max(largest, max_timestamp)
             last_offset = next_offset + fields[LAST_OFFSET_DELTA]
             placed.append((at, size, fields, next_offset, last_offset, max_timestamp, marker))
@@ -343,10 +348,12 @@ class Log(ReadableLog):
         for at, size, fields, base_offset, last_offset, max_timestamp, marker in append.batches:
             segment.add(position + at, size, last_offset, max_timestamp, self._index_interval)
             if fields[PRODUCER_ID] >= 0:
-                if marker is not None:
+                if isinstance(marker, EndMarker):
                     self._end_transaction(fields, marker, last_offset, max_timestamp, now_ms)
                 elif not fields[ATTRIBUTES] & CONTROL_BIT:
                     self.producers.update(fields, base_offset, last_offset, max_timestamp, now_ms)
+            elif isinstance(marker, list):
+                self.marked(base_offset, marker, now_ms)
             epoch = leader_epoch if leader_epoch >= 0 else fields[LEADER_EPOCH]
             if epoch != self.epochs.latest_epoch and epoch >= 0:
                 self.epochs.assign(epoch, base_offset)
@@ -403,9 +410,10 @@ class Log(ReadableLog):
                 raise UnexpectedOffset(base_offset, expected)
             if size > self._segment_bytes:
                 raise RecordTooLarge(size, self._segment_bytes)
-            marker = None
-            if fields[PRODUCER_ID] >= 0 and fields[ATTRIBUTES] & CONTROL_BIT:
-                marker = read_marker(memoryview(buffer)[at : at + size])
+            marker: EndMarker | list[OffsetRange] | None = None
+            if fields[ATTRIBUTES] & CONTROL_BIT:
+                batch = memoryview(buffer)[at : at + size]
+                marker = read_marker(batch) if fields[PRODUCER_ID] >= 0 else mark_in(batch)
             last_offset = base_offset + fields[LAST_OFFSET_DELTA]
             largest = fields[MAX_TIMESTAMP]
             placed.append((at, size, fields, base_offset, last_offset, largest, marker))

@@ -6,8 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ottla.record.offset_set import OffsetRange
 from ottla.storage.append import Append
 from ottla.storage.config import LogConfig
+from ottla.storage.deletions import Deletions, marks_from
 from ottla.storage.errors import LogOffline
 from ottla.storage.files import Files
 from ottla.storage.leader_epochs import LeaderEpochs
@@ -69,6 +71,7 @@ class LogState:
         "active",
         "appended_bytes",
         "compaction",
+        "deletions",
         "epochs",
         "files",
         "first_dirty_offset",
@@ -114,6 +117,7 @@ class LogState:
         log_end_offset: int,
         recovery_point: int,
         first_dirty_offset: int = 0,
+        deletions: Deletions | None = None,
     ) -> None:
         """For `create_log` and `load_log` (recovery/load.py), which know what is on disk."""
         self.folder = folder
@@ -154,6 +158,8 @@ class LogState:
         # Compacted up to here, and being compacted: see compaction/swap.py.
         self.first_dirty_offset = first_dirty_offset
         self.compaction: Compaction | None = None
+        # What marks hide; None if there never was one.
+        self.deletions = deletions
         # The append between write and commit: at most one.
         self._writing: Append | None = None
         self._pwrite = files.pwrite
@@ -229,6 +235,8 @@ class LogState:
             self.owner.became_dirty(self)
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self.producers.high_watermark_moved(self.high_watermark)
+        if self.deletions is not None:
+            self.deletions.uncommitted(marks_from(self.segments, self.high_watermark))
 
     def identify(self, topic_id: bytes) -> None:
         """The id of the topic was not known, and has been stored in the folder."""
@@ -266,6 +274,8 @@ class LogState:
         self.unflushed_since = job.since or self.unflushed_since
         self.pending_snapshots[:0] = job.snapshots
         self.epochs.changed = self.epochs.changed or job.epochs is not None
+        if job.deletions is not None and self.deletions is not None:
+            self.deletions.changed = True
         metadata_unsynced, folder_unsynced = job.had_unsynced
         self.metadata_unsynced = self.metadata_unsynced or metadata_unsynced
         self.folder_unsynced = self.folder_unsynced or folder_unsynced
@@ -280,6 +290,21 @@ class LogState:
         assert offset <= self.log_end_offset
         self.recovery_point = max(self.recovery_point, offset)
         self.flush_at_offset = self.recovery_point + self._config.flush_messages
+
+    # Deletion of single records (deletions.py)
+
+    def marked(self, offset: int, ranges: list[OffsetRange], now_ms: int) -> None:
+        """The batch at `offset`, which was appended just now, marks these offsets as deleted."""
+        if self.deletions is None:
+            self.deletions = Deletions(self.folder)
+        self.deletions.mark(offset, ranges, now_ms)
+        self.deletions.committed_to(self.high_watermark)  # of earlier ones
+
+    def start_stored(self, offset: int) -> None:
+        """It is on disk that the log starts no earlier than at `offset`: which of the records before
+        it were deleted need not be known any more. (Before that, a crash could bring them back.)"""
+        if self.deletions is not None:
+            self.deletions.forget_below(min(offset, self.log_start_offset))
 
     # Truncation (truncation.py)
 
@@ -309,6 +334,7 @@ class LogState:
         assert segment.base_offset == offset
         self.segments.add(segment)
         self.active = segment
+        self.deletions = None
         self.log_start_offset = self.log_end_offset = offset
         self.high_watermark = self.recovery_point = offset
         self.pending_snapshots = []

@@ -774,6 +774,11 @@ class Logs(LogOwner):
             if job.error is not None:
                 job.folder.changed = True
                 self._folder_failed(job.folder, job.error)
+            else:
+                for key, start in job.folder.stored.start_offsets.items():
+                    loaded = self._loaded.get(key)
+                    if loaded is not None and self._places.get(key) is job.folder:
+                        loaded.start_stored(start)
         elif isinstance(job, RetireJob):
             if job.error is not None:
                 job.folder.changed = True

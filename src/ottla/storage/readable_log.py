@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from ottla.record.batch import MAGIC
 from ottla.storage.errors import (
     CorruptFile,
     CorruptIndex,
@@ -12,8 +15,27 @@ from ottla.storage.errors import (
 )
 from ottla.storage.log_state import LogState
 from ottla.storage.recovery.replay import mend_transaction_indexes
+from ottla.storage.segment import Segment
 from ottla.storage.segment_file import Slice
 from ottla.storage.segments import TimedBatch, TimedOffset, time_in_batch
+
+# A stretch without deleted records that is at least so long is read by itself, from the file to the
+# socket; where they lie closer together, so much is read at a time and looked through.
+CLEAN_BYTES = 64 << 10
+MASKED_BYTES = 1 << 20
+
+
+class VisiblePart(NamedTuple):
+    """What a consumer may be sent of a log in which records were deleted. Without a piece and without
+    `is_covered` there is nothing to be had."""
+
+    piece: Slice | None
+    # The piece has batches that must not be sent as they are.
+    is_masked: bool = False
+    # The piece ends before something that has to be looked at: there is more than it has.
+    ends_early: bool = False
+    # None of the offsets before `upper` may be seen.
+    is_covered: bool = False
 
 
 class ReadableLog(LogState):
@@ -50,6 +72,52 @@ class ReadableLog(LogState):
         except (OSError, CorruptFile) as error:
             raise self._read_failed(error) from error
 
+    def read_visible(
+        self, offset: int, max_bytes: int, upper: int, at_least_one: bool, wait: bool
+    ) -> VisiblePart:
+        """As `read`, for consumers of a log that has marks."""
+        assert self.deletions is not None
+        invisible = self.deletions.invisible
+        end = self.log_end_offset
+        if self.log_start_offset <= offset < end:
+            offset = invisible.first_out(offset)
+            if offset >= upper:
+                return VisiblePart(None, is_covered=True)
+        piece = self.read(offset, max_bytes, upper, at_least_one, wait)
+        if piece is None or piece.length < piece.first_size:
+            return VisiblePart(piece)
+        segment = piece.segment
+        try:
+            first, _ = segment.offsets_at(piece.file, piece.position, wait)
+            found = self._touched(segment, first, upper, wait)
+            clean = segment.size if found is None else found[0]
+            clean -= piece.position
+            if found is None or clean >= piece.length:
+                return VisiblePart(piece)
+            if clean >= CLEAN_BYTES:
+                return VisiblePart(piece._replace(length=clean), ends_early=True)
+            # One that stands alone is read alone; else much is read at once.
+            end = found[0] + found[1]
+            _, last = segment.offsets_at(piece.file, found[0], wait)
+            following = self._touched(segment, last + 1, upper, wait)
+        except (OSError, CorruptFile) as error:
+            raise self._read_failed(error) from error
+        if following is not None and following[0] - end < CLEAN_BYTES:
+            end = piece.position + max(MASKED_BYTES, piece.first_size)
+        length = min(piece.length, end - piece.position)
+        return VisiblePart(
+            piece._replace(length=length), is_masked=True, ends_early=length < piece.length
+        )
+
+    def _touched(
+        self, segment: Segment, offset: int, upper: int, wait: bool
+    ) -> tuple[int, int] | None:
+        """Position and size of the first batch of a segment, from `offset` on, that has something to
+        hide; None if none has."""
+        assert self.deletions is not None
+        touched = self.deletions.invisible.first_in(offset, upper)
+        return None if touched is None else segment.locate(touched, wait)
+
     def end_bound(self, part: Slice) -> int:
         """An offset that no record in the slice reaches: up to where aborted transactions matter to
         its reader."""
@@ -84,7 +152,9 @@ class ReadableLog(LogState):
                 batch = found.piece.read()
             except OSError as error:
                 raise self._read_failed(error) from error
-            timed = time_in_batch(batch, found.fields, timestamp, start)
+            first, end = found.fields[0] if found.fields[3] == MAGIC else start, found.end_offset
+            hidden = [] if self.deletions is None else self.deletions.invisible.between(first, end)
+            timed = time_in_batch(batch, found.fields, timestamp, start, hidden)
             if timed is not None:
                 return timed
             start = found.end_offset

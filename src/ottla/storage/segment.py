@@ -16,7 +16,7 @@ from ottla.logfiles.names import (
     segment_name,
 )
 from ottla.logfiles.walk import HEADER_CHUNK, OVERHEAD, SMALLEST_ENTRY, fields_at, walk
-from ottla.record.batch import HEADER_SIZE, HeaderFields
+from ottla.record.batch import HEADER_SIZE, MAGIC, MAGIC_AT, HeaderFields
 from ottla.record.errors import InvalidBatch
 from ottla.storage.errors import CorruptFile, CorruptIndex, CorruptLog, NotInMemory
 from ottla.storage.files import READ_ONLY, READ_WRITE, READ_WRITE_CREATE, Files
@@ -414,6 +414,19 @@ class Segment:
         except FileNotFoundError:
             pass  # it was removed meanwhile, or never was there: the search itself deals with that
         self.index_brought = True
+
+    def offsets_at(self, file: SegmentFile, position: int, wait: bool = True) -> tuple[int, int]:
+        """Base and last offset of the batch at `position` of the segment's file."""
+        size = min(_SHORT_HEADER_SIZE, self.size - position)
+        data = file.read(size, position) if wait else file.read_in_memory(size, position)
+        if data is None:
+            raise NotInMemory(
+                f"{self.path} at {position}", partial(file.bring_into_memory, position)
+            )
+        base: int = int.from_bytes(data[:8], "big", signed=True)
+        if data[MAGIC_AT] != MAGIC:
+            return base, base
+        return base, base + int.from_bytes(data[-4:], "big")
 
     def position_before(self, offset: int) -> int:
         """Where to start a scan for `offset`: the position of a batch at or before it."""

@@ -7,11 +7,12 @@ entry by offset or time, then a few KiB of batch headers. None of it grows with 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ottla.record.batch import HeaderFields
 from ottla.record.errors import InvalidBatch
+from ottla.record.offset_set import OffsetRange
 from ottla.record.times import first_not_older
 from ottla.storage.errors import CorruptIndex, NotInMemory
 from ottla.storage.index.transaction_index import AbortedTransaction
@@ -225,11 +226,15 @@ def _find_batch(
 
 
 def time_in_batch(
-    batch: bytes, fields: HeaderFields, timestamp: int, start_offset: int
+    batch: bytes,
+    fields: HeaderFields,
+    timestamp: int,
+    start_offset: int,
+    hidden: Sequence[OffsetRange] = (),
 ) -> TimedOffset | None:
-    """The first record of a batch that is not older, at or behind start_offset."""
+    """The first record of a batch that is not older, at or behind start_offset, and not hidden."""
     try:
-        found = first_not_older(batch, timestamp, start_offset)
+        found = first_not_older(batch, timestamp, start_offset, hidden=hidden)
     except InvalidBatch:
         return unreadable(fields, start_offset)
     return None if found is None else TimedOffset(*found, fields[2])

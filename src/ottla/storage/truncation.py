@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ottla.logfiles.names import SEGMENT_SUFFIXES
 from ottla.storage import flush
+from ottla.storage.deletions import Deletions, marks_from
 from ottla.storage.errors import CorruptFile
 from ottla.storage.recovery.replay import reload
 from ottla.storage.segment import Segment
@@ -53,6 +54,7 @@ def _truncate(log: Log, offset: int, now_ms: int) -> None:
     # Snapshots before segments: recovery takes them as proof that the segment before was synced.
     log.producers.truncate_and_reload(log.log_start_offset, end, now_ms)
     log.files.fsync_folder(log.folder)
+    _take_marks_back(log, end)
     for segment in reversed(log.detach_from(slot + 1)):
         remove_files(segment)
     log.files.fsync_folder(log.folder)
@@ -67,6 +69,20 @@ def _truncate(log: Log, offset: int, now_ms: int) -> None:
     reload(segments, log.producers, log.log_start_offset, end, now_ms)
     log.producers.high_watermark_moved(log.high_watermark)
     log.files.fsync_folder(log.folder)
+
+
+def _take_marks_back(log: Log, end: int) -> None:
+    """What marks at and after `end` hide is seen again. The snapshot is written before they go: it
+    must never have a mark that the log has not. (Should they come back, recovery finds them.)"""
+    deletions = log.deletions
+    if deletions is None:
+        return
+    marks = list(marks_from(log.segments, end))
+    for offset, ranges in marks:
+        deletions.take_back(offset, ranges)
+    if marks:
+        log.files.replace_file(deletions.path, deletions.snapshot(end))
+        deletions.changed = False
 
 
 def _end_of_rest(segment: Segment, offset: int, position: int) -> int:
@@ -100,6 +116,8 @@ def _start_anew(log: Log, offset: int, now_ms: int) -> None:
         retired.rename()  # before a new segment may get the name of an old one
     log.owner.lower_offsets(log, 0)
     log.producers.truncate_fully_and_start_at(offset)
+    if log.deletions is not None:
+        log.files.replace_file(log.deletions.path, Deletions(log.folder).snapshot(0))
     log.files.fsync_folder(log.folder)
     for segment in reversed(log.detach_from(0)):
         remove_files(segment)

@@ -11,6 +11,9 @@ What is checked, for each partition:
 - transaction index: entries in order, inside of the log;
 - producer snapshots, leader epochs and partition.metadata: readable.
 
+Of records that were deleted one by one it is counted how many are still on disk: 0 proves that all are
+erased.
+
 Nothing is repaired: a broker does that itself when it starts.
 """
 
@@ -21,16 +24,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.logfiles.folders import Damage, LogFolder, SegmentFiles, read_batches, read_records
+from ottla.logfiles.deletions import deleted_offsets
+from ottla.logfiles.folders import (
+    Damage,
+    LogFolder,
+    SegmentFiles,
+    StoredBatch,
+    read_batches,
+    read_records,
+)
 from ottla.logfiles.names import (
+    DELETED_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
+    LOG_SUFFIX,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
 )
 from ottla.record.batch import MAGIC, BatchHeader, Record
 from ottla.record.errors import InvalidBatch
+from ottla.record.offset_set import OffsetSet
 from ottla.storage.checkpoints import read_offsets, read_partition_metadata
 from ottla.storage.errors import CorruptFile
 from ottla.storage.files import Files
@@ -60,6 +74,7 @@ class Verdict(NamedTuple):
     size: int  # bytes of all segments
     start_offset: int | None  # of the first batch; None in an empty log
     end_offset: int | None  # behind the last batch
+    deleted_on_disk: int  # records that are deleted and not erased
     problems: tuple[Problem, ...]
 
 
@@ -72,6 +87,7 @@ class _Batches:
         self.last_offsets: list[int] = []
         self.largest_timestamps: list[int] = []  # of this batch and all before it
         self.records = 0
+        self.deleted = 0  # of these records
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -82,24 +98,36 @@ def verify_log(
 ) -> Verdict:
     """Check everything in a partition's folder; `advance` is told the bytes that were read."""
     problems: list[Problem] = []
-    batches = records = size = 0
+    batches = records = deleted = size = 0
+    hidden = deleted_offsets(folder)
     start = end = None
     for number, segment in enumerate(folder.segments):
         is_last = number + 1 == len(folder.segments)
         limit = None if is_last else folder.segments[number + 1].base_offset
-        found = _check_segment(segment, limit, end, deep, problems, advance)
+        found = _check_segment(segment, limit, end, deep, hidden, problems, advance)
         if len(found):
             start = found.base_offsets[0] if start is None else start
             end = found.last_offsets[-1] + 1
         batches += len(found)
         records += found.records
+        deleted += found.deleted
         size += segment.log.stat().st_size
         problems += _check_offset_index(segment, found, is_last)
         problems += _check_time_index(segment, found, is_last)
         problems += _check_transaction_index(segment, found)
+    if hidden:
+        deleted += _deleted_on_the_way_out(folder, hidden)
     problems += _check_small_files(folder)
     return Verdict(
-        folder.name, len(folder.segments), batches, records, size, start, end, tuple(problems)
+        folder.name,
+        len(folder.segments),
+        batches,
+        records,
+        size,
+        start,
+        end,
+        deleted,
+        tuple(problems),
     )
 
 
@@ -108,6 +136,7 @@ def _check_segment(
     limit: int | None,
     previous_end: int | None,
     deep: bool,
+    hidden: OffsetSet,
     problems: list[Problem],
     advance: Callable[[int], None],
 ) -> _Batches:
@@ -139,6 +168,8 @@ def _check_segment(
                     report(f"records of the batch at offset {header.base_offset}: {problem.reason}")
             else:
                 found.records += header.record_count
+            if hidden and batch.damage is None:
+                found.deleted += _deleted_in(batch, hidden)
             expected = max(expected, header.last_offset + 1)
             largest = max(largest, header.max_timestamp)
             found.positions.append(batch.position)
@@ -152,6 +183,29 @@ def _check_segment(
             Problem(name, damage.position, f"{damage.reason}; the last {rest} bytes are unreadable")
         )
     return found
+
+
+def _deleted_in(batch: StoredBatch, hidden: OffsetSet) -> int:
+    """How many records of a batch are deleted."""
+    header = batch.header
+    first = header.base_offset if header.magic == MAGIC else 0
+    if header.is_control or hidden.first_in(first, header.last_offset + 1) is None:
+        return 0
+    try:
+        return sum(record.offset in hidden for record in read_records(batch))
+    except InvalidBatch:
+        return 0  # a broker refuses to delete what it cannot read
+
+
+def _deleted_on_the_way_out(folder: LogFolder, hidden: OffsetSet) -> int:
+    """The same of files that were replaced and are about to be removed."""
+    count = 0
+    for path in sorted(folder.path.glob(f"*{LOG_SUFFIX}{DELETED_SUFFIX}")):
+        try:
+            count += sum(_deleted_in(batch, hidden) for batch in read_batches(path))
+        except (Damage, FileNotFoundError):
+            continue
+    return count
 
 
 def _check_records(header: BatchHeader, records: Iterator[Record]) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from transactions_kit.world import World
 
+from ottla.coordinator.shard import Replayed
 from ottla.coordinator.transactions.records import key_of, read_key, read_value, value_of
 from ottla.coordinator.transactions.settings import TransactionSettings
+from ottla.coordinator.transactions.shard import TransactionShard
 from ottla.coordinator.transactions.states import AT_REST, BY_NAME, FOLLOWING, State
 from ottla.coordinator.transactions.transaction import (
     LAST_EPOCH,
@@ -323,6 +325,26 @@ def test_what_was_decided_is_ended_after_a_crash(world: World, committed: bool) 
     assert ending.partitions == (("a", 0), ("b", 1))
     world.write_markers()
     assert world.state() in AT_REST
+
+
+def test_a_decision_is_acted_on_only_once_it_is_committed(world: World) -> None:
+    """The record may be lost with the leader that finds it at its log's end: another one would decide
+    anew, and a part of the partitions have the markers of a decision that was never made."""
+    world.end(world.ongoing())
+    shard = TransactionShard(
+        world.settings,
+        coordinator_epoch=1,
+        level=lambda: 2,
+        write_markers=lambda ending: world.endings.append(ending),
+    )
+    for offset, (key, value) in enumerate(world.records):
+        shard.replay(Replayed(key, value, offset, world.wall))
+    world.endings.clear()
+    effects = shard.loaded(world.now)
+    assert world.endings == []
+    assert effects.then is not None
+    effects.then()
+    assert len(world.endings) == 1
 
 
 def test_late_news_of_markers_change_nothing(world: World) -> None:

@@ -57,6 +57,8 @@ public final class ClientDriver {
                         offsetForTime(consumer, place(topic, request), request.get("time").getAsLong());
                     return offset == null ? JsonNull.INSTANCE : new JsonPrimitive(offset);
                 }
+            case "read_to_end":
+                return readToEnd(place(topic, request), request);
             default:
                 throw new IllegalArgumentException("no such command: " + request);
         }
@@ -145,6 +147,27 @@ public final class ClientDriver {
             both.add(consumer.endOffsets(Set.of(place)).get(place));
             return both;
         }
+    }
+
+    /** As Kafka Connect and Streams do it: until the position is where the log ended. */
+    private static JsonElement readToEnd(TopicPartition place, JsonObject request) {
+        JsonArray found = new JsonArray();
+        long deadline = System.nanoTime() + request.get("timeout").getAsLong() * 1_000_000L;
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer()) {
+            consumer.assign(List.of(place));
+            consumer.seekToBeginning(List.of(place));
+            long end = consumer.endOffsets(Set.of(place)).get(place);
+            while (consumer.position(place) < end) {
+                if (System.nanoTime() > deadline) {
+                    throw new IllegalStateException(
+                        "at " + consumer.position(place) + ", the end is " + end);
+                }
+                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(500))) {
+                    found.add(record.offset());
+                }
+            }
+        }
+        return found;
     }
 
     private static JsonElement consume(String topic, JsonObject request) {

@@ -32,7 +32,7 @@ const ACKS = { all: -1, 1: 1, 0: 0 }
 
 const kafka = new Kafka({
   clientId: 'ottla-interop',
-  brokers: [process.argv[2]],
+  brokers: process.argv[2].split(','),
   logLevel: logLevel.ERROR
 })
 

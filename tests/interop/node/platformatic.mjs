@@ -5,7 +5,7 @@
 import { Admin, Consumer, MessagesStreamModes, Producer } from '@platformatic/kafka'
 import { bytes, offsetsOf, serve, text } from './lines.mjs'
 
-const common = { clientId: 'ottla-interop', bootstrapBrokers: [process.argv[2]], retries: 5, retryDelay: 100 }
+const common = { clientId: 'ottla-interop', bootstrapBrokers: process.argv[2].split(','), retries: 5, retryDelay: 100 }
 const LOG_APPEND_TIME = 0x08 // in a batch's attributes
 const ACKS = { all: -1, 1: 1, 0: 0 }
 

@@ -47,7 +47,8 @@ class Broker:
     def __init__(self, world: World, broker_id: int) -> None:
         self.world = world
         self.id = broker_id
-        self.disk = Disk()
+        # Were a log's first segment lost, and a later one not, the log would seem to start there.
+        self.disk = Disk(names_in_order=True)
         self.disk.make_durable_folder(DATA)
         self.disks = 1
         self.lives = 0
@@ -113,6 +114,7 @@ class Life:
             recovery_threads=1,
         )
         self.logs.open()
+        self.coordination = self.world.coordination_of(self)
         self.every(LAG_MS // 2, self.look_for_lags)
         self.every(200, self.work)
 
@@ -162,6 +164,7 @@ class Life:
                     partition = Partition(
                         self.id, topic.name, topic.topic_id, state, self, self.world.now
                     )
+                    partition.internal = topic.internal
                     partition.configure(self.config)
                     self.partitions[key] = partition
                     self.by_id[topic.topic_id, state.index] = partition
@@ -207,6 +210,8 @@ class Life:
                 following = self.following[partition.leader] = Following(partition.leader, LIMITS)
             following.put(partition)
             self.ask(partition.leader)
+        if self.coordination is not None:
+            self.coordination.partition_changed(partition)
 
     def isr_wanted(self, partition: Partition) -> None:
         if self.ended or partition.wanted_isr is None:

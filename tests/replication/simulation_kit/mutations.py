@@ -2,6 +2,7 @@
 
 Each mutation takes the place of one guard in the code that decides. `first_caught` runs seeds until
 one of them breaks a promise; a mutation that no seed catches says that the simulator is too kind.
+Mutations of the coordinators are in `coordinator_mutations`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from ottla.cluster.decisions import brokers, elections, moves, partitions
+from ottla.cluster.decisions import brokers, elections, partitions
 from ottla.protocol.errors import ErrorCode
 from ottla.replication import following
 from ottla.replication.partition import UNKNOWN, Partition, Role
@@ -28,7 +29,7 @@ class Mutation:
     name: str
     what: str  # for the table in docs/reliability.md
     patches: Callable[[], list[tuple[Any, str, Any]]]
-    moves: bool = False  # it matters only while partitions are moved
+    run: Callable[[int], object] = run_seed
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -38,12 +39,10 @@ class Mutation:
             yield
 
 
-def mutation(
-    what: str, *, moves: bool = False
-) -> Callable[[Callable[[], list[tuple[Any, str, Any]]]], None]:
+def mutation(what: str) -> Callable[[Callable[[], list[tuple[Any, str, Any]]]], None]:
     def register(patches: Callable[[], list[tuple[Any, str, Any]]]) -> None:
         name = patches.__name__
-        MUTATIONS[name] = Mutation(name, what, patches, moves)
+        MUTATIONS[name] = Mutation(name, what, patches)
 
     return register
 
@@ -55,10 +54,7 @@ def first_caught(chosen: Mutation, most: int) -> tuple[int, str] | None:
         with chosen.applied():
             for seed in range(most):
                 try:
-                    if chosen.moves:
-                        run_seed(seed, brokers=5, moves=0.3)
-                    else:
-                        run_seed(seed)
+                    chosen.run(seed)
                 except Exception as error:  # noqa: BLE001 - whatever breaks has been found
                     lines = str(error).splitlines() or [type(error).__name__]
                     return seed, lines[0].removeprefix(f"seed {seed}: ")
@@ -308,59 +304,78 @@ def join_early() -> list[tuple[Any, str, Any]]:
     return [(Partition, "_maybe_join", maybe_join)]
 
 
-# Moves ----------------------------------------------------------------------------------------------
+@mutation("A replica that joins does not count until its joining is confirmed")
+def pending_joins_do_not_count() -> list[tuple[Any, str, Any]]:
+    return [(Partition, "advance", _advance_with(lambda here: set(here.isr)))]
 
 
-@mutation("A move ends before those that it adds are in sync", moves=True)
-def end_moves_early() -> list[tuple[Any, str, Any]]:
-    def ended(state: Any, alive: Any, policy: Any) -> Any:
-        target = tuple(each for each in state.replicas if each not in state.removing)
-        if not moves.is_moving(state) or not any(each in alive for each in target):
-            return state
-        after = replace(state, replicas=target, adding=(), removing=())
-        return elections.without_replicas(state, after, alive, policy)
+@mutation("A follower joins before it has what there was when the leader's term began")
+def join_before_the_term() -> list[tuple[Any, str, Any]]:
+    original = Partition._maybe_join
 
-    return [(moves, "ended", ended)]
+    def maybe_join(self: Partition, broker_id: int, follower: Any, high_watermark: int) -> None:
+        start, self.epoch_start_offset = self.epoch_start_offset, 0
+        original(self, broker_id, follower, high_watermark)
+        self.epoch_start_offset = start
 
-
-@mutation("A leader that is refused another in-sync set goes back to the one before", moves=True)
-def refused_is_undone() -> list[tuple[Any, str, Any]]:
-    refused = Partition.isr_refused
-
-    def isr_refused(self: Partition, _code: ErrorCode) -> None:
-        refused(self, ErrorCode.INELIGIBLE_REPLICA)
-
-    return [(Partition, "isr_refused", isr_refused)]
+    return [(Partition, "_maybe_join", maybe_join)]
 
 
-@mutation("What a move was adding is dropped although too few others are in sync", moves=True)
-def drop_the_indispensable() -> list[tuple[Any, str, Any]]:
-    return [(moves, "_indispensable", lambda *_: [])]
+@mutation("A leader takes what followers had in an earlier term for what they have")
+def keep_positions_over_terms() -> list[tuple[Any, str, Any]]:
+    original = Partition._begin_term
+    kept: dict[int, dict[int, Any]] = {}
+
+    def begun(self: Partition, now_ms: int) -> None:
+        kept.setdefault(id(self), {}).update(self.followers)
+        original(self, now_ms)
+        if self.role is Role.LEADER:
+            known = kept[id(self)]
+            self.followers = {each: known.get(each, new) for each, new in self.followers.items()}
+
+    return [(Partition, "_begin_term", begun)]
 
 
-@mutation("A replica is dropped in the leader's old epoch", moves=True)
-def drop_in_the_same_epoch() -> list[tuple[Any, str, Any]]:
-    settled = elections._settled
+@mutation("The in-sync set is changed by a request that knew an older one")
+def change_older_sets() -> list[tuple[Any, str, Any]]:
+    original = partitions._fault
 
-    def without_bump(before: Any, after: Any, new_epoch: bool = False) -> Any:
-        dropped = set(before.replicas) - set(after.replicas)
-        return settled(before, after, new_epoch and not dropped)
+    def fault(draft: Any, state: Any, broker_id: int, wanted: Any) -> Any:
+        return original(
+            draft, state, broker_id, replace(wanted, partition_epoch=state.partition_epoch)
+        )
 
-    return [(elections, "_settled", without_bump)]
-
-
-@mutation("A broker with an empty disk counts as one that has its records", moves=True)
-def empty_disk_counts() -> list[tuple[Any, str, Any]]:
-    def take_in(draft: Any, broker: Any, *, lost_data: bool, policy_of: Any) -> None:
-        known = draft.brokers.get(broker.id) or draft.fenced.get(broker.id)
-        if known is not None and known.folder_id != broker.folder_id:
-            broker, lost_data = replace(broker, folder_id=known.folder_id), False
-        original(draft, broker, lost_data=lost_data, policy_of=policy_of)
-
-    original = brokers.take_in
-    return [(brokers, "take_in", take_in)]
+    return [(partitions, "_fault", fault)]
 
 
-@mutation("A broker keeps the log of a partition that was moved away from it", moves=True)
-def keep_dropped_logs() -> list[tuple[Any, str, Any]]:
-    return [(Life, "drop", lambda *_: None)]
+@mutation("A former life of a follower is let into the in-sync set")
+def let_former_lives_in() -> list[tuple[Any, str, Any]]:
+    original = partitions._fault
+
+    def fault(draft: Any, state: Any, broker_id: int, wanted: Any) -> Any:
+        members = [(each, UNKNOWN) for each, _ in wanted.isr]
+        return original(draft, state, broker_id, replace(wanted, isr=members))
+
+    return [
+        (partitions, "_fault", fault),
+        (Life, "may_be_in_sync", lambda *_: True),
+    ]
+
+
+@mutation("A follower cuts its log off at the leader's end only")
+def cut_off_at_the_end_only() -> list[tuple[Any, str, Any]]:
+    def cut_off(partition: Partition, _epoch: int, end_offset: int, now_ms: int) -> None:
+        log = partition.log
+        log.truncate_to(min(end_offset, log.log_end_offset), now_ms)
+
+    return [(following, "cut_off", cut_off)]
+
+
+@mutation("A leader takes a change for refused whose first answer was lost")
+def lost_answers_are_refusals() -> list[tuple[Any, str, Any]]:
+    original = Partition.isr_refused
+
+    def refused(self: Partition, _code: ErrorCode) -> None:
+        original(self, ErrorCode.INELIGIBLE_REPLICA)
+
+    return [(Partition, "isr_refused", refused)]

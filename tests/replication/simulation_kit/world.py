@@ -22,7 +22,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ottla.cluster.decisions import brokers as broker_decisions
 from ottla.cluster.decisions.elections import ElectionPolicy
@@ -33,17 +33,24 @@ from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import Broker as Member
 from ottla.cluster.metadata import ClusterImage, Endpoint, Topic
 from ottla.cluster.metadata import Partition as PartitionState
+from ottla.cluster.names import is_internal
 from ottla.protocol.errors import ProtocolError
 from ottla.replication.partition import Partition, Role
 from simulation_kit.broker import Broker, Life, committed_values
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log
+    from simulation_kit.coordination import Coordination
 
 TOPIC = "orders"
-TOPIC_ID = b"o" * 16
 START = 1_700_000_000_000
 SESSION_MS = 1000
+
+
+def name_of(key: tuple[str, int]) -> str:
+    """A partition in a message."""
+    topic, index = key
+    return str(index) if topic == TOPIC else f"{topic}-{index}"
 
 
 class Broken(AssertionError):
@@ -53,7 +60,7 @@ class Broken(AssertionError):
 class Controller:
     """The controller's decisions over a store that loses nothing. It may be slow, and away."""
 
-    def __init__(self, world: World, partitions: int, brokers: list[int]) -> None:
+    def __init__(self, world: World, brokers: list[int]) -> None:
         self.world = world
         self.image = ClusterImage("simulated", version=0)
         self.epochs = 0
@@ -61,12 +68,18 @@ class Controller:
         # Brokers that hear nothing of the controller, and until when.
         self.silent_until: dict[int, int] = {}
         self.sessions: dict[int, Life] = {}
-        states = []
-        for index in range(partitions):
-            replicas = tuple(brokers[(index + each) % len(brokers)] for each in range(3))
-            states.append(PartitionState(index, replicas, replicas, -1))
         draft = Draft(self.image)
-        draft.put_topics([Topic(TOPIC, TOPIC_ID, tuple(states))])
+        for name, level in world.FEATURES.items():
+            draft.set_feature(name, level)
+        placed = 0
+        for name, partitions in world.topics.items():
+            states = []
+            for index in range(partitions):
+                replicas = tuple(brokers[(placed + each) % len(brokers)] for each in range(3))
+                states.append(PartitionState(index, replicas, replicas, -1))
+                placed += 1
+            topic_id = name.ljust(16).encode()[:16]
+            draft.put_topics([Topic(name, topic_id, tuple(states), is_internal(name))])
         self.image, _ = draft.finish(1)
 
     def policy_of(self, _topic: str) -> ElectionPolicy:
@@ -162,6 +175,7 @@ class Controller:
         epoch = life.epoch
 
         def decide() -> None:
+            before = self._isr(wanted)
             try:
                 (result,) = self._decide(  # type: ignore[misc]
                     lambda draft: alter_isr(draft, life.id, epoch, [wanted], self.policy_of)
@@ -174,24 +188,27 @@ class Controller:
                 self.silence(life.id),
             )
             if isinstance(result, IsrResult):
-                self.world.set_changed(result, len(wanted.isr) > before)
+                self.world.set_changed(result, set(self._isr(wanted)) - set(before))
 
-        topic = self.image.topics[TOPIC]
-        before = len(topic.partitions[wanted.index].isr)
-        self._when_here(decide)
+        joining = {member for member, _ in wanted.isr} - set(self._isr(wanted))
+        if self.world.restart_before_join(joining):
+            self.world.after(400, lambda: self._when_here(decide))
+        else:
+            self._when_here(decide)
         if self.world.chance.random() < 0.1:  # the request arrives twice
-            self.world.after(self.world.chance.randint(1, 800), lambda: self._when_here(decide))
+            self.world.after(self.world.chance.randint(1, 3000), lambda: self._when_here(decide))
+
+    def _isr(self, wanted: WantedIsr) -> tuple[int, ...]:
+        return self.image.topics_by_id[wanted.topic_id].partitions[wanted.index].isr
 
 
 class World:
+    # Topics with their number of partitions; producers write to the first.
+    topics: ClassVar[dict[str, int]] = {TOPIC: 2}
+    FEATURES: ClassVar[dict[str, int]] = {}
+
     def __init__(
-        self,
-        seed: int,
-        *,
-        brokers: int = 3,
-        partitions: int = 2,
-        min_isr: int = 2,
-        is_moving: bool = False,
+        self, seed: int, *, brokers: int = 3, min_isr: int = 2, is_moving: bool = False
     ) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
@@ -202,11 +219,14 @@ class World:
         self.history: list[str] = []
         self.cut: set[tuple[int, int]] = set()  # links that are broken, one way
         self.loss = 0.02
-        self.keys = [(TOPIC, index) for index in range(partitions)]
+        self.keys = [(TOPIC, index) for index in range(self.topics[TOPIC])]
+        everywhere = [
+            (name, index) for name, count in self.topics.items() for index in range(count)
+        ]
         # (partition, leader epoch) -> who led.
         self.leaders: dict[tuple[tuple[str, int], int], Life] = {}
         # Partition -> offset -> value: what was committed as far as some leader said.
-        self.committed: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in self.keys}
+        self.committed: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in everywhere}
         self.acked: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in self.keys}
         self._checked: dict[tuple[Life, tuple[str, int]], int] = {}
         self.sent = 0
@@ -218,12 +238,16 @@ class World:
         self.moves = 0  # that were begun or taken back
         ids = list(range(1, brokers + 1))
         self.brokers: dict[int, Broker] = {each: Broker(self, each) for each in ids}
-        self.controller = Controller(self, partitions, ids)
+        self.controller = Controller(self, ids)
         for broker in self.brokers.values():
             broker.start()
 
     def note(self, what: str) -> None:
         self.history.append(f"{self.now - START:7d} {what}")
+
+    def coordination_of(self, life: Life) -> Coordination | None:
+        """The coordinators of a broker, in a world that has some."""
+        return None
 
     # Time and messages --------------------------------------------------------------------------
 
@@ -330,21 +354,20 @@ class World:
         count = chance.choice((2, 3, 3) if self.keeps_min_isr else (1, 2, 3, 3))
         self.controller.move(index, tuple(chance.sample(list(self.brokers), count)))
 
-    def set_changed(self, result: IsrResult, has_grown: bool) -> None:
+    def set_changed(self, result: IsrResult, joined: set[int]) -> None:
         """The worst moment for a failure is just after an in-sync set has changed: the leader may not
         know of it yet, and who joined may lack what others have."""
         state = result.state
-        if (
-            state is None
-            or result.error
-            or state.leader < 0
-            or self.loss == 0.0
-            or self.chance.random() < 0.9
-        ):
+        if state is None or result.error or state.leader < 0 or self.loss == 0.0:
+            return
+        if joined and self.chance.random() < 0.1:
+            self._leave_alone(state, joined)
+            return
+        if self.chance.random() < 0.9:
             return
         if state.leader not in state.isr:
             self.broken(f"leader {state.leader} of partition {state.index} is not in {state.isr}")
-        members = [each for each in state.isr if has_grown or each == state.leader]
+        members = [each for each in state.isr if joined or each == state.leader]
         for broker_id in self.chance.sample(
             members, self.chance.randint(1, max(1, len(members) - 1))
         ):
@@ -354,6 +377,39 @@ class World:
                 how = "loses power" if power else "is killed"
                 self.note(f"broker {broker.id} {how} as its in-sync set changes")
                 self._end(broker, power=power)
+
+    def restart_before_join(self, joining: set[int]) -> bool:
+        """One that is about to join loses power, and what it had; it is back before the request is
+        decided that lets it in."""
+        if not joining or self.loss == 0.0 or self.chance.random() >= 0.05:
+            return False
+        broker = self.brokers[min(joining)]
+        life = broker.life
+        if life is None or not self.may_lose_power(broker):
+            return False
+        self.note(f"broker {broker.id} loses power before it joins")
+        broker.kill(power=True)
+        self.after(5, lambda: self.controller.gone(life))
+        self.after(50, lambda: None if broker.life else broker.start())
+        return True
+
+    def _leave_alone(self, state: PartitionState, joined: set[int]) -> None:
+        """Who has joined is cut off at once, and the leader does not hear of it; a little later all
+        others are killed, so that who has joined has to lead with what it has."""
+        self.note(f"{joined} joined, are cut off, and soon will be alone")
+        leader = state.leader
+        self.cut.update((each, leader) for each in joined)
+        self.cut.update((leader, each) for each in joined)
+        self.controller.silent_until[leader] = self.now + 800
+
+        def strike() -> None:
+            for broker_id in set(state.isr) - joined:
+                broker = self.brokers[broker_id]
+                if broker.life is not None and self.loss:
+                    self.note(f"broker {broker_id} is killed")
+                    self._end(broker, power=False)
+
+        self.after(self.chance.randint(20, 600), strike)
 
     def _end(self, broker: Broker, *, power: bool, disk: bool = False) -> None:
         life = broker.life
@@ -384,8 +440,12 @@ class World:
         return lacking < self.min_isr
 
     def _is_in_sync(self, broker: Broker) -> bool:
-        states = self.controller.image.topics[TOPIC].partitions
-        return all(broker.id in each.isr for each in states if broker.id in each.replicas)
+        return all(
+            broker.id in each.isr
+            for topic in self.controller.image.topics.values()
+            for each in topic.partitions
+            if broker.id in each.replicas
+        )
 
     # What must hold -----------------------------------------------------------------------------
 
@@ -419,7 +479,7 @@ class World:
             if known != value:
                 self.broken(
                     f"broker {life.id} ({partition.role.name}, epoch {partition.leader_epoch}) has "
-                    f"{value[:8]!r} at {key[1]}:{offset}, where {known[:8]!r} was committed"
+                    f"{value[:8]!r} at {name_of(key)}:{offset}, where {known[:8]!r} was committed"
                 )
         self._checked[place] = log.high_watermark
 
@@ -448,19 +508,23 @@ class World:
             image = None if broker.life is None else broker.life.image
             if image is None or image.version < self.controller.image.version:
                 return False
-        for state in self.controller.image.topics[TOPIC].partitions:
-            if state.leader < 0 or len(state.isr) < len(state.replicas) or is_being_moved(state):
+        return all(
+            self._is_whole(topic.name, state)
+            for topic in self.controller.image.topics.values()
+            for state in topic.partitions
+        )
+
+    def _is_whole(self, topic: str, state: PartitionState) -> bool:
+        if state.leader < 0 or len(state.isr) < len(state.replicas) or is_being_moved(state):
+            return False
+        ends = set()
+        for replica in state.replicas:
+            life = self.brokers[replica].life
+            if life is None or (topic, state.index) not in life.partitions:
                 return False
-            ends = set()
-            for replica in state.replicas:
-                life = self.brokers[replica].life
-                if life is None or (TOPIC, state.index) not in life.partitions:
-                    return False
-                log = life.partitions[TOPIC, state.index].log
-                ends |= {log.log_end_offset, log.high_watermark}
-            if len(ends) > 1:
-                return False
-        return True
+            log = life.partitions[topic, state.index].log
+            ends |= {log.log_end_offset, log.high_watermark}
+        return len(ends) == 1
 
     def _check_acknowledged(self) -> None:
         for key in self.keys:
@@ -478,7 +542,7 @@ class World:
                     if stored.get(offset) != value:
                         found = stored.get(offset, b"nothing")
                         self.broken(
-                            f"{value[:8]!r} was acknowledged at {key[1]}:{offset}, and broker "
+                            f"{value[:8]!r} was acknowledged at {name_of(key)}:{offset}, and broker "
                             f"{broker.id} has {found[:8]!r}"
                         )
 

@@ -12,7 +12,8 @@ from ottla.record.codecs import Codec
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import InvalidRecord
 from ottla.record.legacy import downgrade
-from ottla.storage.compaction.filter import BatchFilter, LastOfProducer, record_spans
+from ottla.record.spans import record_spans
+from ottla.storage.compaction.filter import BatchFilter, LastOfProducer
 from ottla.storage.compaction.offset_map import OffsetMap
 from ottla.storage.compaction.transactions import WalkedTransactions
 from ottla.storage.index.transaction_index import AbortedTransaction

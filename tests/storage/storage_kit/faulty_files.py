@@ -117,10 +117,10 @@ class _Folder:
             entries.pop(name, None)
         entries.update(come)
 
-    def after_power_loss(self, chance: random.Random) -> dict[str, _File | _Folder]:
+    def after_power_loss(self, chance: random.Random, in_order: bool) -> dict[str, _File | _Folder]:
         entries = dict(self.durable)
         pending = self.pending
-        if chance.random() < 0.5:
+        if in_order or chance.random() < 0.5:
             kept = pending[: chance.randint(0, len(pending))]
         else:
             likelihood = chance.random()
@@ -131,10 +131,15 @@ class _Folder:
 
 
 class Disk:
-    """What outlives a process."""
+    """What outlives a process.
 
-    def __init__(self) -> None:
+    `names_in_order`: what is changed later in a folder lasts only if what was changed earlier does, as
+    with every journal of names (ext4, XFS, btrfs).
+    """
+
+    def __init__(self, *, names_in_order: bool = False) -> None:
         self._root = _Folder()
+        self._names_in_order = names_in_order
 
     def sync(self) -> None:
         """Everything lasts."""
@@ -154,7 +159,7 @@ class Disk:
 
     def _survivor(self, folder: _Folder, chance: random.Random, seen: dict[int, _File]) -> _Folder:
         survivor = _Folder()
-        for name, entry in folder.after_power_loss(chance).items():
+        for name, entry in folder.after_power_loss(chance, self._names_in_order).items():
             kept: _File | _Folder
             if isinstance(entry, _Folder):
                 kept = self._survivor(entry, chance, seen)

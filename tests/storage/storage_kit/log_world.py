@@ -8,7 +8,7 @@ same code opens the same disk again, and `World` compares:
 - what was flushed is there;
 - after a kill, all that was acknowledged is there;
 - what is there is what was appended, byte for byte, without a gap, and whole;
-- indexes, producers, transactions and epochs fit the batches that are there.
+- indexes, producers, transactions, epochs and deletions fit the batches that are there.
 
 Everything follows from the seed.
 """
@@ -20,8 +20,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from ottla.logfiles.deletions import may_be_mark, take_mark
 from ottla.logfiles.names import CLEAN_SHUTDOWN
 from ottla.record.batch import CONTROL_BIT, check_produced, read_header, stamp
+from ottla.record.deletion import build_mark
+from ottla.record.offset_set import OffsetSet
 from ottla.storage.append import read_marker
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError, TopicIdMismatch
@@ -238,6 +241,11 @@ class World:
         if producer in model.open_transactions and self.chance.random() < 0.4:
             buffer = a_marker(producer, committed=self.chance.random() < 0.5, now=self.now)
             model.open_transactions.discard(producer)
+        elif producer < 0 and self.chance.random() < 0.3 and log.log_end_offset:
+            marked = self._unmarked(log)
+            if marked is None:
+                return
+            buffer = bytearray(build_mark([marked]))
         elif producer < 0:
             buffer = a_batch(value, count=count, timestamp=self.now)
         else:
@@ -269,6 +277,16 @@ class World:
         log.commit(append)
         assert append.base_offset == model.end
         self._appended(log, model, stored)
+
+    def _unmarked(self, log: Log) -> tuple[int, int] | None:
+        """Some offsets that are not deleted yet."""
+        start = self.chance.randint(log.log_start_offset, log.log_end_offset)
+        end = min(start + self.chance.randint(1, 4), log.log_end_offset)
+        if log.deletions is not None:
+            start = log.deletions.invisible.first_out(start)
+            marked = log.deletions.invisible.first_in(start, end)
+            end = end if marked is None else marked
+        return (start, end) if start < end else None
 
     def _append_shortly(self, log: Log, model: Model, buffer: bytearray) -> bool:
         stamped = bytearray(buffer)
@@ -429,6 +447,12 @@ class World:
         assert survivors == expected, f"{key}: {_outline(survivors)} != {_outline(expected)}"
         assert end == (survivors[-1].last_offset + 1 if survivors else end)
         self._compare_producers(log, appended, survivors)
+        hidden = OffsetSet()
+        for each in survivors:
+            if may_be_mark(read_header(each.data)):
+                take_mark(hidden, each.data, read_header(each.data))
+        found = OffsetSet() if log.deletions is None else log.deletions.invisible
+        assert found.between(start, end) == hidden.between(start, end), f"{key}: deletions"
         # A log start that moved back finds the epochs below it forgotten.
         self._compare_epochs(log, [b for b in survivors if b.base_offset >= model.start])
         model.batches = [b for b in appended if b.last_offset < end]

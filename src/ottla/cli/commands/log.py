@@ -17,6 +17,7 @@ from ottla.cli.progress import Progress
 if TYPE_CHECKING:
     from ottla.logfiles.folders import LogFolder, SegmentFiles, StoredBatch
     from ottla.record.batch import Record
+    from ottla.record.offset_set import OffsetSet
     from ottla.storage.verify import Verdict
 
 app = help_group("Look into log files and check them, without a broker.")
@@ -60,13 +61,14 @@ def dump(
     printed = 0
     damaged = False
     for folder in _find(where):
+        deleted = _deleted(folder) if records else None
         for segment in folder.segments:
             if not json:
                 write_line(f"{folder.name}/{segment.log.name}")
             lines = (
                 _index_lines(folder, segment, start, json)
                 if indexes
-                else _segment_lines(folder, segment, start, records, json)
+                else _segment_lines(folder, segment, start, deleted, json)
             )
             for line, sound in lines:
                 write_line(line)
@@ -87,10 +89,18 @@ def _find(where: Path) -> list[LogFolder]:
         raise Failure(str(error)) from None
 
 
+def _deleted(folder: LogFolder) -> OffsetSet:
+    """Offsets of records that were deleted one by one, and of the marks that say so."""
+    from ottla.logfiles.deletions import deleted_offsets
+
+    return deleted_offsets(folder)
+
+
 def _segment_lines(
-    folder: LogFolder, segment: SegmentFiles, start: int, records: bool, json: bool
+    folder: LogFolder, segment: SegmentFiles, start: int, deleted: OffsetSet | None, json: bool
 ) -> Any:
-    """Lines to print, each with whether what it tells of is undamaged."""
+    """Lines to print, each with whether what it tells of is undamaged: of batches, or (if it is known
+    which of them are deleted) of records."""
     from ottla.logfiles.folders import Damage, read_batches, read_records
     from ottla.record.errors import InvalidBatch
 
@@ -98,12 +108,16 @@ def _segment_lines(
         for batch in read_batches(segment.log):
             if batch.header.last_offset < start:
                 continue
-            if not records or batch.damage is not None:
+            if deleted is None or batch.damage is not None:
                 yield _batch_line(folder, segment, batch, json), batch.damage is None
                 continue
             try:
                 for record in read_records(batch):
-                    if record.offset >= start:
+                    if record.offset < start:
+                        continue
+                    if record.offset in deleted and not batch.header.is_control:
+                        yield _deleted_line(folder, record.offset, json), True
+                    else:
                         yield _record_line(folder, batch, record, json), True
             except InvalidBatch as problem:
                 yield _damage_line(folder, segment, batch.position, problem.reason, json), False
@@ -182,6 +196,13 @@ def _batch_line(folder: LogFolder, segment: SegmentFiles, batch: StoredBatch, js
     return " ".join(parts)
 
 
+def _deleted_line(folder: LogFolder, offset: int, json: bool) -> str:
+    """Of a record that is not to be seen any more, though its bytes may still be there."""
+    if json:
+        return _compact({"log": folder.name, "offset": offset, "deleted": True})
+    return f"  {offset} deleted"
+
+
 def _record_line(folder: LogFolder, batch: StoredBatch, record: Record, json: bool) -> str:
     from ottla.cli.records.bytes_json import bytes_to_json
 
@@ -211,9 +232,14 @@ def _record_line(folder: LogFolder, batch: StoredBatch, record: Record, json: bo
 
 def _control_name(record: Record) -> str:
     from ottla.record.control import control_type, read_end_of_transaction
+    from ottla.record.deletion import ranges_in
     from ottla.record.errors import InvalidBatch
 
     try:
+        marked = ranges_in(record)
+        if marked is not None:
+            shown = (f"{a}" if a + 1 == b else f"{a}-{b - 1}" for a, b in marked)
+            return f"deletion of {', '.join(shown)}"
         marker = read_end_of_transaction(record)
         if marker is None:
             return f"type {control_type(record)}"
@@ -395,6 +421,7 @@ def _write_verdict(verdict: Verdict) -> None:
         f"{verdict.log}: {'damaged' if verdict.problems else 'sound'}, {reach}, "
         f"{plural(verdict.segments, 'segment')}, {plural(verdict.batches, 'batch')}, "
         f"{plural(verdict.records, 'record')}, {human_size(verdict.size)}"
+        + (f", {verdict.deleted_on_disk} deleted but not erased" if verdict.deleted_on_disk else "")
     )
     for problem in verdict.problems:
         place = "" if problem.position is None else f" at {problem.position}"

@@ -25,6 +25,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from ottla.client.admin.access import AccessAdmin
 from ottla.client.admin.cluster import ClusterAdmin
 from ottla.client.admin.configs import ConfigsAdmin
+from ottla.client.admin.deletion import DeletionAdmin
 from ottla.client.admin.groups import GroupsAdmin
 from ottla.client.admin.offsets import OffsetsAdmin
 from ottla.client.admin.topics import TopicsAdmin
@@ -39,6 +40,7 @@ _Result = TypeVar("_Result")
 
 class AsyncAdmin(
     TopicsAdmin,
+    DeletionAdmin,
     ConfigsAdmin,
     GroupsAdmin,
     OffsetsAdmin,
@@ -118,6 +120,7 @@ class Admin:
     delete_topics = _blocking(AsyncAdmin.delete_topics)
     create_partitions = _blocking(AsyncAdmin.create_partitions)
     delete_records = _blocking(AsyncAdmin.delete_records)
+    delete_records_at = _blocking(AsyncAdmin.delete_records_at)
 
     describe_configs = _blocking(AsyncAdmin.describe_configs)
     alter_configs = _blocking(AsyncAdmin.alter_configs)

@@ -7,7 +7,7 @@ the name, whether it exists, collisions, configuration, then replicas and partit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -190,16 +190,19 @@ class _Spread:
 
     def __init__(self, draft: Draft, random: Random) -> None:
         self._brokers = draft.brokers
+        self._away = draft.fenced
         self._random = random
         self._known: dict[tuple[int, int], tuple[Partition, ...]] = {}
 
     def partitions(self, count: int, factor: int) -> tuple[Partition, ...]:
-        if len(self._brokers) > 1:
-            start = self._random.randrange(len(self._brokers))
-            return _partitions(0, place(self._brokers.values(), count, factor, start))
+        if len(self._brokers) > 1 or self._away:
+            start = self._random.randrange(max(1, len(self._brokers)))
+            placed = place(self._brokers.values(), count, factor, start, self._away.values())
+            return _partitions(0, placed, self._brokers)
         known = self._known.get((count, factor))
         if known is None:
-            known = _partitions(0, place(self._brokers.values(), count, factor, 0))
+            placed = place(self._brokers.values(), count, factor, 0)
+            known = _partitions(0, placed, self._brokers)
             self._known[count, factor] = known
         return known
 
@@ -227,11 +230,15 @@ def _new_partitions(
     return spread.partitions(count, factor)
 
 
-def _partitions(first: int, placed: Sequence[tuple[int, ...]]) -> tuple[Partition, ...]:
-    return tuple(
-        Partition(index, replicas, replicas, replicas[0])
-        for index, replicas in enumerate(placed, first)
-    )
+def _partitions(
+    first: int, placed: Sequence[tuple[int, ...]], alive: Container[int]
+) -> tuple[Partition, ...]:
+    """New partitions: all replicas that are there are in sync, and the first of them leads."""
+    partitions = []
+    for index, replicas in enumerate(placed, first):
+        isr = tuple(each for each in replicas if each in alive)
+        partitions.append(Partition(index, replicas, isr, isr[0]))
+    return tuple(partitions)
 
 
 def _manual_partitions(draft: Draft, request: NewTopic) -> tuple[Partition, ...]:
@@ -256,14 +263,15 @@ def _manual_partitions(draft: Draft, request: NewTopic) -> tuple[Partition, ...]
         factor = len(replicas)
     if sorted(by_index) != list(range(len(by_index))):
         raise _bad_assignment("The assigned partitions must be numbered from 0 without gaps.")
-    return _partitions(0, [tuple(by_index[index]) for index in range(len(by_index))])
+    placed = [tuple(by_index[index]) for index in range(len(by_index))]
+    return _partitions(0, placed, draft.brokers)
 
 
 def _check_assignment(draft: Draft, replicas: Sequence[int], factor: int | None) -> None:
     if not replicas:
         raise _bad_assignment("A partition is assigned to no broker at all.")
     for broker_id in replicas:
-        if broker_id not in draft.brokers:
+        if broker_id not in draft.brokers and broker_id not in draft.fenced:
             raise _bad_assignment(f"Broker {broker_id} is assigned, but it is not registered.")
         if replicas.count(broker_id) > 1:
             raise _bad_assignment(f"Broker {broker_id} is assigned to one partition twice.")
@@ -271,6 +279,8 @@ def _check_assignment(draft: Draft, replicas: Sequence[int], factor: int | None)
         raise _bad_assignment(
             f"A partition is assigned to {len(replicas)} broker(s), but others have {factor}."
         )
+    if not any(broker_id in draft.brokers for broker_id in replicas):
+        raise _bad_assignment("A partition is assigned only to brokers that are away.")
 
 
 def _bad_assignment(message: str) -> ProtocolError:
@@ -403,12 +413,16 @@ def _grown_topic(draft: Draft, more: MorePartitions, allowed: int, random: Rando
         placed = [tuple(replicas) for replicas in more.assignments]
     else:
         placed = place(
-            draft.brokers.values(), additional, factor, _start_after(draft, topic, random)
+            draft.brokers.values(),
+            additional,
+            factor,
+            _start_after(draft, topic, random),
+            draft.fenced.values(),
         )
     return Topic(
         topic.name,
         topic.topic_id,
-        (*topic.partitions, *_partitions(existing, placed)),
+        (*topic.partitions, *_partitions(existing, placed, draft.brokers)),
         topic.internal,
     )
 

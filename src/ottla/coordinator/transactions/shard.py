@@ -148,10 +148,20 @@ class TransactionShard:
         self._next_expiry = (
             now.monotonic + settings.transaction_remove_expired_transaction_cleanup_interval_ms
         )
-        for transaction in list(self.transactions.values()):
-            if transaction.is_ending:
-                self._write_markers(Ending.of(transaction, self.coordinator_epoch))
-        return NOTHING
+        endings = [
+            Ending.of(each, self.coordinator_epoch)
+            for each in self.transactions.values()
+            if each.is_ending
+        ]
+
+        def write_markers() -> Effects:
+            for ending in endings:
+                self._write_markers(ending)
+            return NOTHING
+
+        # Once it is committed: a decision at the log's end may be lost with this leader, and the next
+        # one decide otherwise, when a part of the markers is there already.
+        return Effects(then=write_markers) if endings else NOTHING
 
     def reconfigured(self, settings: TransactionSettings) -> Effects:
         self.settings = settings

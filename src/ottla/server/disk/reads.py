@@ -35,7 +35,8 @@ TRUSTED_AFTER = 64
 # The thread goes so much further: the next search then finds a batch header in memory, and it is not
 # the loop that meets the page at which the kernel starts to read the next megabytes.
 BEYOND_BYTES = 128 << 10
-# What is copied of a range, beyond its first batch, where there are no descriptors to keep it open.
+# What is copied of a range, beyond its first batch, where there are no descriptors to keep it open; and
+# what is read on the loop, if memory has it, for those who look into it.
 COPIED_BYTES = 64 << 10
 # Files of which it is known that somebody reads them from the disk.
 REMEMBERED_FILES = 64
@@ -106,7 +107,7 @@ class Reads:
 
     async def read(self, piece: Slice) -> bytes:
         """Returns the bytes themselves, for callers that have to look into them."""
-        held = self._from_memory(piece) if piece.length <= INLINE_BYTES else None
+        held = self._from_memory(piece) if piece.length <= COPIED_BYTES else None
         return await self._from_disk(piece) if held is None else held
 
     async def load(self, missing: NotInMemory, size: int) -> None:

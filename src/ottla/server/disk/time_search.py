@@ -7,17 +7,22 @@ read by a thread; a small one is unpacked here, any other in a worker process.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ottla.logfiles.walk import HEADER_CHUNK
+from ottla.logfiles.walk import CHECK_CHUNK, HEADER_CHUNK, walk
+from ottla.record.batch import MAGIC
 from ottla.record.errors import InvalidBatch, TooLarge
-from ottla.record.times import first_not_older
+from ottla.record.times import first_not_older, newest
 from ottla.server.disk import workers
 from ottla.storage.errors import NotInMemory
+from ottla.storage.segment_file import SegmentFile, Slice
 from ottla.storage.segments import TimedBatch, TimedOffset, unreadable
 
 if TYPE_CHECKING:
+    from ottla.record.batch import HeaderFields
+    from ottla.record.offset_set import OffsetRange
     from ottla.server.broker import Broker
     from ottla.storage.log import Log
 
@@ -32,7 +37,7 @@ async def offset_for_time(broker: Broker, log: Log, timestamp: int) -> TimedOffs
     """The first record that is not older than the timestamp; None if all are."""
     start = log.log_start_offset
     while (found := await _batch(broker, log, timestamp, start)) is not None:
-        timed = await _record(broker, found, timestamp, start)
+        timed = await _record(broker, log, found, timestamp, start)
         if timed is not None:
             return timed
         start = found.end_offset
@@ -43,7 +48,59 @@ async def offset_of_max_timestamp(broker: Broker, log: Log) -> TimedOffset | Non
     """The first record with the largest timestamp; None if no record has one."""
     await load(broker, log)
     newest = log.max_timestamp()
-    return None if newest < 0 else await offset_for_time(broker, log, newest)
+    if newest < 0:
+        return None
+    found = await offset_for_time(broker, log, newest)
+    if found is None and log.deletions is not None:
+        return await _newest_visible(broker, log)
+    return found
+
+
+async def _newest_visible(broker: Broker, log: Log) -> TimedOffset | None:
+    """The same where the record with the largest timestamp was deleted, and not yet erased: batch by
+    batch, those that claim the largest timestamps first."""
+    best: TimedOffset | None = None
+    start = log.log_start_offset
+    segments = [each for each in log.segments.from_offset(start) if each.size]
+    for segment in sorted(segments, key=lambda each: -each.max_timestamp):
+        if best is not None and segment.max_timestamp < best.timestamp:
+            break
+        file = segment.file()
+        batches = await broker.loop.run_in_executor(
+            broker.threads, partial(_by_time, file, segment.size)
+        )
+        for timestamp, at, size, fields in batches:
+            if best is not None and timestamp < best.timestamp:
+                break
+            if fields[0] + fields[6] < start:
+                continue
+            timed = await _look_into(
+                broker,
+                TimedBatch(Slice(file, at, size, size, segment), fields),
+                partial(newest, start_offset=start, hidden=_hidden(log, fields)),
+                start,
+            )
+            if timed is not None and (
+                best is None or (timed.timestamp, -timed.offset) > (best.timestamp, -best.offset)
+            ):
+                best = timed
+    return best
+
+
+def _by_time(file: SegmentFile, size: int) -> list[tuple[int, int, int, HeaderFields]]:
+    """Timestamp, position, size and header of a segment's batches, the newest first."""
+    found = [
+        (fields[8], at, length, fields) for at, length, fields in walk(file, 0, size, CHECK_CHUNK)
+    ]
+    return sorted(found, key=lambda each: (-each[0], each[1]))
+
+
+def _hidden(log: Log, fields: HeaderFields) -> list[OffsetRange]:
+    """What is deleted of a batch. Of a set of the old formats, where its offsets begin is not known."""
+    if log.deletions is None:
+        return []
+    first = fields[0] if fields[3] == MAGIC else log.log_start_offset
+    return log.deletions.invisible.between(first, fields[0] + fields[6] + 1)
 
 
 async def load(broker: Broker, log: Log) -> None:
@@ -66,18 +123,35 @@ async def _batch(broker: Broker, log: Log, timestamp: int, start: int) -> TimedB
 
 
 async def _record(
-    broker: Broker, found: TimedBatch, timestamp: int, start: int
+    broker: Broker, log: Log, found: TimedBatch, timestamp: int, start: int
 ) -> TimedOffset | None:
+    search = partial(
+        first_not_older,
+        timestamp=timestamp,
+        start_offset=start,
+        hidden=_hidden(log, found.fields),
+    )
+    return await _look_into(broker, found, search, start)
+
+
+async def _look_into(
+    broker: Broker,
+    found: TimedBatch,
+    search: Callable[..., tuple[int, int] | None],
+    start: int,
+) -> TimedOffset | None:
+    """Search the records of a batch."""
     fields = found.fields
     batch = await broker.reads.read(found.piece)
-    search = partial(first_not_older, batch, timestamp, start)
     try:
         try:
             if found.piece.length > INLINE_BYTES or fields[12] > INLINE_RECORDS:
                 raise TooLarge("not here")
-            record = search(INLINE_BYTES)
+            record = search(batch, limit=INLINE_BYTES)
         except TooLarge:
-            record = await broker.workers.run(partial(search, workers.DECOMPRESSED_LIMIT))
+            record = await broker.workers.run(
+                partial(search, batch, limit=workers.DECOMPRESSED_LIMIT)
+            )
     except InvalidBatch:
         return unreadable(fields, start)
     return None if record is None else TimedOffset(*record, fields[2])

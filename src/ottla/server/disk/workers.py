@@ -16,7 +16,7 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from multiprocessing.connection import Connection
 
+    from ottla.logfiles.visible import Visible
+    from ottla.record.offset_set import OffsetRange
     from ottla.record.validation.findings import Rules
     from ottla.server.disk.lanes import Batches, Transform
     from ottla.storage.config import LogConfig
@@ -41,6 +43,9 @@ Bytes = bytes | bytearray | memoryview
 # Jobs on so few bytes are done on the loop: sending them to another process would take longer.
 INLINE_BYTES = 4 << 10
 INLINE_DECOMPRESSED_LIMIT = 32 << 10
+# More than that where a reader waits, and records are only measured: some hundred microseconds.
+INLINE_VISIBLE_BYTES = 64 << 10
+INLINE_VISIBLE_LIMIT = 128 << 10
 # The most that one batch may unfold to: what readers are ready to hold.
 DECOMPRESSED_LIMIT = DEFAULT_LIMIT
 # Copied at once: some kernels let nobody else have the processor during a call.
@@ -207,6 +212,17 @@ class Workers:
 
         job = partial(jobs.downgrade, magic=magic, first_offset=first_offset)
         return await self._work(job, batches)
+
+    async def visible(self, batches: bytes, hidden: Sequence[OffsetRange]) -> Visible:
+        """Batches without the records at these offsets."""
+        from ottla.logfiles.visible import without
+
+        if len(batches) <= INLINE_VISIBLE_BYTES:
+            try:
+                return without(batches, hidden, INLINE_VISIBLE_LIMIT)
+            except TooLarge:
+                pass
+        return await self.run(partial(without, batches, hidden, DECOMPRESSED_LIMIT))
 
     async def _convert(self, job: Callable[..., bytes], data: Batches) -> Batches:
         converted = await self._work(job, data)

@@ -1,7 +1,8 @@
 """DescribeProducers: the producers that a partition remembers, and where their transactions began.
 
-- Answered by the partition's leader, from what its log knows. `ottla transaction find-hanging` and
-  Kafka's own tools find transactions by it that nobody will end.
+- Answered from what the log here knows. Clients ask the leader, unless they are told whom to ask: any
+  replica answers. `ottla transaction find-hanging` and Kafka's own tools find transactions by it that
+  nobody will end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ottla.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
+from ottla.replication.partition import Partition, Role
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.broker import Broker
 from ottla.server.failures import error_code, error_message
@@ -39,9 +41,18 @@ def describe_producers(request: Request[DescribeProducersRequest]) -> Steps[Outc
     return response
 
 
+def _replica(broker: Broker, topic: str, index: int) -> Partition:
+    partition = broker.partitions.get(topic, index)
+    if partition is None:
+        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if partition.role is Role.ABSENT:
+        raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return partition
+
+
 def _describe(broker: Broker, topic: str, index: int) -> Steps[PartitionResponse]:
     try:
-        log = broker.leader_of(topic, index, -1).log
+        log = _replica(broker, topic, index).log
     except (ProtocolError, StorageError) as error:
         code: ErrorCode = error_code(error)
         return PartitionResponse(

@@ -18,6 +18,10 @@
 - A replica reads to the log's end, and what it asks for tells the leader what it has. Its fetch waits
   for the log to grow, a consumer's for the high watermark to move.
 - A partition that is named several times is read once, as it is named last.
+- Records that were deleted one by one are not sent, nor are the marks that say so: batches with such
+  records are sent as copies without them, those without any record not at all. Where nothing else is
+  left before the end, one control batch covers it, so that a consumer's position gets there. (Old
+  formats know no such batch.) Replicas get the log as it is.
 - Large ranges go from the page cache to the socket by `sendfile`. Data that is not in memory is read
   ahead in a thread first, so that one reader of old data does not hold up the others.
 
@@ -55,6 +59,7 @@ from ottla.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from ottla.record.deletion import build_cover
 from ottla.replication.partition import Role
 from ottla.server import sessions
 from ottla.server.api import (
@@ -68,17 +73,20 @@ from ottla.server.api import (
     handles_raw,
 )
 from ottla.server.failures import error_code
+from ottla.server.found import Found
 from ottla.server.network.connection import Connection, MalformedRequest, Part, Slot
 from ottla.server.partitions import now_ms
 from ottla.server.sessions import Session, WatchedPartition
 from ottla.server.turns import Steps, Turns, in_turns, run_in_turns
 from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
+from ottla.storage.readable_log import VisiblePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ottla.replication.partition import Partition, Waiter
     from ottla.server.broker import Broker
+    from ottla.storage.log import Log
     from ottla.storage.segment_file import Slice
 
 _FIRST_SESSIONS = 7
@@ -136,23 +144,6 @@ def _serve_large(
             failed(connection, "FETCH", version, error)
 
     run_in_turns(broker.loop, steps, begin, refuse, lambda: not connection.closed)
-
-
-class Found:
-    """What one partition has for the reader right now."""
-
-    __slots__ = ("answer", "at_least_one", "limit", "missing", "partition", "piece", "watched")
-
-    def __init__(self, watched: WatchedPartition, answer: PartitionData) -> None:
-        self.watched = watched
-        self.answer = answer
-        self.partition: Partition | None = None
-        self.piece: Slice | None = None
-        # There is something, but where it begins can only be found out on the disk; and what is
-        # to be looked for there.
-        self.missing: NotInMemory | None = None
-        self.limit = 0
-        self.at_least_one = False
 
 
 class Fetch:
@@ -456,6 +447,11 @@ class Fetch:
             elif found.piece is not None:
                 total += found.piece.length
                 left = max(0, left - found.piece.length)
+                # What it ends before need not be waited for.
+                urgent = urgent or found.is_masked or found.ends_early
+            elif answer.records:
+                total += len(answer.records)
+                left = max(0, left - len(answer.records))
             elif found.missing is not None:
                 # It is not known how much there is; it should not wait for more.
                 urgent = True
@@ -493,8 +489,15 @@ class Fetch:
         return None
 
     def _look_at(
-        self, watched: WatchedPartition, left: int, at_least_one: bool, wait: bool = False
+        self,
+        watched: WatchedPartition,
+        left: int,
+        at_least_one: bool,
+        wait: bool = False,
+        start: int | None = None,
     ) -> Found:
+        """What is there from the reader's position on, or from a `start` behind it: what lies between
+        is deleted."""
         answer = PartitionData(
             partition_index=watched.index,
             high_watermark=-1,
@@ -552,7 +555,10 @@ class Fetch:
                     answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
                     return found
             found.partition = partition
-            limit = min(watched.max_bytes, left)
+            if start is not None:
+                found.start = start
+            found.limit = limit = min(watched.max_bytes, left)
+            found.at_least_one = at_least_one
             if (
                 self.replica >= 0
                 and self.broker.throttle.leading.is_set
@@ -562,7 +568,10 @@ class Fetch:
             if not at_least_one and not self.broker.reads.has_descriptors:
                 limit = 0  # what was found so far keeps enough files open; the rest next time
             try:
-                piece = log.read(watched.fetch_offset, limit, upper, at_least_one, wait)
+                if log.deletions is None or self.replica >= 0:
+                    piece = log.read(watched.fetch_offset, limit, upper, at_least_one, wait)
+                else:
+                    piece = self._visible(found, log, limit, upper, wait)
                 cut = piece is not None and piece.length < piece.first_size
                 if cut and self.version >= _FIRST_MAX_BYTES:
                     piece = None  # bytes without a whole batch are no progress for the reader
@@ -575,8 +584,6 @@ class Fetch:
                     ]
             except NotInMemory as missing:
                 found.missing = missing
-                found.limit = limit
-                found.at_least_one = at_least_one
                 return found
             found.piece = piece
         except (ProtocolError, StorageError) as error:
@@ -588,6 +595,20 @@ class Fetch:
                 self._led_elsewhere.add(partition.leader)
             answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
         return found
+
+    def _visible(self, found: Found, log: Log, limit: int, upper: int, wait: bool) -> Slice | None:
+        """The piece of a log with marks to read, or a batch in the answer that stands for what cannot
+        be seen."""
+        offset = found.watched.fetch_offset
+        if found.start > offset and found.start >= min(upper, log.log_end_offset):
+            part = VisiblePart(None, is_covered=offset < upper)
+        else:
+            part = log.read_visible(found.start, limit, upper, found.at_least_one, wait)
+        if part.is_covered and self.version >= _FIRST_FORMAT_2:
+            epoch = log.epochs.epoch_for_offset(upper - 1)
+            found.answer.records = build_cover(offset, upper, epoch)
+        found.is_masked, found.ends_early = part.is_masked, part.ends_early
+        return part.piece
 
     def _closest(self, partition: Partition, watched: WatchedPartition) -> int | None:
         """The in-sync replica in the consumer's rack, if it is to read there and may do so now."""
@@ -680,7 +701,7 @@ class Fetch:
         reads = self.broker.reads
         for each in found:
             piece = each.piece
-            if each.missing is not None:
+            if each.missing is not None or each.is_masked:
                 cold = True
             elif piece is not None and not convert:
                 try:
@@ -728,11 +749,18 @@ class Fetch:
                     each = found[at] = await self._find(each, each.missing)
                 except OSError as error:
                     self._fail_partition(each, error)
-            if each.piece is None or (each.answer.records is not _EMPTY):
+            if each.is_masked:
+                try:
+                    each = found[at] = await self._unmask(each)
+                except (StorageError, OSError, ValueError) as error:
+                    self._fail_partition(each, error)
+            if each.piece is None or (each.answer.records is not _EMPTY and not convert):
                 continue
             try:
                 if convert:
-                    raw = await self.broker.reads.read(each.piece)
+                    raw = each.answer.records
+                    if not isinstance(raw, bytes) or not raw:
+                        raw = await self.broker.reads.read(each.piece)
                     magic = 0 if self.version < 2 else 1
                     each.answer.records = await self.broker.workers.downgrade(
                         raw, magic, each.watched.fetch_offset
@@ -752,11 +780,39 @@ class Fetch:
             assert missing is not None
             await self.broker.reads.load(missing, found.limit)
             last = attempt == SEARCH_STEPS - 1
-            again = self._look_at(found.watched, found.limit, found.at_least_one, wait=last)
+            again = self._look_at(
+                found.watched, found.limit, found.at_least_one, wait=last, start=found.start
+            )
             missing = again.missing
             if missing is None:
                 break
         return again
+
+    async def _unmask(self, found: Found) -> Found:
+        """Bring what was found without the records that were deleted. Where none is left, look on
+        behind it."""
+        while found.is_masked:
+            piece, partition = found.piece, found.partition
+            assert piece is not None
+            assert partition is not None
+            raw = await self.broker.reads.read(piece)
+            log = partition.log
+            first = int.from_bytes(raw[:8], "big", signed=True)
+            hidden = (
+                []
+                if log.deletions is None
+                else log.deletions.invisible.between(first, log.end_bound(piece))
+            )
+            seen = await self.broker.workers.visible(raw, hidden)
+            if seen.batches:
+                found.answer.records = seen.batches
+                break
+            found = self._look_at(
+                found.watched, found.limit, found.at_least_one, start=seen.end_offset
+            )
+            if found.missing is not None:
+                found = await self._find(found, found.missing)
+        return found
 
     def _response(self, found: list[Found]) -> FetchResponse:
         topics: dict[str | bytes, FetchableTopicResponse] = {}
@@ -799,7 +855,7 @@ class Fetch:
                 if answer.error_code:
                     # Named again in the next response, whatever comes then.
                     watched.high_watermark = -1
-                elif each.piece is not None:
+                elif each.piece is not None or answer.records is not _EMPTY:
                     key = (watched.topic, watched.index)
                     if key in session.partitions:
                         session.partitions.move_to_end(key)

@@ -5,6 +5,9 @@ loop, where the logs live; reading and writing of segments in worker processes o
 long pass keeps no produced batch waiting; syncs in threads. When nothing is dirty enough, the next look
 is after `log.cleaner.backoff.ms`.
 
+Records that were deleted one by one are erased by the same means, before anything is compacted, in any
+log (storage/compaction/erasing.py).
+
 Only logs that are loaded are looked at. After a clean start that is a log which somebody uses; the
 others have nothing new, and retention loads them within its interval.
 """
@@ -21,7 +24,7 @@ from typing import TYPE_CHECKING
 from ottla.server.disk.workers import Workers
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.upkeep.periodic import now_ms
-from ottla.storage.errors import CorruptFile, LogOffline, passes
+from ottla.storage.errors import CorruptFile, LogOffline, StorageError, passes
 
 if TYPE_CHECKING:
     from ottla.server.configuration.broker_config import BrokerConfig
@@ -67,8 +70,9 @@ class Compactor:
         self._not_before: dict[Log, float] = {}
         self._workers: Workers | None = None
         self._processes = 0
-        # Passes that came to their end, for tests and metrics.
+        # Passes that came to their end, for tests and metrics; those that erased are not among them.
         self.passes = 0
+        self.erasures = 0
 
     def start(self) -> None:
         if self._config().log_cleaner_enable:
@@ -91,6 +95,8 @@ class Compactor:
     async def _run(self) -> None:
         while True:
             config = self._config()
+            while len(self._passes) < config.log_cleaner_threads and self._erase_some():
+                pass
             while len(self._passes) < config.log_cleaner_threads:
                 found = await self._dirtiest()
                 if found is None or not self._begin(found):
@@ -151,6 +157,52 @@ class Compactor:
         self.uncleanable[each] = reason
         log.error("cannot be compacted: log=%s %s", each.name, reason)
 
+    # Erasing
+
+    def _erase_some(self) -> bool:
+        """Begins to erase what is due in some log; False if there is none."""
+        now = now_ms()
+        for each in self._logs.loaded():
+            if (
+                each.deletions is None
+                or not each.deletions.since_ms
+                or each.offline is not None
+                or each.compaction is not None
+                or each.is_busy
+                or each in self._passes
+                or each in self.uncleanable
+                or self._not_before.get(each, 0.0) > self._loop.time()
+            ):
+                continue
+            try:
+                if self._erase(each, now):
+                    return True
+            except (OSError, CorruptFile) as error:
+                self._failed(each, error)
+            except StorageError as error:
+                limited_log.warning("erasing in %s is put off: %s", each.name, error)
+                self._not_before[each] = self._loop.time() + RETRY_MS / 1000
+        return False
+
+    def _erase(self, each: Log, now: int) -> bool:
+        """Whether a pass over the log was begun."""
+        from ottla.storage.compaction.erasing import erasable_now, is_due, must_roll
+        from ottla.storage.compaction.plan import Dirt
+        from ottla.storage.compaction.swap import Compaction
+
+        if not is_due(each, now):
+            return False
+        erasable, is_all = erasable_now(each, self._logs.synced_end(each))
+        if not is_all and must_roll(each):
+            each.roll(now)  # it is looked at again once it is synced
+        if not erasable:
+            return False
+        config = self._config()
+        rate = config.log_cleaner_io_max_bytes_per_second / max(config.log_cleaner_threads, 1)
+        dirt = Dirt(each.first_dirty_offset, each.active.base_offset, 0, 0, overdue=False)
+        self._start(Compaction(each, dirt, now, 0, rate, erasable, is_all))
+        return True
+
     # One pass
 
     def _begin(self, each: Log) -> bool:
@@ -179,11 +231,15 @@ class Compactor:
         except (OSError, CorruptFile) as error:
             self._failed(each, error)
             return True
+        self._start(compaction)
+        return True
+
+    def _start(self, compaction: Compaction) -> None:
+        each = compaction.log
         self._running[each] = compaction
         task = self._loop.create_task(self._compact(compaction), name=f"compaction of {each.name}")
         self._passes[each] = task
         task.add_done_callback(partial(self._ended, each))
-        return True
 
     def _ended(self, each: Log, task: asyncio.Task[None]) -> None:
         self._passes.pop(each, None)
@@ -231,7 +287,10 @@ class Compactor:
             complete = complete and not compaction.stopped
             compaction.finish(outcome if complete else None)
             self._logs.compacted(each, retired)
-        if complete:
+        if complete and compaction.job.only_erases:
+            self.erasures += 1
+            log.info("erased: log=%s records=%d", each.name, outcome.records_dropped)
+        elif complete:
             self.passes += 1
             log.info(
                 "compacted: log=%s first_dirty=%d bytes=%d bytes_before=%d records_dropped=%d",

@@ -4,6 +4,8 @@
 - a record without a value, a tombstone, stays until the delete horizon of its batch has passed. The
   first pass that keeps one sets the horizon, `delete.retention.ms` from then: attribute bit 6, and the
   horizon in the place of the base timestamp. (In the old formats, by the age of the segment.)
+- a record that was deleted by itself goes, once its mark is committed; it does not count as the last one
+  of its key even before that. Marks stay;
 - records of aborted transactions go; a marker goes when nothing is left of its transaction, and the
   horizon that was set when that was first seen has passed;
 - what lies at or behind the end of the map stays, as far as records are concerned;
@@ -21,8 +23,8 @@ stay are put together anew, and compressed with the batch's codec.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from ottla.record.batch import (
     CODEC_MASK,
@@ -39,11 +41,13 @@ from ottla.record.batch import (
     parse_records,
 )
 from ottla.record.codecs import Codec, compress
-from ottla.record.errors import InvalidRecord
 from ottla.record.legacy import messages
-from ottla.record.varint import decode_varint, decode_varlong
+from ottla.record.offset_set import OffsetSet
+from ottla.record.spans import RecordSpan, record_spans
 from ottla.storage.compaction.offset_map import OffsetMap
+from ottla.storage.compaction.plan import Source
 from ottla.storage.compaction.transactions import WalkedTransactions
+from ottla.storage.index.transaction_index import AbortedTransaction
 
 # The most that one batch may unfold to: what the broker accepts, too.
 DECOMPRESSED_LIMIT = 256 << 20
@@ -56,68 +60,12 @@ class LastOfProducer(NamedTuple):
     epoch: int
 
 
-# Where a record lies in the contents of its batch (start and end), and what compaction asks of it:
-# offset delta, timestamp delta, key, and whether it has a value. A plain tuple, for speed.
-RecordSpan: TypeAlias = tuple[int, int, int, int, bytes | None, bool]
-
-
-def record_spans(data: bytes, count: int) -> Iterator[RecordSpan]:
-    """The records in the decompressed contents of a batch; neither value nor headers are unpacked.
-    InvalidRecord if lengths make no sense."""
-    end = len(data)
-    at = 0
-    try:
-        for _ in range(count):
-            start = at
-            length = data[at]
-            if length < 0x80:
-                at += 1
-                length = (length >> 1) ^ -(length & 1)
-            else:
-                length, at = decode_varint(data, at)
-            record_end = at + length
-            if not at < record_end <= end:
-                raise InvalidRecord(f"a record of {length} bytes, {end - at} are left")
-            at += 1  # attributes
-            timestamp_delta = data[at]
-            if timestamp_delta < 0x80:
-                at += 1
-                timestamp_delta = (timestamp_delta >> 1) ^ -(timestamp_delta & 1)
-            else:
-                timestamp_delta, at = decode_varlong(data, at)
-            offset_delta = data[at]
-            if offset_delta < 0x80:
-                at += 1
-                offset_delta = (offset_delta >> 1) ^ -(offset_delta & 1)
-            else:
-                offset_delta, at = decode_varint(data, at)
-            length = data[at]
-            if length < 0x80:
-                at += 1
-                length = (length >> 1) ^ -(length & 1)
-            else:
-                length, at = decode_varint(data, at)
-            key: bytes | None = None
-            if length >= 0:
-                key = data[at : at + length]
-                at += length
-            if at >= record_end:
-                raise InvalidRecord("a key runs past the end of its record")
-            # Of the value's length only the sign: odd is negative, in the last bit of the first byte.
-            has_value = not data[at] & 1
-            at = record_end
-            yield start, record_end, offset_delta, timestamp_delta, key, has_value
-    except IndexError:
-        raise InvalidRecord("a record runs past the end of the batch") from None
-    if at != end:
-        raise InvalidRecord(f"{end - at} bytes are left after {count} records")
-
-
 class BatchFilter:
     """Goes over the batches of a log in order, from the start of the log on."""
 
     __slots__ = (
         "_delete_retention_ms",
+        "_erasable",
         "_map",
         "_map_end",
         "_now_ms",
@@ -135,8 +83,11 @@ class BatchFilter:
         producers: Mapping[int, LastOfProducer],
         now_ms: int,
         delete_retention_ms: int,
+        erasable: OffsetSet | None = None,
     ) -> None:
-        """`map_end`: the map is complete below this offset."""
+        """`map_end`: the map is complete below this offset. `erasable`: the records that were deleted
+        one by one."""
+        self._erasable = OffsetSet() if erasable is None else erasable
         self._map = offset_map
         self._map_end = map_end
         self.transactions = transactions
@@ -146,6 +97,10 @@ class BatchFilter:
         # Tombstones of the old formats, which have no horizon: set for each segment.
         self.keeps_old_tombstones = True
         self.records_dropped = 0
+
+    def aborted_in(self, _: list[Source]) -> list[AbortedTransaction]:
+        """The aborted transactions, met since the last call, that have batches left."""
+        return self.transactions.take_kept()
 
     def leave(
         self, batch: memoryview, fields: HeaderFields, is_last: bool
@@ -170,8 +125,8 @@ class BatchFilter:
     def _leave_none(self, fields: HeaderFields, is_last: bool) -> bytes | None:
         """Of a batch without records."""
         if self._is_last_of_producer(fields):
-            return _emptied(fields)
-        return _placeholder(fields) if is_last else None
+            return emptied(fields)
+        return placeholder(fields) if is_last else None
 
     def _is_last_of_producer(self, fields: HeaderFields) -> bool:
         last = self._producers.get(fields[9])
@@ -192,10 +147,14 @@ class BatchFilter:
         base_offset = fields[0]
         map_end = self._map_end
         last_offset = self._map.last_offset
+        erasable = self._erasable
+        is_touched = erasable.first_in(base_offset, base_offset + fields[6] + 1) is not None
         kept: list[RecordSpan] = []
         for span in record_spans(data, fields[12]):
             _, _, delta, _, key, has_value = span
             offset = base_offset + delta
+            if is_touched and offset in erasable:
+                continue
             if offset < map_end:
                 if key is None or offset < last_offset(key):
                     continue
@@ -260,18 +219,21 @@ class BatchFilter:
         kept = [
             record
             for record in every
-            if record.offset >= self._map_end
-            or (
-                record.key is not None
-                and record.offset >= self._map.last_offset(record.key)
-                and (record.value is not None or self.keeps_old_tombstones)
+            if record.offset not in self._erasable
+            and (
+                record.offset >= self._map_end
+                or (
+                    record.key is not None
+                    and record.offset >= self._map.last_offset(record.key)
+                    and (record.value is not None or self.keeps_old_tombstones)
+                )
             )
         ]
         self.records_dropped += len(every) - len(kept)
         if len(kept) == len(every):
             return entry
         if not kept:
-            return _placeholder(fields) if is_last else None
+            return placeholder(fields) if is_last else None
         return build_batch(
             kept,
             base_offset=kept[0].offset,
@@ -281,8 +243,9 @@ class BatchFilter:
         )
 
 
-def _emptied(fields: HeaderFields) -> bytes:
-    """The header alone: offsets, epochs, producer and sequence."""
+def emptied(fields: HeaderFields, max_timestamp: int | None = None) -> bytes:
+    """The header alone: offsets, epochs, producer and sequence; with its largest timestamp, unless
+    another is given."""
     attributes = fields[5]
     return build_batch(
         (),
@@ -295,11 +258,11 @@ def _emptied(fields: HeaderFields) -> bytes:
         control=bool(attributes & CONTROL_BIT),
         timestamp_type=(attributes & TIMESTAMP_TYPE_BIT) >> 3,
         last_offset=fields[0] + fields[6],
-        max_timestamp=fields[8],
+        max_timestamp=fields[8] if max_timestamp is None else max_timestamp,
     )
 
 
-def _placeholder(fields: HeaderFields) -> bytes:
+def placeholder(fields: HeaderFields) -> bytes:
     """A batch of nobody, that holds the offsets of one which went."""
     return build_batch(
         (), base_offset=fields[0], leader_epoch=fields[2], last_offset=fields[0] + fields[6]

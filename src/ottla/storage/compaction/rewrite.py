@@ -29,12 +29,10 @@ from ottla.logfiles.walk import fields_at, walk_checked
 from ottla.record.batch import CONTROL_BIT, BatchHeader, HeaderFields, contents
 from ottla.record.errors import CorruptBatch, InvalidBatch
 from ottla.record.legacy import messages
-from ottla.storage.compaction.filter import (
-    DECOMPRESSED_LIMIT,
-    BatchFilter,
-    LastOfProducer,
-    record_spans,
-)
+from ottla.record.offset_set import OffsetSet
+from ottla.record.spans import record_spans
+from ottla.storage.compaction.erasing import EraseFilter
+from ottla.storage.compaction.filter import DECOMPRESSED_LIMIT, BatchFilter, LastOfProducer
 from ottla.storage.compaction.offset_map import OffsetMap
 from ottla.storage.compaction.plan import Source, Weight, group
 from ottla.storage.compaction.transactions import WalkedTransactions
@@ -79,6 +77,13 @@ class Job(NamedTuple):
     index_interval_bytes: int
     map_bytes: int
     bytes_per_second: float
+    # Records of the sources that were deleted one by one; and those of them that may go from disk.
+    hidden: OffsetSet = OffsetSet()
+    erasable: OffsetSet = OffsetSet()
+    # Nothing but these go: see erasing.py. The sources are then those that have any.
+    only_erases: bool = False
+    # There was nothing else to erase when the job began.
+    erases_all: bool = False
 
     @property
     def licence(self) -> str:
@@ -244,6 +249,9 @@ class _Rewrite:
 
     def _run(self, first: _Output) -> Outcome:
         job = self._job
+        if job.only_erases:
+            erasing = EraseFilter(job.erasable, job.aborted)
+            return self._write(first, erasing, [[each] for each in job.sources], job.first_dirty)
         offset_map, map_end = self._collect()
         batch_filter = BatchFilter(
             offset_map,
@@ -252,13 +260,25 @@ class _Rewrite:
             job.producers,
             job.now_ms,
             job.delete_retention_ms,
+            job.erasable,
         )
         weighed = [
             (source, self._weigh(source)) for source in job.sources if source.base_offset < map_end
         ]
+        groups = group(weighed, job.segment_bytes, job.segment_index_bytes)
+        return self._write(first, batch_filter, groups, map_end)
+
+    def _write(
+        self,
+        first: _Output,
+        batch_filter: BatchFilter | EraseFilter,
+        groups: list[list[Source]],
+        first_dirty: int,
+    ) -> Outcome:
+        job = self._job
         oldest_kept = self._old_tombstone_horizon()
         replacements = []
-        for sources in group(weighed, job.segment_bytes, job.segment_index_bytes):
+        for sources in groups:
             is_first = sources[0] is job.sources[0]
             output = first if is_first else self._output(sources[0].base_offset)
             try:
@@ -271,7 +291,7 @@ class _Rewrite:
             self._remove(job.licence)
         self._files.fsync_folder(job.folder)
         return Outcome(
-            map_end,
+            first_dirty,
             tuple(replacements),
             self._read,
             sum(each.size for each in replacements),
@@ -284,6 +304,7 @@ class _Rewrite:
         """The last offset of each key in the dirty part, and where the map ends."""
         job = self._job
         first_dirty = job.first_dirty
+        hidden = job.hidden
         offset_map = OffsetMap(job.map_bytes)
         transactions = WalkedTransactions(
             each for each in job.aborted if each.last_offset >= first_dirty
@@ -298,7 +319,9 @@ class _Rewrite:
                 if transactions.data(fields) or fields[0] + fields[6] < first_dirty:
                     continue
                 for key, offset in _keys(fields, batch):
-                    if offset >= first_dirty and not offset_map.put(key, offset):
+                    if offset < first_dirty or (hidden and offset in hidden):
+                        continue
+                    if not offset_map.put(key, offset):
                         return offset_map, offset
         return offset_map, job.sources[-1].end_offset
 
@@ -314,7 +337,7 @@ class _Rewrite:
         self,
         sources: list[Source],
         output: _Output,
-        batch_filter: BatchFilter,
+        batch_filter: BatchFilter | EraseFilter,
         oldest_kept: float,
     ) -> Replacement | None:
         """One segment from several; None if it would be the same as its only source."""
@@ -338,7 +361,7 @@ class _Rewrite:
                     has_old_entries = True
                 if left is not None:
                     output.add(left, self._check)
-        aborted = batch_filter.transactions.take_kept()
+        aborted = batch_filter.aborted_in(sources)
         if same or last_filled is None:
             if output.segment.path != self._job.licence:
                 self._remove(output.segment.path)

@@ -31,6 +31,7 @@ from ottla.logfiles.names import (
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
 )
+from ottla.record.offset_set import OffsetSet
 from ottla.storage.compaction.filter import LastOfProducer
 from ottla.storage.compaction.plan import Dirt, Source, assess
 from ottla.storage.compaction.rewrite import Job, Outcome, Replacement
@@ -70,9 +71,18 @@ class Compaction:
     __slots__ = ("_segments", "job", "log", "swapping")
 
     def __init__(
-        self, log: Log, dirt: Dirt, now_ms: int, map_bytes: int, bytes_per_second: float
+        self,
+        log: Log,
+        dirt: Dirt,
+        now_ms: int,
+        map_bytes: int,
+        bytes_per_second: float,
+        only_erase: OffsetSet | None = None,
+        erases_all: bool = False,
     ) -> None:
-        """Begins it: the job is to be run by a worker. OSError if indexes cannot be read."""
+        """Begins it: the job is to be run by a worker. With `only_erase`, a set that is not empty and
+        lies in segments that may be cleaned, nothing but these records go. OSError if indexes cannot
+        be read."""
         self.log = log
         # By base offset.
         self._segments: dict[int, Segment] = {}
@@ -80,10 +90,17 @@ class Compaction:
         for slot, segment in enumerate(log.segments):
             if segment.base_offset >= dirt.first_uncleanable:
                 break
-            self._segments[segment.base_offset] = segment
             end = log.segments.end_of(slot, log.log_end_offset)
+            if only_erase is not None and only_erase.first_in(segment.base_offset, end) is None:
+                continue
+            self._segments[segment.base_offset] = segment
             sources.append(Source(segment.base_offset, end, segment.size))
         config = log.config
+        hidden, erasable = OffsetSet(), OffsetSet()
+        if log.deletions is not None:
+            reach = sources[0].base_offset, sources[-1].end_offset
+            hidden = log.deletions.hidden(*reach)
+            erasable = log.deletions.erasable(*reach, log.high_watermark)
         self.job = Job(
             folder=log.folder,
             folder_identity=log.files.identity(log.folder),
@@ -103,6 +120,10 @@ class Compaction:
             index_interval_bytes=config.index_interval_bytes,
             map_bytes=map_bytes,
             bytes_per_second=bytes_per_second,
+            hidden=hidden,
+            erasable=erasable if only_erase is None else only_erase,
+            only_erases=only_erase is not None,
+            erases_all=erases_all,
         )
         # The swap that is under way: at most one.
         self.swapping: Swap | None = None
@@ -131,8 +152,16 @@ class Compaction:
     def finish(self, outcome: Outcome | None) -> None:
         """The pass is over; with an outcome, all of whose segments are in place, what it covered is
         clean from now on."""
-        if self.log.compaction is self:
-            self.log.compaction_ended(None if outcome is None else outcome.first_dirty)
+        log, job = self.log, self.job
+        if log.compaction is not self:
+            return
+        if not job.only_erases:
+            log.compaction_ended(None if outcome is None else outcome.first_dirty)
+            return
+        log.compaction_ended()
+        if outcome is not None and log.deletions is not None:
+            since = job.now_ms if job.erases_all else log.deletions.since_ms
+            log.deletions.erased(job.erasable, since)
 
     def stop(self) -> None:
         """Ends it at once: nothing of it goes on afterwards, and the log has the old segments or the
@@ -297,9 +326,10 @@ class Swap:
                 path_of_snapshot = log.producers.mark_snapshot_deleted(segment.base_offset)
                 if path_of_snapshot is not None:
                     renamed.append(path_of_snapshot)
-        self.retired = Retired(
-            log.name, log.folder, log.files, (), renamed, log.config.file_delete_delay_ms
-        )
+        # What was to be erased is not kept for a while in files that are on their way out.
+        at_once = self._compaction.job.only_erases
+        delay_ms = 0 if at_once else log.config.file_delete_delay_ms
+        self.retired = Retired(log.name, log.folder, log.files, (), renamed, delay_ms)
         self._exchanged = True
 
     def _sync(self, stage: Stage) -> None:

@@ -22,7 +22,9 @@ from __future__ import annotations
 import logging
 from itertools import pairwise
 
+from ottla.logfiles.deletions import InvalidSnapshot, decode_deletions
 from ottla.logfiles.names import (
+    DELETIONS_SNAPSHOT,
     INDEX_SUFFIX,
     INDEX_SUFFIXES,
     LEADER_EPOCH_CHECKPOINT,
@@ -34,9 +36,11 @@ from ottla.logfiles.names import (
     segment_name,
 )
 from ottla.logfiles.walk import only_zeros, walk_checked
+from ottla.record.batch import CONTROL_BIT, HeaderFields
 from ottla.record.errors import InvalidBatch
 from ottla.storage.checkpoints import read_partition_metadata, write_partition_metadata
 from ottla.storage.config import LogConfig
+from ottla.storage.deletions import Deletions, mark_in, marks_from
 from ottla.storage.errors import CorruptCheckpoint, CorruptIndex, CorruptLog
 from ottla.storage.files import READ_WRITE, Files
 from ottla.storage.leader_epochs import LeaderEpochs
@@ -50,7 +54,7 @@ from ottla.storage.producer_state import (
 )
 from ottla.storage.recovery.leftovers import tidy
 from ottla.storage.recovery.replay import mend_transaction_indexes, reload, replay_batch
-from ottla.storage.segment import NO_TIMESTAMP, REBUILD_CHUNK, Segment
+from ottla.storage.segment import FOREVER, NO_TIMESTAMP, REBUILD_CHUNK, Segment
 from ottla.storage.segment_file import OpenFiles
 from ottla.storage.segments import Segments
 from ottla.storage.truncation import remove_files
@@ -127,8 +131,10 @@ def load_log(
     loader = _Loader(folder, config, files, open_files, now_ms, producer_expiration_ms)
     loader.find_segments(log_start_offset)
     loader.load_epochs()
+    loader.load_deletions()
     if not (clean and loader.open_clean(recovery_point)):
         loader.recover(recovery_point)
+    loader.finish_deletions()
     if not (config.compacts or first_dirty_offset):
         loader.check_for_missing_segments()
     try:
@@ -153,6 +159,7 @@ def load_log(
         log_end_offset=loader.end,
         recovery_point=min(recovery_point, loader.end),
         first_dirty_offset=first_dirty_offset,
+        deletions=loader.deletions,
     )
     log.recovered(
         high_watermark,
@@ -186,6 +193,9 @@ class _Loader:
         self.segments = Segments()
         self.epochs = LeaderEpochs(f"{folder}/{LEADER_EPOCH_CHECKPOINT}", files)
         self.producers = ProducerStates(folder, files)
+        # What marks hide; and up to where the log has to be for that to be right.
+        self.deletions: Deletions | None = None
+        self.deletions_end = 0
         self.snapshots_found: set[int] = set()
         self.pending_snapshots: list[Snapshot] = []
         # Up to here everything was synced once.
@@ -259,6 +269,37 @@ class _Loader:
             self.epochs.load()
         except CorruptCheckpoint as error:
             logger.warning("%s; made anew from the log", error)
+
+    def load_deletions(self) -> None:
+        """From the snapshot. Marks that are newer are found by `_check`."""
+        if DELETIONS_SNAPSHOT not in self.names:
+            return
+        path = f"{self.folder}/{DELETIONS_SNAPSHOT}"
+        try:
+            snapshot = decode_deletions(self.files.read_file(path))
+        except InvalidSnapshot as error:
+            logger.warning("%s: %s; made anew from the log", path, error)
+            self.deletions_end = FOREVER
+        else:
+            self.deletions_end = snapshot.end_offset
+            self.deletions = Deletions(self.folder, snapshot)
+
+    def finish_deletions(self) -> None:
+        """All marks from the log itself, if the snapshot is none of this log: unreadable, or of a log
+        that went further."""
+        if self.deletions_end <= self.end:
+            return
+        self.deletions = Deletions(self.folder)
+        self.deletions.changed = True
+        for offset, ranges in marks_from(self.segments, self.start):
+            self.deletions.mark(offset, ranges, self.now_ms)
+
+    def _note_mark(self, fields: HeaderFields, batch: memoryview) -> None:
+        ranges = mark_in(batch)
+        if ranges is not None:
+            if self.deletions is None:
+                self.deletions = Deletions(self.folder)
+            self.deletions.mark(fields[0], ranges, self.now_ms)
 
     def open_clean(self, end: int) -> bool:
         """Takes the log as it is if it ends where the checkpoint says; False if it does not."""
@@ -529,7 +570,10 @@ class _Loader:
                     position = at + size
                     if fields[2] > self.epochs.latest_epoch:
                         self.epochs.assign(fields[2], fields[0])
-                    if fields[9] >= 0:
+                    if fields[9] < 0:
+                        if fields[5] & CONTROL_BIT:
+                            self._note_mark(fields, batch)
+                    else:
                         ended = replay_batch(self.producers, fields, batch, self.now_ms)
                         if ended is not None and ended.aborted:
                             segment.transaction_index.append(

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"ottla/interop/lines"
@@ -51,7 +52,7 @@ func run(asked *lines.Request) (any, error) {
 }
 
 func withAdmin(work func(*kadm.Client) error) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap))
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(bootstrap, ",")...))
 	if err != nil {
 		return err
 	}
@@ -71,7 +72,7 @@ func produce(limit context.Context, asked *lines.Request) (any, error) {
 		"0": kgo.NoAck(), "1": kgo.LeaderAck(), "all": kgo.AllISRAcks(),
 	}[asked.Acks]
 	options := []kgo.Opt{
-		kgo.SeedBrokers(bootstrap),
+		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(codec),
 		kgo.RequiredAcks(acks),
@@ -124,7 +125,7 @@ func consume(asked *lines.Request) (any, error) {
 		place = kgo.NewOffset().AfterMilli(*asked.Start.Time)
 	}
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(bootstrap),
+		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
 			asked.Topic: {asked.Partition: place},
 		}),

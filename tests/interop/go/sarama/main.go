@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"ottla/interop/lines"
@@ -21,7 +22,7 @@ var (
 )
 
 func main() {
-	brokers = os.Args[1:2]
+	brokers = strings.Split(os.Args[1], ",")
 	if len(os.Args) > 2 {
 		var err error
 		if version, err = sarama.ParseKafkaVersion(os.Args[2]); err != nil {

@@ -1,0 +1,139 @@
+"""Which offsets of a log its marks hide: the snapshot of them, and how to find out without a broker.
+
+The file `deleted-records-snapshot` in a log's folder:
+
+    uint32  CRC32C          of all that follows
+    int16   version         0
+    int64   end offset      where the log ended: marks before it are in the snapshot
+    int64   time            in milliseconds, since when there is something to be erased; 0: nothing is
+    int64   size            of what follows next, in bytes
+    …       hidden offsets  as `OffsetSet.to_bytes` has them; the marks' own are among them
+    …       unerased ones   likewise: those of them whose records may still be on disk
+
+Crash policy: it is replaced as a whole, by a flush, after the data and before the recovery point moves.
+So it has every mark below the recovery point, and those after it are found in the log. A log without
+the file has no mark below its recovery point.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.logfiles.checkpoint import InvalidCheckpoint, parse_offsets
+from ottla.logfiles.names import DELETIONS_SNAPSHOT, RECOVERY_POINT_CHECKPOINT
+from ottla.record.batch import CONTROL_BIT, MAGIC, HeaderFields
+from ottla.record.checksum import crc32c
+from ottla.record.deletion import read_mark
+from ottla.record.errors import InvalidBatch
+from ottla.record.offset_set import OffsetSet
+
+if TYPE_CHECKING:
+    from ottla.logfiles.folders import LogFolder
+
+_CHECKSUM = struct.Struct(">I")
+_HEAD = struct.Struct(">hqqq")
+_VERSION = 0
+
+
+class InvalidSnapshot(ValueError):
+    """The file is not what its format says."""
+
+
+class DeletionsSnapshot(NamedTuple):
+    end_offset: int
+    since_ms: int
+    offsets: OffsetSet
+    unerased: OffsetSet
+
+
+def encode_deletions(snapshot: DeletionsSnapshot) -> bytes:
+    hidden = snapshot.offsets.to_bytes()
+    head = _HEAD.pack(_VERSION, snapshot.end_offset, snapshot.since_ms, len(hidden))
+    body = head + hidden + snapshot.unerased.to_bytes()
+    return _CHECKSUM.pack(crc32c(body)) + body
+
+
+def decode_deletions(data: bytes) -> DeletionsSnapshot:
+    """InvalidSnapshot if that is none."""
+    if len(data) < _CHECKSUM.size + _HEAD.size:
+        raise InvalidSnapshot("it is too short")
+    body = memoryview(data)[_CHECKSUM.size :]
+    if _CHECKSUM.unpack_from(data)[0] != crc32c(body):
+        raise InvalidSnapshot("the CRC32C does not match")
+    version, end_offset, since_ms, size = _HEAD.unpack_from(body)
+    if version != _VERSION:
+        raise InvalidSnapshot(f"version {version} is unknown")
+    try:
+        sets = body[_HEAD.size :]
+        return DeletionsSnapshot(
+            end_offset,
+            since_ms,
+            OffsetSet.from_bytes(sets[:size]),
+            OffsetSet.from_bytes(sets[size:]),
+        )
+    except ValueError as error:
+        raise InvalidSnapshot(str(error)) from None
+
+
+def may_be_mark(fields: HeaderFields) -> bool:
+    """Whether a batch has to be looked into: a control batch of nobody."""
+    return fields[3] == MAGIC and fields[9] < 0 and bool(fields[5] & CONTROL_BIT)
+
+
+def take_mark(offsets: OffsetSet, batch: bytes | memoryview, fields: HeaderFields) -> bool:
+    """Adds what a control batch of nobody hides, its own offset with it, if it is a mark."""
+    try:
+        ranges = read_mark(batch)
+    except InvalidBatch:
+        return False  # no leader wrote that
+    if ranges is None:
+        return False
+    for start, end in ranges:
+        offsets.add(start, end)
+    offsets.add(fields[0], fields[0] + fields[6] + 1)
+    return True
+
+
+def deleted_offsets(folder: LogFolder) -> OffsetSet:
+    """The offsets that a reader of a log's files is not to see; of logs of Apache Kafka, none. What lies
+    behind the recovery point is walked through for marks. A single segment is taken for the whole log's:
+    the snapshot beside it counts, and so do the segments beside it."""
+    # Not for brokers, which have no use for what it takes.
+    from ottla.logfiles.folders import Damage, read_batches, segments_in
+
+    offsets = OffsetSet()
+    known_to = 0
+    try:
+        snapshot = decode_deletions((folder.path / DELETIONS_SNAPSHOT).read_bytes())
+        offsets, known_to = snapshot.offsets, snapshot.end_offset
+        known_to = max(known_to, _recovery_point(folder))
+    except FileNotFoundError:
+        known_to = _recovery_point(folder)
+    except InvalidSnapshot:
+        pass  # made anew from the whole log
+    segments = segments_in(folder.path)
+    for number, segment in enumerate(segments):
+        if number + 1 < len(segments) and segments[number + 1].base_offset <= known_to:
+            continue
+        try:
+            for batch in read_batches(segment.log):
+                if (
+                    batch.header.last_offset >= known_to
+                    and batch.damage is None
+                    and may_be_mark(batch.header)
+                ):
+                    take_mark(offsets, batch.data, batch.header)
+        except (Damage, FileNotFoundError):
+            continue  # those who read the records there will be told
+    return offsets
+
+
+def _recovery_point(folder: LogFolder) -> int:
+    """Up to where the log was synced, by the checkpoint of its data folder; 0 if none tells."""
+    path = Path(folder.path).resolve().parent / RECOVERY_POINT_CHECKPOINT
+    try:
+        return parse_offsets(path.read_bytes()).get((folder.topic, folder.partition), 0)
+    except (OSError, InvalidCheckpoint):
+        return 0

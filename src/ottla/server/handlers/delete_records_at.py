@@ -1,0 +1,201 @@
+"""DeleteRecordsAt: single records go, by their offsets; all others stay where they are. Ottla's own API.
+
+- A control batch in the partition's log marks the offsets (`ottla.record.deletion`). It hides them from
+  its append on; the answer comes once it is committed, as with acks=all.
+- A partition is answered alone. If one of its offsets cannot be deleted (it is out of range, at or above
+  the last stable offset, in an aborted transaction, no record or deleted already), nothing is marked
+  there and the error names it. `skip_deleted` passes over what is deleted already, so that a request
+  whose answer was lost may be sent again.
+- Many offsets go into few marks: ranges, several thousand in one.
+- Internal topics are the broker's own.
+
+Versions: v0
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ottla.logfiles.walk import HEADER_CHUNK
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.messages.delete_records_at import (
+    DeletedRange,
+    DeleteRecordsAtPartitionResult,
+    DeleteRecordsAtRequest,
+    DeleteRecordsAtResponse,
+    DeleteRecordsAtTopicResult,
+)
+from ottla.record.deletion import LARGEST_RANGE, MARK_OVERHEAD, build_mark
+from ottla.record.errors import InvalidBatch
+from ottla.server.api import Request, handles
+from ottla.server.failures import error_code, error_message
+from ottla.server.turns import Turns
+from ottla.storage.errors import NotInMemory, StorageError
+from ottla.storage.producer_state import Origin
+from ottla.storage.targets import check_bounds, check_records, not_deleted
+
+if TYPE_CHECKING:
+    from ottla.record.offset_set import OffsetRange
+    from ottla.replication.partition import Appended, Partition
+    from ottla.server.broker import Broker
+    from ottla.server.disk.lanes import Batches
+
+# A mark that is no larger is replicated and read without a second thought.
+RANGES_IN_A_MARK = 4096
+
+
+@handles(DeleteRecordsAtRequest, versions=(0, 0))
+async def delete_records_at(
+    request: Request[DeleteRecordsAtRequest],
+) -> DeleteRecordsAtResponse:
+    message = request.message
+    response = DeleteRecordsAtResponse(topics=[])
+    wanted: dict[tuple[str, int], list[DeletedRange]] = {}
+    for topic in message.topics:
+        for each in topic.partitions:
+            wanted.setdefault((topic.name, each.partition_index), []).extend(each.ranges)
+    answers: dict[str, DeleteRecordsAtTopicResult] = {}
+    work = []
+    for (name, index), ranges in wanted.items():
+        topic_answer = answers.get(name)
+        if topic_answer is None:
+            topic_answer = answers[name] = DeleteRecordsAtTopicResult(name=name, partitions=[])
+            response.topics.append(topic_answer)
+        answer = DeleteRecordsAtPartitionResult(partition_index=index)
+        topic_answer.partitions.append(answer)
+        deletion = _Deletion(request.broker, message.skip_deleted, answer)
+        work.append(deletion.run(name, ranges, message.timeout_ms / 1000))
+    await asyncio.gather(*work)
+    return response
+
+
+class _Deletion:
+    """What a request asks of one partition."""
+
+    __slots__ = ("_answer", "_broker", "_skip_deleted")
+
+    def __init__(
+        self, broker: Broker, skip_deleted: bool, answer: DeleteRecordsAtPartitionResult
+    ) -> None:
+        self._broker = broker
+        self._skip_deleted = skip_deleted
+        self._answer = answer
+
+    async def run(self, topic: str, wanted: Sequence[DeletedRange], timeout: float) -> None:
+        answer = self._answer
+        try:
+            partition = self._broker.leader_of(topic, answer.partition_index, -1)
+            if partition.internal:
+                raise ProtocolError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics are the broker's own"
+                )
+            if partition.under_min_isr:
+                raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS)
+            ranges = await self._checked(partition, wanted)
+            end_offset = -1
+            largest = min(partition.config.max_message_bytes, partition.config.segment_bytes)
+            at_once = max(1, min(RANGES_IN_A_MARK, (largest - MARK_OVERHEAD) // LARGEST_RANGE))
+            for first in range(0, len(ranges), at_once):
+                appended = await self._mark(partition, ranges[first : first + at_once])
+                end_offset = max(end_offset, appended)
+            if end_offset >= 0:
+                await self._committed(partition, end_offset, timeout)
+        except (ProtocolError, StorageError, InvalidBatch, OSError) as error:
+            answer.error_code = error_code(error)
+            answer.error_message = error_message(error)
+
+    async def _checked(
+        self, partition: Partition, wanted: Sequence[DeletedRange]
+    ) -> list[OffsetRange]:
+        """The ranges to mark, in order, without those that overlap; nothing has changed so far."""
+        log = partition.log
+        log.check_online()
+        turns = Turns()
+        ranges: list[OffsetRange] = []
+        for start, end in sorted((each.first_offset, each.last_offset + 1) for each in wanted):
+            check_bounds(log, start, end)
+            if ranges and start < ranges[-1][1]:
+                start = ranges[-1][1]
+                if start >= end:
+                    continue
+            for low, high in not_deleted(log, start, end, self._skip_deleted):
+                at = low
+                while at < high:
+                    try:
+                        at = check_records(log, at, high)
+                    except NotInMemory as missing:
+                        await self._broker.reads.load(missing, HEADER_CHUNK)
+                    await turns.pause()
+                if ranges and ranges[-1][1] == low:
+                    low = ranges.pop()[0]
+                ranges.append((low, high))
+        return ranges
+
+    async def _mark(self, partition: Partition, ranges: list[OffsetRange]) -> int:
+        """Append a mark, after what queues up for the partition; where it ends, -1 if there was nothing
+        left to mark."""
+        broker = self._broker
+        marked = 0
+
+        def build() -> bytearray:
+            # Right before the append: what was marked or truncated meanwhile counts.
+            nonlocal marked
+            fresh: list[OffsetRange] = []
+            for start, end in ranges:
+                check_bounds(partition.log, start, end)
+                fresh += not_deleted(partition.log, start, end, self._skip_deleted)
+            marked = sum(end - start for start, end in fresh)
+            if not fresh:
+                raise _NothingLeft
+            return bytearray(build_mark(fresh))
+
+        async def built(_: Batches) -> Batches:
+            return build()
+
+        finished: asyncio.Future[Appended] = broker.loop.create_future()
+
+        def done(result: Appended | Exception) -> None:
+            if finished.done():
+                return
+            if isinstance(result, Exception):
+                finished.set_exception(result)
+            else:
+                finished.set_result(result)
+
+        try:
+            if partition.lane is not None or broker.lanes.is_slow(partition.log.folder):
+                broker.lanes.append(partition, bytearray(), done, built, Origin.COORDINATOR)
+                result = await finished
+            else:
+                now = time.time_ns() // 1_000_000
+                result = partition.append(build(), now, Origin.COORDINATOR)
+        except _NothingLeft:
+            return -1
+        self._answer.deleted += marked
+        return result[3]
+
+    async def _committed(self, partition: Partition, end_offset: int, timeout: float) -> None:
+        """Wait until what is below `end_offset` is on all in-sync replicas."""
+        if partition.is_committed(end_offset):
+            return
+        reached: asyncio.Future[ErrorCode] = self._broker.loop.create_future()
+
+        def told(code: ErrorCode) -> None:
+            if not reached.done():
+                reached.set_result(code)
+
+        waiter = partition.when_committed(end_offset, told)
+        try:
+            code = await asyncio.wait_for(reached, max(timeout, 0))
+        except TimeoutError:
+            partition.stop_waiting(waiter)
+            code = ErrorCode.REQUEST_TIMED_OUT
+        if code:
+            raise ProtocolError(code, "the deletion is not known to be on all in-sync replicas")
+
+
+class _NothingLeft(ValueError):
+    """All that was to be marked is marked already."""

@@ -1,0 +1,98 @@
+"""Erasing: records that were deleted one by one go from disk.
+
+Segments that hold some of them are rewritten, each by itself, as compaction does it: a job for a worker
+process, then a swap. Only the deleted records go. Every batch stays, if only as a header: base and last
+offset, epochs, producer and sequence are what they were, so that producers, transactions and readers see
+no difference. The largest timestamps are those of what is left.
+
+What has been marked for half of `delete.record.erase.ms` is due. A segment must be sealed and synced;
+the active one is rolled if it holds something that is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ottla.record.batch import CONTROL_BIT, MAGIC, BatchHeader, HeaderFields
+from ottla.record.deletion import strip
+from ottla.record.offset_set import OffsetSet
+from ottla.storage.compaction.filter import DECOMPRESSED_LIMIT, emptied, placeholder
+from ottla.storage.index.transaction_index import AbortedTransaction
+
+if TYPE_CHECKING:
+    from ottla.storage.compaction.plan import Source
+    from ottla.storage.log import Log
+
+
+class EraseFilter:
+    """What erasing leaves of a batch."""
+
+    __slots__ = ("_aborted", "_erasable", "keeps_old_tombstones", "records_dropped")
+
+    def __init__(self, erasable: OffsetSet, aborted: Iterable[AbortedTransaction]) -> None:
+        self._erasable = erasable
+        self._aborted = tuple(aborted)
+        self.keeps_old_tombstones = True
+        self.records_dropped = 0
+
+    def leave(
+        self, batch: memoryview, fields: HeaderFields, is_last: bool
+    ) -> memoryview | bytes | None:
+        """What is left of a batch, None if nothing is: only of the old formats, which have no header
+        that could stay."""
+        first, last = fields[0], fields[0] + fields[6]
+        if fields[3] < MAGIC:
+            first = 0  # a compressed set tells its last offset only
+        elif fields[5] & CONTROL_BIT:
+            return batch
+        hidden = self._erasable.between(first, last + 1)
+        if not hidden:
+            return batch
+        left = strip(batch, BatchHeader._make(fields), hidden, DECOMPRESSED_LIMIT)
+        if left is batch:
+            return batch
+        if left is None:
+            self.records_dropped += fields[12]
+            if fields[3] < MAGIC:
+                return placeholder(fields) if is_last else None
+            return emptied(fields, max_timestamp=-1)
+        self.records_dropped += sum(end - start for start, end in hidden)
+        return left
+
+    def aborted_in(self, sources: list[Source]) -> list[AbortedTransaction]:
+        """The transactions whose end is in these segments: as they were."""
+        start, end = sources[0].base_offset, sources[-1].end_offset
+        return [each for each in self._aborted if start <= each.last_offset < end]
+
+
+def is_due(log: Log, now_ms: int) -> bool:
+    """Whether something has waited long enough to be erased."""
+    deletions = log.deletions
+    return (
+        deletions is not None
+        and deletions.since_ms > 0
+        and now_ms - deletions.since_ms >= log.config.delete_record_erase_ms // 2
+    )
+
+
+def erasable_now(log: Log, synced_end: int) -> tuple[OffsetSet, bool]:
+    """What a pass can erase, and whether that is all that there is to erase. `synced_end`: up to here
+    it is stored that the log was synced."""
+    assert log.deletions is not None
+    wanted = log.deletions.to_erase(log.high_watermark)
+    within = OffsetSet()
+    for slot, segment in enumerate(log.segments):
+        end = log.segments.end_of(slot, log.log_end_offset)
+        if segment is log.active or not segment.settled or end > synced_end:
+            break
+        for start, stop in wanted.between(segment.base_offset, end):
+            within.add(start, stop)
+    return within, within.count == log.deletions.unerased.count
+
+
+def must_roll(log: Log) -> bool:
+    """Whether the active segment holds something to erase."""
+    assert log.deletions is not None
+    wanted = log.deletions.to_erase(log.high_watermark)
+    return wanted.first_in(log.active.base_offset, log.log_end_offset) is not None

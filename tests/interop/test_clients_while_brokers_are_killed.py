@@ -1,0 +1,213 @@
+"""The scenarios of test_clients.py on a cluster whose brokers are killed (-9), one after another.
+
+All the while a broker is killed, stays away for a moment, comes back, and when everything is in sync
+the next one is killed. Topics have three replicas, and clients write idempotently where they can: they
+have to get through by their own retries, with nothing lost, doubled or out of order. What only a single
+broker could promise (acks=0 and 1) is left out. Groups and transactions under the same: see
+test_exactly_once_in_a_cluster.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_clients as scenarios
+from interop_kit.client import EARLIEST, A, Client, Start
+from interop_kit.python_clients import ConfluentClient
+from interop_kit.records import Record
+from interop_kit.registry import CLIENTS
+from interop_kit.running_cluster import BROKERS, RunningCluster, running_cluster
+
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("killed-brokers")]
+
+AWAY_SECONDS = 1.0
+BETWEEN_SECONDS = 0.5
+
+SCENARIOS: list[Callable[..., None]] = [
+    scenarios.test_topic_is_created_by_writing_to_it,
+    scenarios.test_read_every_kind_of_record,
+    scenarios.test_read_from_a_time,
+    scenarios.test_offsets_and_times,
+    scenarios.test_partitions_keep_their_order,
+    scenarios.test_acknowledgements,
+    scenarios.test_many_records_over_many_fetches,
+    scenarios.test_waiting_reader_gets_what_is_written,
+]
+# What a scenario asks of its client beyond writing and reading.
+NEEDS = {
+    scenarios.test_read_from_a_time: A.TIME,
+    scenarios.test_offsets_and_times: A.TIME,
+}
+# Clients whose drivers do not read through a failover, and why.
+NO_READERS = {
+    "kafkajs": "reads as a member of a group, and some records again after a failover",
+    "platformatic": "is asked for single fetches, always of the leader that it found first",
+}
+
+
+class Killer:
+    """Kills the brokers in turn, from a thread of its own."""
+
+    def __init__(self, cluster: RunningCluster) -> None:
+        self.kills = 0
+        self.bootstrap = cluster.bootstrap
+        self.problem: BaseException | None = None
+        self._cluster = cluster
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            for broker in cycle(range(1, BROKERS + 1)):
+                with self._cluster.without(broker):
+                    self.kills += 1
+                    self._stop.wait(AWAY_SECONDS)
+                if self._stop.wait(BETWEEN_SECONDS):
+                    break
+        except BaseException as error:
+            self.problem = error
+            raise
+
+
+class Idempotent(Client):
+    """A client that writes idempotently if it can. It does not create topics: the others would give
+    them one replica."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.name = client.name
+        self.codecs = client.codecs
+        self.abilities = client.abilities - {A.CREATE}
+        self.unreadable = client.unreadable
+
+    def create_topic(
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        raise NotImplementedError
+
+    def delete_topic(self, topic: str) -> None:
+        raise NotImplementedError
+
+    def produce(
+        self,
+        topic: str,
+        records: list[Record],
+        codec: str = "none",
+        *,
+        acks: str = "all",
+        idempotent: bool = False,
+    ) -> list[int]:
+        return self._client.produce(
+            topic, records, codec, acks=acks, idempotent=self.can(A.IDEMPOTENCE)
+        )
+
+    def consume(
+        self, topic: str, partition: int, count: int, start: Start = EARLIEST
+    ) -> list[Record]:
+        return self._client.consume(topic, partition, count, start)
+
+    def offsets(self, topic: str, partition: int) -> tuple[int, int]:
+        return self._client.offsets(topic, partition)
+
+    def offset_for_time(self, topic: str, partition: int, timestamp: int) -> int | None:
+        return self._client.offset_for_time(topic, partition, timestamp)
+
+
+class Reference(ConfluentClient):
+    """The client with which the tests look at what another one did."""
+
+    def create_topic(
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient(self._settings())
+        new = NewTopic(topic, partitions, BROKERS, config=dict(config or {}))
+        admin.create_topics([new], operation_timeout=30)[topic].result(60)
+
+    def produce(
+        self,
+        topic: str,
+        records: list[Record],
+        codec: str = "none",
+        *,
+        acks: str = "all",
+        idempotent: bool = False,
+    ) -> list[int]:
+        return super().produce(topic, records, codec, acks=acks, idempotent=True)
+
+
+@pytest.fixture(scope="module")
+def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
+    folder = tmp_path_factory.mktemp("killed") / "cluster"
+    with running_cluster(folder, group_initial_rebalance_delay_ms="0") as cluster:
+        # The topics of the coordinators are there before the first is killed.
+        warm = Reference(cluster.bootstrap)
+        warm.create_topic("warm")
+        warm.produce("warm", [Record(key=b"k", value=b"v")])
+        with Killer(cluster) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def make(
+    killer: Killer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Client]]:
+    logs: Path = tmp_path_factory.mktemp("clients")
+    known: dict[str, Client] = {}
+
+    def make(name: str) -> Client:
+        if name not in known:
+            known[name] = CLIENTS[name].client(killer.bootstrap, logs)
+        return Idempotent(known[name])
+
+    yield make
+    for client in known.values():
+        client.close()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.__name__[5:])
+@pytest.mark.parametrize("name", CLIENTS)
+def test_scenario(
+    name: str,
+    scenario: Callable[..., None],
+    killer: Killer,
+    make: Callable[[str], Client],
+    topic: str,
+) -> None:
+    client = make(name)
+    if scenario in NEEDS and not client.can(NEEDS[scenario]):
+        pytest.skip(f"{name} cannot do this")
+    parameters = inspect.signature(scenario).parameters
+    if "reader" in parameters and name in NO_READERS:
+        pytest.skip(f"{name} {NO_READERS[name]}")
+    reference = Reference(killer.bootstrap)
+    given: dict[str, Any] = {
+        "client": client,
+        "reader": client,
+        "reference": reference,
+        "broker": None,
+        "topic": topic,
+        "codec": "zstd" if "zstd" in client.codecs else "gzip",
+        "acks": "all",
+    }
+    try:
+        scenario(**{each: given[each] for each in parameters})
+    finally:
+        reference.close()
+    assert killer.problem is None, killer.problem
+    assert killer.kills

@@ -1,0 +1,367 @@
+"""DeleteRecordsAt: single records go, and nobody who reads sees them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from server_kit.broker_thread import BrokerThread
+from server_kit.calls import (
+    Topic,
+    all_batches,
+    batch_of,
+    create_topic,
+    end_offset,
+    fetch,
+    fetch_request,
+    fill,
+    list_offset,
+    now_ms,
+    offsets_of,
+    produce,
+    values_of,
+    whole_batches,
+)
+from server_kit.wire import Wire
+
+from ottla.logfiles.folders import find_logs
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.delete_records_at import (
+    DeletedRange,
+    DeleteRecordsAtPartition,
+    DeleteRecordsAtPartitionResult,
+    DeleteRecordsAtRequest,
+    DeleteRecordsAtResponse,
+    DeleteRecordsAtTopic,
+)
+from ottla.protocol.messages.fetch import FetchResponse
+from ottla.record.batch import Record, build_batch, check_batch, records
+from ottla.record.codecs import Codec
+from ottla.record.deletion import read_mark
+from ottla.record.legacy import messages
+from ottla.server.broker import Broker
+from ottla.storage.verify import verify_log
+from ottla.testing import BrokerProcess
+
+
+def delete_at(
+    wire: Wire, topic: Topic, *offsets: int | tuple[int, int], skip_deleted: bool = False
+) -> DeleteRecordsAtPartitionResult:
+    """Offsets, or pairs of the first and the last of several."""
+    ranges = [each if isinstance(each, tuple) else (each, each) for each in offsets]
+    request = DeleteRecordsAtRequest(
+        topics=[
+            DeleteRecordsAtTopic(
+                name=topic.name,
+                partitions=[
+                    DeleteRecordsAtPartition(
+                        partition_index=0,
+                        ranges=[DeletedRange(first_offset=a, last_offset=b) for a, b in ranges],
+                    )
+                ],
+            )
+        ],
+        timeout_ms=20_000,
+        skip_deleted=skip_deleted,
+    )
+    response = wire.call(request, DeleteRecordsAtResponse, 0)
+    ((answer,),) = [each.partitions for each in response.topics]
+    return answer
+
+
+def raw_batches(inside: BrokerThread, topic: Topic) -> list[bytes]:
+    """The log as replicas see it."""
+
+    def read(broker: Broker) -> bytes:
+        log = broker.partitions.by_name[topic.name][0].log
+        data = b""
+        for segment in log.segments:
+            data += segment.file().read(segment.size, 0)
+        return data
+
+    return whole_batches(inside.run(read))
+
+
+def seen(wire: Wire, topic: Topic, offset: int = 0) -> list[bytes | None]:
+    """The values that a consumer gets from an offset on, to the end."""
+    found: list[bytes | None] = []
+    end = end_offset(wire, topic)
+    while offset < end:
+        answer = fetch(wire, topic, offset)
+        assert answer.error_code == 0
+        batches = whole_batches(answer.records)
+        assert batches, f"nothing at {offset}, before the end at {end}"
+        for each in batches:
+            header = check_batch(each)
+            if not header.is_control:
+                found += [record.value for record in records(each) if record.offset >= offset]
+                assert header.record_count
+        offset = header.last_offset + 1
+    assert offset == end
+    return found
+
+
+def ten(wire: Wire, topic: Topic, codec: int = Codec.NONE) -> None:
+    """Two batches of five records."""
+    for first in (0, 5):
+        values = [b"%d" % each for each in range(first, first + 5)]
+        fill(wire, topic, batch_of(*values, codec=codec))
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_record_is_seen_no_more_and_the_others_keep_their_offsets(
+    wire: Wire, topic: Topic, codec: int
+) -> None:
+    ten(wire, topic, codec)
+    answer = delete_at(wire, topic, 3)
+    assert (answer.error_code, answer.error_message, answer.deleted) == (0, None, 1)
+    assert end_offset(wire, topic) == 11  # with the mark
+    assert seen(wire, topic) == [b"%d" % each for each in range(10) if each != 3]
+    for offset in range(10):
+        found = fetch(wire, topic, offset)
+        assert 3 not in offsets_of(found.records)
+        assert b"3" not in values_of(found.records)
+        assert offsets_of(found.records)[-1] >= offset
+    (touched, *_) = whole_batches(fetch(wire, topic, 0).records)
+    header = check_batch(touched)  # its checksum fits
+    assert (header.base_offset, header.last_offset, header.record_count) == (0, 4, 4)
+
+
+def test_consumers_get_to_the_end(wire: Wire, topic: Topic) -> None:
+    """Neither marks nor emptied batches are sent; a control batch of nobody covers what is left."""
+    ten(wire, topic)
+    assert delete_at(wire, topic, (5, 9)).deleted == 5
+    assert offsets_of(fetch(wire, topic, 0).records) == [0, 1, 2, 3, 4]
+    for offset in range(5, 11):
+        (cover,) = whole_batches(fetch(wire, topic, offset).records)
+        header = check_batch(cover)
+        assert (header.base_offset, header.last_offset) == (offset, 10)
+        assert (header.is_control, header.producer_id, header.record_count) == (True, -1, 1)
+    assert not fetch(wire, topic, 11).records
+    fill(wire, topic, batch_of(b"next"))
+    for offset in range(5, 12):
+        assert values_of(fetch(wire, topic, offset).records) == [b"next"]
+    # One in front of the mark is still covered when the mark was the last.
+    assert delete_at(wire, topic, 11).error_code == 0
+    (cover,) = whole_batches(fetch(wire, topic, 5).records)
+    assert check_batch(cover).last_offset == 12
+
+
+def test_a_waiting_consumer_gets_over_a_mark(
+    wire: Wire, inside: BrokerThread, topic: Topic
+) -> None:
+    ten(wire, topic)
+    with inside.wire() as other:
+        version = 12
+        request = fetch_request(topic, (0, 10), max_wait_ms=60_000)
+        other.send(request, version)
+        inside.until(lambda broker: len(broker.waiting_fetches) > 0)
+        delete_at(wire, topic, 0)
+        response = other.receive(FetchResponse, version)
+    (cover,) = whole_batches(response.responses[0].partitions[0].records)
+    assert check_batch(cover).last_offset == 10
+
+
+def test_replicas_see_the_log_as_it_is(wire: Wire, inside: BrokerThread, topic: Topic) -> None:
+    ten(wire, topic)
+    delete_at(wire, topic, 1, 2, 7)
+    *data, mark = raw_batches(inside, topic)
+    assert [each.value for one in data for each in records(one)] == [b"%d" % n for n in range(10)]
+    header = check_batch(mark)
+    assert (header.base_offset, header.is_control, header.producer_id) == (10, True, -1)
+    assert read_mark(mark) == [(1, 3), (7, 8)]
+
+
+def test_many_deletions_are_few_marks(wire: Wire, inside: BrokerThread, topic: Topic) -> None:
+    count = 10_000
+    fill(wire, topic, batch_of(*(b"%d" % each for each in range(count))))
+    assert delete_at(wire, topic, *range(0, count, 2)).deleted == count // 2
+    assert end_offset(wire, topic) == count + 2
+    _, *marks = raw_batches(inside, topic)
+    assert sum(map(len, marks)) < 3 * count // 2
+    assert seen(wire, topic) == [b"%d" % each for each in range(1, count, 2)]
+
+
+@pytest.mark.parametrize("first_version", [4, 11, 18])
+def test_versions_of_fetch(wire: Wire, topic: Topic, first_version: int) -> None:
+    ten(wire, topic)
+    delete_at(wire, topic, 4, (8, 9))
+    found = fetch(wire, topic, 0, version=first_version)
+    assert offsets_of(found.records) == [0, 1, 2, 3, 5, 6, 7]
+
+
+# What cannot be deleted
+
+
+def test_offsets_out_of_range(wire: Wire, topic: Topic) -> None:
+    ten(wire, topic)
+    for bad, words in (
+        ((10, 10), "the log ends at 10"),
+        ((-1, 2), "the log starts at 0"),
+        ((4, 3), "ends before"),
+    ):
+        answer = delete_at(wire, topic, 3, bad)
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert words in (answer.error_message or "")
+        assert answer.deleted == 0
+    assert len(seen(wire, topic)) == 10
+    assert end_offset(wire, topic) == 10  # nothing was written
+
+
+def test_deleted_already(wire: Wire, topic: Topic) -> None:
+    ten(wire, topic)
+    assert delete_at(wire, topic, 3).error_code == 0
+    again = delete_at(wire, topic, 2, 3)
+    assert again.error_code == ErrorCode.INVALID_REQUEST
+    assert again.error_message == "offset 3 is deleted already"
+    assert len(seen(wire, topic)) == 9
+    skipping = delete_at(wire, topic, (2, 4), skip_deleted=True)
+    assert (skipping.error_code, skipping.deleted) == (0, 2)
+    assert len(seen(wire, topic)) == 7
+    # Nothing left to do is no error, and no mark.
+    end = end_offset(wire, topic)
+    assert delete_at(wire, topic, (2, 4), skip_deleted=True).deleted == 0
+    assert end_offset(wire, topic) == end
+
+
+def test_no_topic_and_internal_topics(wire: Wire, topic: Topic) -> None:
+    missing = topic._replace(name="nowhere")
+    assert delete_at(wire, missing, 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_ranges_that_overlap_count_once(wire: Wire, topic: Topic) -> None:
+    ten(wire, topic)
+    assert delete_at(wire, topic, (2, 5), (4, 6), 4).deleted == 5
+    assert seen(wire, topic) == [b"%d" % each for each in (0, 1, 7, 8, 9)]
+
+
+# Searches by time
+
+
+def test_times(wire: Wire, topic: Topic) -> None:
+    now = now_ms()
+    for first in (0, 3):
+        batch = build_batch(
+            [Record(each, now + 10 * (first + each), b"k", b"v") for each in range(3)]
+        )
+        fill(wire, topic, batch)
+    assert list_offset(wire, topic, now + 20).offset == 2
+    delete_at(wire, topic, 2, 5)
+    assert list_offset(wire, topic, now + 11).offset == 3
+    assert list_offset(wire, topic, now + 20).offset == 3
+    assert list_offset(wire, topic, now + 41).offset == -1
+    newest = list_offset(wire, topic, -3, version=8)
+    assert (newest.offset, newest.timestamp) == (4, now + 40)
+
+
+# Restarts
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_deletions_outlast_the_broker(
+    start_process: Callable[..., BrokerProcess], kill: bool
+) -> None:
+    process = start_process()
+    with Wire(process.host, process.port) as wire:
+        topic = create_topic(wire)
+        ten(wire, topic)
+        delete_at(wire, topic, 3, (6, 7))
+        delete_at(wire, topic, 9)
+    if kill:
+        process.kill()
+    else:
+        process.stop()
+    process.start()
+    with Wire(process.host, process.port) as wire:
+        assert seen(wire, topic) == [b"%d" % each for each in (0, 1, 2, 4, 5, 8)]
+        assert delete_at(wire, topic, 3).error_message == "offset 3 is deleted already"
+        fill(wire, topic, batch_of(b"next"))
+        assert seen(wire, topic, 6) == [b"8", b"next"]
+
+
+def test_deleted_records_before_the_start_are_out_of_range(wire: Wire, topic: Topic) -> None:
+    from test_delete_records import delete_records
+
+    ten(wire, topic)
+    delete_at(wire, topic, 3)
+    delete_records(wire, topic, 5)
+    assert "the log starts at 5" in (delete_at(wire, topic, 3).error_message or "")
+    assert produce(wire, topic, batch_of(b"x")).error_code == 0
+    assert [check_batch(each).base_offset for each in all_batches(wire, topic, offset=5)]
+
+
+# Transactions
+
+
+def test_transactions(wire: Wire, inside: BrokerThread) -> None:
+    """Records of ended transactions can be deleted; markers and what was aborted cannot."""
+    from ottla import Producer
+
+    topic = create_topic(wire)
+    with Producer(f"127.0.0.1:{inside.port}", transactional_id=topic.name) as producer:
+        producer.init_transactions()
+        for good in (True, False, True):
+            producer.begin_transaction()
+            for each in range(3):
+                producer.send(topic.name, b"%d" % each, partition=0)
+            producer.flush()
+            if good:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+        producer.begin_transaction()
+        producer.send(topic.name, b"open", partition=0)
+        producer.flush()
+        assert "offset 12 is not committed" in (delete_at(wire, topic, 12).error_message or "")
+        producer.commit_transaction()
+    assert "aborted transaction" in (delete_at(wire, topic, 5).error_message or "")
+    assert "end of a transaction" in (delete_at(wire, topic, 3).error_message or "")
+    assert delete_at(wire, topic, 1, (8, 10)).deleted == 4
+    committed = fetch(wire, topic, 0, isolation_level=1)
+    kept = [check_batch(each) for each in whole_batches(committed.records)]
+    # Both ends of transactions whose records went are still there.
+    assert [each.base_offset for each in kept if each.is_control] == [3, 7, 11, 13]
+    assert [each.first_offset for each in committed.aborted_transactions] == [4]
+    assert offsets_of(committed.records) == [0, 2, 3, 4, 5, 6, 7, 11, 12, 13]
+
+
+# Old clients
+
+
+@pytest.mark.parametrize("version", [0, 2, 3])
+def test_old_formats(wire: Wire, topic: Topic, version: int) -> None:
+    ten(wire, topic)
+    delete_at(wire, topic, 3, (5, 9))
+    found = fetch(wire, topic, 0, version=version)
+    assert [each.offset for each in messages(bytes(found.records))] == [0, 1, 2, 4]
+
+
+# Erasing
+
+
+def test_deleted_records_are_erased(start_broker: Callable[..., BrokerThread]) -> None:
+    """Within `delete.record.erase.ms`, also in the active segment; `ottla log verify` proves it."""
+    broker = start_broker(
+        settings={"log.cleaner.backoff.ms": "10", "log.flush.offset.checkpoint.interval.ms": "50"}
+    )
+    with broker.wire() as wire:
+        topic = create_topic(wire, **{"delete.record.erase.ms": "0"})
+        fill(wire, topic, batch_of(b"keep", b"forget", b"keep too"), batch_of(b"forget"))
+        delete_at(wire, topic, 1, 3)
+        broker.until(lambda running: running.compactor.erasures > 0)
+        assert seen(wire, topic) == [b"keep", b"keep too"]
+        fill(wire, topic, batch_of(b"later"))
+        assert seen(wire, topic) == [b"keep", b"keep too", b"later"]
+
+    def folder(running: Broker) -> Path:
+        return Path(running.partitions.by_name[topic.name][0].log.folder)
+
+    path = broker.run(folder)
+
+    def is_gone(_: Broker) -> bool:
+        return not any(b"forget" in each.read_bytes() for each in path.glob("*.log*"))
+
+    broker.until(is_gone)
+    (found,) = find_logs(path)
+    assert verify_log(found, deep=True).deleted_on_disk == 0

@@ -1,0 +1,169 @@
+"""Erasing: deleted records go from disk, everything else stays what it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from compaction_kit.logs import FAST, append, end_transaction, put_in_place, seal
+from storage_kit.logs import NOW, LogMaker, stored_batches
+from storage_kit.memory import verify_log
+
+from ottla.logfiles.folders import find_logs
+from ottla.record.batch import read_header, records
+from ottla.record.codecs import Codec
+from ottla.record.deletion import build_mark
+from ottla.storage import verify
+from ottla.storage.compaction.erasing import erasable_now, is_due, must_roll
+from ottla.storage.compaction.plan import Dirt
+from ottla.storage.compaction.rewrite import run_over
+from ottla.storage.compaction.swap import Compaction
+from ottla.storage.config import LogConfig
+from ottla.storage.log import COORDINATOR, Log
+
+CONFIG = LogConfig(segment_bytes=8000, index_interval_bytes=100, delete_record_erase_ms=1000)
+
+
+@pytest.fixture
+def maker(tmp_path: Path) -> LogMaker:
+    return LogMaker(str(tmp_path), CONFIG)
+
+
+def mark(log: Log, *ranges: tuple[int, int], committed: bool = True) -> None:
+    log.append(bytearray(build_mark(ranges)), 0, NOW, COORDINATOR)
+    if committed:
+        log.advance_high_watermark(log.log_end_offset)
+
+
+def erase(log: Log, now_ms: int = NOW + 1000) -> int:
+    """As the server does it, as long as something is due; the number of passes."""
+    passes = 0
+    while is_due(log, now_ms):
+        erasable, is_all = erasable_now(log, log.recovery_point)
+        if not is_all and must_roll(log):
+            seal(log)
+            continue
+        if not erasable:
+            break
+        dirt = Dirt(log.first_dirty_offset, log.active.base_offset, 0, 0, overdue=False)
+        compaction = Compaction(log, dirt, now_ms, 0, FAST, erasable, is_all)
+        assert put_in_place(compaction, run_over(compaction.job, log.files))
+        passes += 1
+        assert passes < 10
+    return passes
+
+
+def on_disk(log: Log) -> bytes:
+    return b"".join(path.read_bytes() for path in Path(log.folder).iterdir())
+
+
+def offsets(log: Log) -> list[int]:
+    return [
+        record.offset
+        for _, _, batch in stored_batches(log)
+        if not read_header(batch).is_control
+        for record in records(batch)
+    ]
+
+
+def deleted_on_disk(log: Log) -> int:
+    (folder,) = find_logs(Path(log.folder))
+    verdict = verify.verify_log(folder, deep=True)
+    assert not verdict.problems
+    return verdict.deleted_on_disk
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_the_bytes_are_gone_and_nothing_else(maker: LogMaker, codec: Codec) -> None:
+    log = maker.create()
+    for first in range(0, 40, 4):
+        pairs = [(b"k", b"secret %02d" % each) for each in range(first, first + 4)]
+        append(log, pairs, NOW + first, codec=codec, producer_id=5, producer_epoch=1,
+               base_sequence=first)  # fmt: skip
+    before = [read_header(batch) for _, _, batch in stored_batches(log)]
+    mark(log, (2, 3), (8, 12), (39, 40))
+    assert deleted_on_disk(log) == 6
+    assert not is_due(log, NOW + 499)
+    assert erase(log, NOW + 500) == 1
+    assert offsets(log) == [each for each in range(40) if each not in (2, 8, 9, 10, 11, 39)]
+    if codec is Codec.NONE:
+        for gone in (2, 8, 11, 39):
+            assert b"secret %02d" % gone not in on_disk(log)
+        assert b"secret 01" in on_disk(log)
+    assert deleted_on_disk(log) == 0
+    assert list(verify_log(log)) == []
+    after = [read_header(batch) for _, _, batch in stored_batches(log)][: len(before)]
+    for old, new in zip(before, after, strict=True):
+        # All but count, size, checksum and the largest timestamp.
+        assert new._replace(record_count=0, batch_length=0, crc=0, attributes=0, max_timestamp=0,
+                            base_timestamp=0) == old._replace(
+            record_count=0, batch_length=0, crc=0, attributes=0, max_timestamp=0,
+            base_timestamp=0)  # fmt: skip
+    assert after[2].record_count == 0
+    # Nothing is left to do, also after a restart.
+    assert erase(log, NOW + 10**9) == 0
+    log.flush(NOW)
+    point = log.recovery_point
+    log.close()
+    again = maker.load(clean=True, recovery_point=point, high_watermark=point)
+    assert erase(again, NOW + 10**9) == 0
+    assert again.deletions is not None
+    assert again.deletions.invisible.between(0, 40) == [(2, 3), (8, 12), (39, 40)]
+    assert list(again.producers.producers) == [5]
+
+
+def test_the_active_segment_is_rolled(maker: LogMaker) -> None:
+    log = maker.create()
+    append(log, [(b"k", b"one"), (b"k", b"two")])
+    mark(log, (0, 1))
+    assert must_roll(log)
+    assert erase(log) == 1
+    assert offsets(log) == [1]
+
+
+def test_marks_above_the_high_watermark_erase_nothing(maker: LogMaker) -> None:
+    log = maker.create()
+    append(log, [(b"k", b"one"), (b"k", b"two")])
+    mark(log, (0, 1), committed=False)
+    seal(log)
+    assert erase(log) == 0
+    assert offsets(log) == [0, 1]
+    log.truncate_to(2, NOW)
+    assert erase(log) == 0
+    append(log, [(b"k", b"three")])
+    mark(log, (1, 2))
+    assert erase(log) == 1
+    assert offsets(log) == [0, 2]
+
+
+def test_transactions_stay_what_they_were(maker: LogMaker) -> None:
+    """Also one that began in a segment which is not touched."""
+    log = maker.create()
+    header = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
+    append(log, [(b"k", b"0"), (b"k", b"1")], base_sequence=0, **header)
+    seal(log)
+    append(log, [(b"k", b"2")])
+    end_transaction(log, 7, committed=False)
+    append(log, [(b"k", b"4")], base_sequence=2, **header)
+    end_transaction(log, 7, committed=True)
+    before = log.aborted_transactions(0, log.log_end_offset)
+    assert before == [(7, 0)]
+    mark(log, (2, 3), (4, 5))
+    assert erase(log) == 1
+    assert offsets(log) == [0, 1]
+    assert log.aborted_transactions(0, log.log_end_offset) == before
+    assert log.aborted_transactions(0, 2) == before
+    assert list(verify_log(log)) == []
+
+
+def test_the_largest_timestamp_is_that_of_what_is_left(maker: LogMaker) -> None:
+    log = maker.create()
+    append(log, [(b"k", b"a")], NOW)
+    append(log, [(b"k", b"b")], NOW + 500)
+    append(log, [(b"k", b"c")], NOW + 100)
+    mark(log, (1, 2))
+    assert erase(log) == 1
+    found = log.offset_of_max_timestamp()
+    assert found is not None
+    assert (found.offset, found.timestamp) == (2, NOW + 100)
+    assert log.offset_for_time(NOW + 101) is None

@@ -1,0 +1,212 @@
+"""Marks in a log: what they hide, and that it stays so through flushes, loads and truncation."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from storage_kit.logs import NOW, LogMaker, a_batch
+
+from ottla.logfiles.deletions import InvalidSnapshot, decode_deletions, deleted_offsets
+from ottla.logfiles.folders import find_logs
+from ottla.logfiles.names import DELETIONS_SNAPSHOT
+from ottla.record.deletion import build_mark
+from ottla.storage.errors import UndeletableOffset
+from ottla.storage.log import COORDINATOR, Log
+from ottla.storage.targets import check_bounds, check_records, not_deleted
+
+
+@pytest.fixture
+def maker(tmp_path: Path) -> LogMaker:
+    return LogMaker(str(tmp_path))
+
+
+def mark(log: Log, *ranges: tuple[int, int]) -> int:
+    append = log.append(bytearray(build_mark(ranges)), 0, NOW, COORDINATOR)
+    return append.base_offset
+
+
+def fill(log: Log, batches: int = 4, count: int = 5) -> None:
+    for _ in range(batches):
+        log.append(a_batch(count=count), 0, NOW)
+    log.advance_high_watermark(log.log_end_offset)
+
+
+def hidden(log: Log) -> list[tuple[int, int]]:
+    return [] if log.deletions is None else log.deletions.invisible.between(0, 1 << 60)
+
+
+def test_a_log_without_marks_has_nothing_of_it(maker: LogMaker) -> None:
+    log = maker.create()
+    fill(log)
+    log.flush(NOW)
+    assert log.deletions is None
+    assert DELETIONS_SNAPSHOT not in os.listdir(log.folder)
+
+
+def test_a_mark_hides_its_targets_and_itself(maker: LogMaker) -> None:
+    log = maker.create()
+    fill(log)
+    assert mark(log, (3, 4), (7, 10)) == 20
+    assert hidden(log) == [(3, 4), (7, 10), (20, 21)]
+
+
+def test_followers_hide_what_they_are_sent(maker: LogMaker, tmp_path: Path) -> None:
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4))
+    piece = log.read(0, 1 << 20, log.log_end_offset)
+    assert piece is not None
+    (tmp_path / "other").mkdir()
+    follower = LogMaker(str(tmp_path / "other")).create()
+    follower.append_replicated(piece.read(), NOW)
+    assert hidden(follower) == hidden(log)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("flushed", [0, 1, 2])
+def test_marks_are_found_again(maker: LogMaker, clean: bool, flushed: int) -> None:
+    """From the snapshot, from the log, or from both."""
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4))
+    if flushed >= 1:
+        log.flush(NOW)
+    mark(log, (5, 7))
+    fill(log)
+    if flushed == 2 or clean:
+        log.flush(NOW)
+    expected = hidden(log)
+    point = log.recovery_point
+    log.close()
+    again = maker.load(clean=clean, recovery_point=point)
+    assert hidden(again) == expected
+    assert DELETIONS_SNAPSHOT in os.listdir(log.folder) or not point
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "longer"])
+def test_a_snapshot_that_cannot_be_trusted_is_made_anew(maker: LogMaker, damage: str) -> None:
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4))
+    log.flush(NOW)
+    path = Path(log.folder) / DELETIONS_SNAPSHOT
+    data = path.read_bytes()
+    match damage:
+        case "cut":
+            path.write_bytes(data[:-1])
+        case "flip":
+            path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        case _:  # of a log that went further
+            mark(log, (11, 12))
+            fill(log)
+            log.flush(NOW)
+            later = path.read_bytes()
+            log.truncate_to(21, NOW)
+            path.write_bytes(later)
+    point = log.recovery_point
+    log.close()
+    assert hidden(maker.load(clean=True, recovery_point=point)) == [(3, 4), (20, 21)]
+
+
+def test_truncation_takes_marks_back(maker: LogMaker) -> None:
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4))
+    mark(log, (5, 7))
+    fill(log, 1)
+    mark(log, (1, 2))
+    log.flush(NOW)
+    log.truncate_to(21, NOW)
+    assert hidden(log) == [(3, 4), (20, 21)]
+    point = log.recovery_point
+    log.close()
+    again = maker.load(clean=False, recovery_point=point)
+    assert hidden(again) == [(3, 4), (20, 21)]
+    again.truncate_fully_and_start_at(50, NOW)
+    assert again.deletions is None
+    again.close()
+    assert hidden(maker.load(clean=False, recovery_point=0)) == []
+
+
+def test_what_may_be_erased_waits_for_the_high_watermark(maker: LogMaker) -> None:
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4))
+    log.advance_high_watermark(log.log_end_offset)
+    mark(log, (5, 7))
+    assert log.deletions is not None
+    assert list(log.deletions.erasable(0, 20, log.high_watermark)) == [(3, 4)]
+    log.flush(NOW)
+    point = log.recovery_point
+    log.close()
+    again = maker.load(clean=True, recovery_point=point, high_watermark=21)
+    assert again.deletions is not None
+    assert list(again.deletions.erasable(0, 20, 21)) == [(3, 4)]
+    assert list(again.deletions.erasable(0, 20, 22)) == [(3, 4), (5, 7)]
+
+
+def test_the_start_has_to_be_on_disk_before_marks_are_forgotten(maker: LogMaker) -> None:
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4), (12, 13))
+    log.advance_high_watermark(log.log_end_offset)
+    log.advance_start(10)
+    assert hidden(log)[0] == (3, 4)
+    log.start_stored(10)
+    assert hidden(log) == [(12, 13), (20, 21)]
+
+
+def test_readers_without_a_broker(maker: LogMaker) -> None:
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4))
+    log.flush(NOW)
+    mark(log, (5, 7))
+    (folder,) = find_logs(Path(log.folder))
+    assert deleted_offsets(folder).between(0, 100) == [(3, 4), (5, 7), (20, 22)]
+    (Path(log.folder) / DELETIONS_SNAPSHOT).write_bytes(b"nonsense")
+    assert deleted_offsets(folder).between(0, 100) == [(3, 4), (5, 7), (20, 22)]
+    with pytest.raises(InvalidSnapshot):
+        decode_deletions(b"nonsense")
+
+
+# What may be deleted
+
+
+def test_aborted_and_open_transactions_and_markers(maker: LogMaker) -> None:
+    from storage_kit.logs import a_marker
+
+    log = maker.create()
+    for producer in (1, 2):
+        batch = a_batch(
+            count=2, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True
+        )
+        log.append(batch, 0, NOW)
+    log.append(a_marker(1, committed=False), 0, NOW, COORDINATOR)
+    log.append(a_batch(count=3), 0, NOW)
+    log.advance_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == 2
+    check_bounds(log, 0, 2)
+    with pytest.raises(UndeletableOffset, match="offset 2 is not committed"):
+        check_bounds(log, 1, 4)
+    with pytest.raises(UndeletableOffset, match="offset 0 is in an aborted transaction"):
+        check_records(log, 0, 2, wait=True)
+    log.append(a_marker(2, committed=True), 0, NOW, COORDINATOR)
+    log.advance_high_watermark(log.log_end_offset)
+    assert check_records(log, 2, 4, wait=True) == 4
+    with pytest.raises(UndeletableOffset, match="offset 4 holds no record, but the end of a"):
+        check_records(log, 2, 6, wait=True)
+    with pytest.raises(UndeletableOffset, match="out of range: the log ends at 9"):
+        check_bounds(log, 9, 10)
+
+
+def test_what_is_deleted_is_skipped_or_refused(maker: LogMaker) -> None:
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4), (6, 8))
+    assert not_deleted(log, 2, 10, skip_deleted=True) == [(2, 3), (4, 6), (8, 10)]
+    assert not_deleted(log, 3, 4, skip_deleted=True) == []
+    with pytest.raises(UndeletableOffset, match="offset 6 is deleted already"):
+        not_deleted(log, 5, 10, skip_deleted=False)
