@@ -55,7 +55,9 @@ Settings marked *cluster-wide* can also be changed while brokers run (`ottla con
 settings, then in those changed for the broker, then in those changed for all brokers, then in the
 broker's configuration, then in the defaults.
 
-Listeners speak PLAINTEXT in this version; others are refused by name.
+Settings of TLS and SASL may be set for one listener alone, as `listener.name.NAME.ssl.client.auth`; the
+credentials of a mechanism stand in `listener.name.NAME.MECHANISM.sasl.jaas.config` (both in lower case).
+[security.md](security.md) has examples.
 """
 
 DIFFERENCES = """\

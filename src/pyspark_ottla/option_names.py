@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ottla.client.errors import ConfigurationError
 from pyspark_ottla.errors import OptionError
 
 logger = logging.getLogger(__name__)
@@ -61,5 +62,17 @@ class OptionNames:
         if lowered.startswith(KAFKA):
             return lowered
         near = difflib.get_close_matches(lowered, self._near, n=1, cutoff=0.6)
-        hint = f"; did you mean {self._spellings.get(near[0], near[0])}?" if near else ""
-        raise OptionError(f"{name} is no option of the {self._side} ottla{hint}")
+        if not near:
+            raise OptionError(
+                f"{name} (Spark has handed it over in lower case) is no option of the {self._side} "
+                "ottla"
+            )
+        spelling = self._spellings.get(near[0], near[0])
+        raise OptionError(
+            f"{name} is no option of the {self._side} ottla; did you mean {spelling}?"
+        )
+
+
+def client_option_error(error: ConfigurationError) -> OptionError:
+    """What the client says of one of its options, by the names that they have here."""
+    return OptionError(KAFKA + str(error).replace("did you mean ", f"did you mean {KAFKA}"))

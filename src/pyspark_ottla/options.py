@@ -22,7 +22,7 @@ from ottla.client.configuration.clients import ConsumerSettings, read_settings
 from ottla.client.errors import ConfigurationError
 from ottla.client.positions import TopicPartition
 from pyspark_ottla.errors import OptionError
-from pyspark_ottla.option_names import KAFKA, OptionNames
+from pyspark_ottla.option_names import KAFKA, OptionNames, client_option_error
 from pyspark_ottla.value_options import VALUE_OPTIONS, ValueOptions, read_value_options
 
 logger = logging.getLogger(__name__)
@@ -239,7 +239,7 @@ def _check_client(client: Mapping[str, str], path: str | None) -> None:
     try:
         read_settings(ConsumerSettings, client)
     except ConfigurationError as error:
-        raise OptionError(f"{KAFKA}{error}") from None
+        raise client_option_error(error) from None
 
 
 def _check_streaming(named: Mapping[str, str]) -> None:

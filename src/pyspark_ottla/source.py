@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructField, StructType
 
+from ottla.client.errors import OttlaError
 from pyspark_ottla.errors import OptionError
 from pyspark_ottla.options import Mode, SourceOptions, read_options
 from pyspark_ottla.schema import spark_schema
@@ -52,11 +53,14 @@ class OttlaDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return OttlaReader(self._read_options(schema, "batch"))
 
-    # Not plainly: Spark stumbles over the exception itself, and would tell of that alone.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from pyspark_ottla.streaming import OttlaStreamReader
+        from pyspark_ottla.streaming import OttlaStreamReader, RefusedStreamReader
 
-        return OttlaStreamReader(self._read_options(schema, "streaming"))
+        try:
+            return OttlaStreamReader(self._read_options(schema, "streaming"))
+        except OttlaError as error:
+            # Spark stumbles over an exception here, and tells of that first.
+            return RefusedStreamReader(error)
 
     def _read_options(self, schema: StructType, mode: Mode) -> SourceOptions:
         options = read_options(self.options, mode)

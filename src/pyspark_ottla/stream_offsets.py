@@ -51,8 +51,11 @@ def check_gone(
     """Partitions that were read, and are not there any more, are data loss."""
     gone = sorted(set(start) - set(end))
     if gone:
-        more = f" and {len(gone) - 1} more partitions" if len(gone) > 1 else ""
-        lost(f"{gone[0]}{more} is gone: the topic was deleted, or is no longer asked for", options)
+        what = f"{gone[0]} is gone"
+        if len(gone) > 1:
+            others = "another partition" if len(gone) == 2 else f"{len(gone) - 1} other partitions"
+            what = f"{gone[0]} and {others} are gone"
+        lost(f"{what}: the topic was deleted, or is no longer asked for", options)
 
 
 def batch_ranges(

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from ottla.client.errors import OttlaError
 from ottla.client.loop import background_loop
 from pyspark_ottla.options import SourceOptions
 from pyspark_ottla.stream_offsets import as_json, offsets_in
@@ -69,3 +70,33 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         yield from broker_reads.read(partition.value, self._options)
         keep_modules_out_of_collections()
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """In the place of a query whose options are refused: it says so as soon as it is asked."""
+
+    def __init__(self, reason: OttlaError) -> None:
+        self._reason = reason
+
+    @plainly
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        raise self._reason
+
+    @plainly
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        raise self._reason
+
+    @plainly
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        raise self._reason
+
+    @plainly
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
+        raise self._reason
+
+    @plainly
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002
+        raise self._reason
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise self._reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import signal
 import subprocess
 import sys
@@ -20,6 +21,18 @@ def test_once(ottla: Run, topic: str, tmp_path: Path) -> None:
     command = ("collect", tmp_path, "--topic", topic, "--once", "--name", topic, "--key", "none")
     assert ottla(*command).output == f"2 lines sent to {topic}\n"
     assert ottla(*command).output == f"0 lines sent to {topic}\n"
+    assert ottla("consume", topic).stdout == "one\ntwo\n"
+
+
+def test_a_damaged_file_is_a_failure(ottla: Run, topic: str, tmp_path: Path) -> None:
+    ottla("topic", "create", topic)
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"one\ntwo\n")[:-8])
+    command = ("collect", path, "--topic", topic, "--once", "--name", topic, "--key", "none")
+    for sent in (2, 0):
+        said = ottla(*command, fails=1).output.splitlines()
+        assert said[0].startswith(f"ottla: {path} is damaged: it cannot be unpacked: ")
+        assert said[1:] == [f"{sent} lines sent to {topic}", "ottla: 1 file was not sent in full"]
     assert ottla("consume", topic).stdout == "one\ntwo\n"
 
 

@@ -19,9 +19,9 @@ from ottla.client.configuration.clients import (
     parse_servers,
     read_settings,
 )
-from ottla.client.configuration.jaas import parse_jaas
 from ottla.client.configuration.options import options_of
 from ottla.client.errors import ConfigurationError
+from ottla.wire.jaas import UnreadableJaas, parse_jaas
 from ottla.wire.sasl import OAuthBearer, Plain, Scram
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -221,7 +221,7 @@ def test_jaas_lines() -> None:
     assert module.options == {"one": 'x="y";z', "two": "q", "three": "plain"}
     bad = ["", ";", "A required", "A b=c;", "A required b;", "A required b c d;"]
     for line in (*bad, "A required b=c; B required d=e;"):
-        with pytest.raises(ConfigurationError, match=r"sasl\.jaas\.config cannot be read"):
+        with pytest.raises(UnreadableJaas, match=r"sasl\.jaas\.config cannot be read"):
             parse_jaas(line)
 
 

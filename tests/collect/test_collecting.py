@@ -6,6 +6,7 @@ import bz2
 import gzip
 import lzma
 import os
+import random
 import shutil
 import socket
 import threading
@@ -18,7 +19,7 @@ from collect_kit import Collecting, wait_until
 from ottla import Admin
 from ottla.client.admin.configs import Resource
 from ottla.client.errors import TopicNotFound
-from ottla.pipeline.collect import KeyChoice, NameTaken, Unreadable, following
+from ottla.pipeline.collect import Incomplete, KeyChoice, NameTaken, Unreadable, following
 from ottla.pipeline.collect.lines import END_HEADER, PART_HEADER
 
 
@@ -78,7 +79,7 @@ def test_folders_and_globs_find_files_once(collecting: Collecting) -> None:
 PACKERS = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
-    ".xz": lzma.compress,
+    ".xz": lambda data: lzma.compress(data, preset=0),
     ".zst": lambda data: pa.compress(data, "zstd", asbytes=True),
     ".lz4": lambda data: bytes(cramjam.lz4.compress(data)),
 }
@@ -100,13 +101,54 @@ def test_compressed_files_are_unpacked(collecting: Collecting, ending: str) -> N
     assert collecting.notes == []
 
 
-def test_compressed_files_that_are_damaged_are_told(collecting: Collecting) -> None:
-    whole = gzip.compress(b"line\n" * 10_000)
-    collecting.write("a.gz", whole[:50])
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_compressed_file_that_is_cut_off(collecting: Collecting, ending: str) -> None:
+    """What can be read of it is sent, once, and it is told that there was more."""
+    # Blocks of random letters: nothing is left of them when the stream is cut.
+    lines = [random.Random(number).randbytes(100).hex().encode() for number in range(8000)]
+    whole = PACKERS[ending](b"".join(line + b"\n" for line in lines))
+    name = f"a.log{ending}"
+    collecting.write(name, whole[: len(whole) * 3 // 4])
+    for _ in range(2):
+        with pytest.raises(Incomplete, match=r"^1 file was not sent in full$"):
+            collecting.once(name)
+        sent = collecting.values()
+        assert 0 < len(sent) < len(lines)
+        assert sent == lines[: len(sent)]
+    assert collecting.notes[0].endswith("what is before that is sent")
+    assert f"{name} is damaged: it cannot be unpacked: " in collecting.notes[0]
+    with (collecting.folder / name).open("r+b") as file:
+        file.write(whole)  # what a copy looks like that was not done yet
+    collecting.once(name)
+    assert collecting.values() == lines
+
+
+def test_all_that_can_be_unpacked_is_sent(collecting: Collecting) -> None:
+    lines = [b"line %d" % number for number in range(10_000)]
+    whole = gzip.compress(b"".join(line + b"\n" for line in lines))
+    collecting.write("a.gz", whole[:-8])  # the end of the lines, without the sum that follows
+    with pytest.raises(Incomplete):
+        collecting.once("a.gz")
+    assert collecting.values() == lines
+
+
+def test_a_compressed_file_that_is_still_written(collecting: Collecting) -> None:
+    lines = [random.Random(number).randbytes(100).hex().encode() for number in range(5000)]
+    whole = gzip.compress(b"".join(line + b"\n" for line in lines))
+    collecting.write("a.gz", whole[:-1000])
+    with collecting.following("a.gz"):
+        wait_until(lambda: bool(collecting.values()))
+        collecting.write("a.gz", whole[-1000:])
+        wait_until(lambda: len(collecting.values()) >= len(lines))
+    assert collecting.values() == lines
+
+
+def test_files_that_are_left_out_are_told(collecting: Collecting) -> None:
+    collecting.write("a.log", b"line\n")
     collecting.write("b.zip", b"PK\x03\x04rest")
-    collecting.once("a.gz", "b.zip")
-    assert collecting.values() == []
-    assert any("a.gz is left out: it cannot be unpacked" in note for note in collecting.notes)
+    with pytest.raises(Incomplete, match="1 file was not sent in full"):
+        collecting.once("a.log", "b.zip")
+    assert collecting.values() == [b"line"]
     assert any("b.zip is left out: it is a zip archive" in note for note in collecting.notes)
 
 
@@ -277,15 +319,16 @@ def test_the_last_of_one_name_collects(collecting: Collecting) -> None:
     first = threading.Thread(target=run, daemon=True)
     first.start()
     collecting.await_values([b"1"])
+    lines = [b"1"]
     with collecting.following("a.log"):
-        with path.open("ab") as writer:
-            writer.write(b"2\n")
-        collecting.await_values([b"1", b"2"])
-        with path.open("ab") as writer:
-            writer.write(b"3\n")
-        first.join(40)
+        # Whoever is no longer the last learns of it with the next line that it sends, not before.
+        while first.is_alive():
+            lines.append(b"%d" % (len(lines) + 1))
+            with path.open("ab") as writer:
+                writer.write(lines[-1] + b"\n")
+            collecting.await_values(lines)
         assert ended
-        collecting.await_values([b"1", b"2", b"3"])
+        collecting.await_values(lines)
 
 
 def test_what_cannot_be_collected_is_refused(collecting: Collecting) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceRegistration
 from pyspark.sql.functions import spark_partition_id, udf
@@ -194,6 +194,23 @@ def test_mistakes_are_their_sentence_alone(spark: SparkSession) -> None:
     assert "OptionError: startingoffset is no option of the source ottla; did you mean" in told
     assert "Traceback" not in told
     assert len(told.strip().splitlines()) <= 3
+
+
+@pytest.mark.parametrize("trigger", [{"processingTime": "0 seconds"}, {"availableNow": True}])
+def test_mistakes_of_streams_are_their_sentence(
+    spark: SparkSession, tmp_path: Path, trigger: dict[str, Any]
+) -> None:
+    """Of what only streaming queries refuse, Spark is told when a query begins."""
+    stream = spark.readStream.format("ottla").option("subscribe", "orders")
+    frame = stream.option("kafka.bootstrap.servers", "a:1").option("endingOffsets", "latest").load()
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    told = "OptionError: endingOffsets is for batch queries: a streaming query has no end"
+    with pytest.raises(StreamingQueryException, match=told) as raised:
+        query.trigger(**trigger).start().awaitTermination(60)
+    first, *rest = str(raised.value).splitlines()
+    assert first.endswith(told)
+    assert "Traceback" not in "".join(rest)
+    assert len(rest) < 15  # what Spark says of the query
 
 
 def test_mistakes_of_others_keep_their_stack(spark: SparkSession) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ottla import Producer
 from ottla.client.admin.client import Admin
 from ottla.client.positions import TopicPartition
+from ottla.pipeline.spark.described import described
 from ottla.pipeline.spark.lag import lag
 from ottla.testing import BrokerProcess
 
@@ -88,6 +89,12 @@ def test_a_query_that_follows(
     finally:
         query.stop()
     assert lag(query) == {TopicPartition(topic, 0): 0, TopicPartition(topic, 1): 0}
+    assert query.lastProgress is not None
+    [source] = described(query.lastProgress)["sources"]
+    assert (source["description"], source["endOffset"]) == (
+        f"ottla[{topic}]",
+        {topic: {"0": 4, "1": 1}},
+    )
     send(broker.bootstrap, topic, b"4")
     assert lag(query, admin) == {TopicPartition(topic, 0): 1, TopicPartition(topic, 1): 0}
     admin.delete_topics([topic])
@@ -167,6 +174,7 @@ def both_sources(connector: Any) -> None:
 
 @pytest.mark.interop
 @pytest.mark.usefixtures("both_sources")
+@pytest.mark.long
 def test_batches_are_those_of_sparks_own_source(
     spark: SparkSession, broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
@@ -196,6 +204,7 @@ def test_batches_are_those_of_sparks_own_source(
 
 @pytest.mark.interop
 @pytest.mark.usefixtures("both_sources")
+@pytest.mark.long
 def test_a_checkpoint_of_sparks_own_source_is_continued_and_the_reverse(
     spark: SparkSession,
     broker: BrokerProcess,

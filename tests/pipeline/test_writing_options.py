@@ -64,7 +64,7 @@ def test_options_of_the_client_have_their_java_names() -> None:
         ("batch", {"kafka__transactional__id": "x"}, "kafka.transactional.id is no option"),
         ("batch", {"startingOffsets": "x"}, "startingOffsets is no option of writes here: it is"),
         ("batch", {"kafka__acks": "5"}, "kafka.acks takes"),
-        ("batch", {"kafka__compresion__type": "x"}, "did you mean compression.type?"),
+        ("batch", {"kafka__compresion__type": "x"}, "did you mean kafka.compression.type?"),
         ("batch", {"txnAppId": "a"}, "txnAppId and txnVersion belong together"),
         ("batch", {"txnVersion": "1"}, "txnAppId and txnVersion belong together"),
         ("batch", {"txnAppId": "a", "txnVersion": "-1"}, "txnVersion takes a whole number"),

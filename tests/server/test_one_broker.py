@@ -36,9 +36,9 @@ from ottla.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
-from ottla.protocol.messages.describe_user_scram_credentials import (
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
+from ottla.protocol.messages.describe_delegation_token import (
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
 )
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -201,9 +201,9 @@ def test_an_api_that_is_not_served_says_so_in_its_own_response(wire: Wire) -> No
     if wire.is_elsewhere:
         pytest.fail("it is served there")
     served = wire.call(ApiVersionsRequest(), ApiVersionsResponse, 0)
-    request = DescribeUserScramCredentialsRequest()
+    request = DescribeDelegationTokenRequest()
     assert request.api_key not in {each.api_key for each in served.api_keys}
-    answer = wire.call(request, DescribeUserScramCredentialsResponse, 0)
+    answer = wire.call(request, DescribeDelegationTokenResponse, 0)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     # The connection lives on.
     wire.call(MetadataRequest(topics=[]), MetadataResponse, 9)

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from ottla.cli.cleanup import close_all
 from ottla.cli.commands import (
+    acls,
     archive,
     cluster,
     collect,
@@ -27,12 +28,14 @@ from ottla.cli.commands import (
     mirror,
     pipelines,
     produce,
+    quotas,
     records,
     serve,
     spark,
     sql,
     topics,
     transactions,
+    users,
 )
 from ottla.cli.failures import FAILED, INTERRUPTED, PIPE_CLOSED, Failure
 from ottla.cli.options import Json, help_group
@@ -41,6 +44,8 @@ from ottla.version import __version__
 
 # Set by a shell that wants to know how a command line may go on.
 COMPLETION_VARIABLE = "_OTTLA_COMPLETE"
+CLIENT_CONFIG = "--client-config"
+CLIENT_CONFIG_VARIABLE = "OTTLA_CLIENT_CONFIG"
 
 
 class _Ottla(TyperGroup):
@@ -105,7 +110,9 @@ def _usage_sentence(mistake: typer.TyperException) -> str:
 
 
 app = help_group(
-    "An event streaming broker that speaks Kafka's protocol, and the tools around it.",
+    "An event streaming broker that speaks Kafka's protocol, and the tools around it.\n\n"
+    "ottla --client-config FILE COMMAND connects with the options of a file of properties "
+    "(security.protocol, sasl.username, …), as does the environment variable OTTLA_CLIENT_CONFIG.",
     cls=_Ottla,
     name="ottla",
 )
@@ -127,6 +134,9 @@ app.add_typer(configs.app, name="config")
 app.add_typer(groups.app, name="group")
 app.add_typer(transactions.app, name="transaction")
 app.add_typer(log.app, name="log")
+app.add_typer(users.app, name="user")
+app.add_typer(acls.app, name="acl")
+app.add_typer(quotas.app, name="quota")
 
 
 @app.command()
@@ -156,7 +166,20 @@ def _name(command: Any) -> str:
     return str(command.name or typer.main.get_command_name(command.callback.__name__))
 
 
+def _take_client_config(words: list[str]) -> list[str]:
+    """`--client-config FILE` before the command, for all that it does: also what it starts."""
+    if not words:
+        return words
+    name, equals, path = words[0].partition("=")
+    if name != CLIENT_CONFIG or (not equals and len(words) < 2):
+        return words
+    rest = words[1:] if equals else words[2:]
+    os.environ[CLIENT_CONFIG_VARIABLE] = os.path.abspath(path if equals else words[1])
+    return rest
+
+
 def run(words: list[str]) -> NoReturn:
+    words = _take_client_config(words)
     command: Any = typer.main.get_command(_needed_for(words))
     command.main(args=words, prog_name="ottla")
     raise AssertionError("a command always exits")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from ottla.cli.addresses import no_answer, no_such_topic
 from ottla.cli.failures import Failure
 from ottla.client.errors import (
+    AdvertisedUnreachable,
     BrokerError,
     ClusterUnreachable,
     Failures,
@@ -50,6 +51,8 @@ def failure_of(
         case Failures():
             first = next(iter(error.errors.values()))
             return failure_of(first, servers, topic, group, transaction)
+        case AdvertisedUnreachable():
+            return Failure(str(error))
         case TimedOut() | ClusterUnreachable():
             cause = error.__cause__
             reason = str(cause) if isinstance(cause, OttlaError) else str(error)

@@ -12,7 +12,9 @@ the table calls retriable. It waits in between (back-off) and ends at its deadli
 Metadata are refreshed when something proves to be out of date, and by age (metadata.max.age.ms).
 When no broker known from them can be reached, the bootstrap servers are asked again. While none of them
 has ever answered, the addresses are probably wrong: that is told after bootstrap.timeout.ms, as
-ClusterUnreachable; whoever was there once is waited for.
+ClusterUnreachable; whoever was there once is waited for. It is the same where a bootstrap server
+answers, and no broker can be reached at the address that the cluster advertises for it
+(AdvertisedUnreachable).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from ottla.client.configuration.clients import ClientSettings
 from ottla.client.connections import Connections
 from ottla.client.deadline import Deadline
 from ottla.client.errors import (
+    AdvertisedUnreachable,
     BrokerError,
     ClusterUnreachable,
     OttlaError,
@@ -192,6 +195,8 @@ class Cluster:
         self._listeners: list[Callable[[], None]] = []
         self._reached = False  # a broker has answered
         self._tried_since: float | None = None
+        self._reached_as_advertised = False  # at an address that the cluster has named itself
+        self._advertised_since: float | None = None
 
     # Requests
 
@@ -271,9 +276,14 @@ class Cluster:
         return await self.connection_to(node, lane)
 
     async def connection_to(self, node: Node, lane: str = "") -> Connection:
-        """The connection to a broker whose address is known."""
+        """The connection to a broker whose address is known.
+
+        Raises WireError; AdvertisedUnreachable where no broker was ever reached at such an address.
+        """
         self._begin_upkeep()
-        return await self._connections.to(node, lane)
+        if self._reached_as_advertised:
+            return await self._connections.to(node, lane)
+        return await self._first_as_advertised(node, lane)
 
     def close_lane(self, lane: str) -> None:
         """Close the connections of a lane that nobody will ask for any more."""
@@ -336,6 +346,51 @@ class Cluster:
         if now() >= self._tried_since + limit:
             raise ClusterUnreachable("; ".join(dict.fromkeys(map(str, problems))))
         raise problems[0]
+
+    async def _first_as_advertised(self, node: Node, lane: str) -> Connection:
+        """A connection to the first broker that is asked for at the address it advertises."""
+        now = asyncio.get_running_loop().time
+        limit = self.settings.bootstrap_timeout
+        if self._advertised_since is None:
+            self._advertised_since = now()
+        left = self._advertised_since + limit - now()
+        patience = left if left > 0 else limit  # of calls that come later each may try once
+        problem = await self._try_as_advertised(node, lane, patience)
+        if not isinstance(problem, WireError):
+            return problem
+        if now() < self._advertised_since + limit or await self._is_there(node, limit):
+            raise problem
+        raise AdvertisedUnreachable(
+            f"{self.settings.bootstrap} answers and names {node.host}:{node.port} as the address of "
+            f"broker {node.id}, which cannot be reached from here ({problem}); "
+            "advertised.listeners of the broker says so"
+        )
+
+    async def _try_as_advertised(
+        self, node: Node, lane: str, patience: float
+    ) -> Connection | WireError:
+        try:
+            async with asyncio.timeout(max(patience, 0.05)):
+                connection = await self._connections.to(node, lane)
+        except TimeoutError as error:
+            if isinstance(error, OttlaError):
+                raise
+            return ConnectFailed(f"{node.host}:{node.port}", f"no answer within {patience:.2g} s")
+        except WireError as error:
+            if not isinstance(client_error(error), ClusterUnreachable):
+                raise
+            return error
+        self._reached_as_advertised = True
+        return connection
+
+    async def _is_there(self, missed: Node, patience: float) -> bool:
+        """Whether it is one broker that cannot be reached, or a cluster that has gone away since: both
+        are waited for. It is not where somebody answers, and nobody at an address it names."""
+        if self._connections.open_one() is None:
+            return True
+        others = [each for each in self.metadata.nodes.values() if each.id != missed.id]
+        tries = [self._try_as_advertised(each, "", patience) for each in others]
+        return any(isinstance(each, Connection) for each in await asyncio.gather(*tries))
 
     # Metadata
 

@@ -6,6 +6,7 @@
     │   └── ClientForked          it was made by the process that this one was forked from
     ├── AlreadyRead               what can be read once was read to its end
     ├── ClusterUnreachable        no broker could be reached
+    │   └── AdvertisedUnreachable none at the address that the cluster itself names for it
     ├── AuthenticationError       a broker refused our credentials, or its own did not convince
     ├── Unsupported               the broker is too old (or too different) for this
     ├── TimedOut                  the time was up; `__cause__` is the last thing that went wrong
@@ -57,6 +58,10 @@ class AlreadyRead(OttlaError):
 
 class ClusterUnreachable(OttlaError):
     """No broker could be reached; the message names the addresses and what became of them."""
+
+
+class AdvertisedUnreachable(ClusterUnreachable):
+    """A bootstrap server answers, and no broker is to be reached at the address it advertises."""
 
 
 class AuthenticationError(OttlaError):

@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ottla.cluster import layout
 from ottla.cluster.decisions import brokers as broker_decisions
@@ -77,6 +77,12 @@ from ottla.cluster.store import (
 )
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import uuid_text
+
+if TYPE_CHECKING:
+    # Imported when they are first needed: few brokers ever do.
+    from ottla.cluster.acls import Acl, AclFilter
+    from ottla.cluster.decisions.quotas import QuotaChange
+    from ottla.cluster.decisions.users import ScramChange, UserResult
 
 log = logging.getLogger(__name__)
 
@@ -284,6 +290,34 @@ class Controller:
             return results
 
         return await self._decide(decide, validate_only)
+
+    async def alter_scram(self, changes: Sequence[ScramChange]) -> list[UserResult]:
+        """Sets and deletes credentials of users."""
+        from ottla.cluster.decisions import users as user_decisions
+
+        return await self._decide(lambda draft: user_decisions.alter_scram(draft, changes))
+
+    async def create_acls(self, wanted: Sequence[Acl]) -> list[ProtocolError | None]:
+        """Adds entries of access control; the error of each."""
+        from ottla.cluster.decisions import acls as acl_decisions
+
+        return await self._decide(lambda draft: acl_decisions.create_acls(draft, wanted))
+
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
+        """Deletes entries of access control; what each filter took."""
+        from ottla.cluster.decisions import acls as acl_decisions
+
+        return await self._decide(lambda draft: acl_decisions.delete_acls(draft, filters))
+
+    async def alter_quotas(
+        self, changes: Sequence[QuotaChange], *, validate_only: bool = False
+    ) -> list[ProtocolError | None]:
+        """Changes quotas of clients; the error of each entity."""
+        from ottla.cluster.decisions import quotas as quota_decisions
+
+        return await self._decide(
+            lambda draft: quota_decisions.alter_quotas(draft, changes), validate_only
+        )
 
     async def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
@@ -614,6 +648,7 @@ class Controller:
             (layout.REGISTRATIONS, b""),
             (layout.PARTITIONS, b""),
             (layout.LEADER_EPOCH_BASE, b"0"),
+            *((path, b"") for path in layout.CONFIG_FOLDERS.values()),
         )
         nodes = await self._patiently(partial(self._store.get_many, [path for path, _ in wanted]))
         return [

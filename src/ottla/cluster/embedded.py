@@ -334,6 +334,10 @@ class _File:
 
         is_new = not self._path.exists()
         try:
+            # It has salted passwords in it: nobody but the broker reads it, nor what SQLite puts
+            # beside it, which gets the same mode.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.chmod(self._path, 0o600)
             connection = sqlite3.connect(
                 self._path, isolation_level=None, check_same_thread=True, timeout=0
             )

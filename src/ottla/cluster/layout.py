@@ -24,9 +24,11 @@ The paths are those that Kafka used in ZooKeeper, where it had them. Values are 
                                  of "partitions", which stand in nodes of 64 each:
     /brokers/partitions/ID-K     {"partitions":[…]}: the partitions from 64 × K on of the topic with
                                  this id; entries beyond the topic's count do not exist yet
-    /config/KIND/NAME            {"config":{"<name>":"<value>", …}}; KIND is topics, brokers, groups
-                                 or client-metrics; `<default>` stands for the name "", and what may
-                                 not stand in a path is written as in a URL
+    /config/KIND/NAME            {"config":{"<name>":"<value>", …}}; KIND is topics, brokers, groups,
+                                 client-metrics, users (salted passwords, as Kafka had them there),
+                                 acls (one entry each) or quotas (NAME is the entity, in JSON);
+                                 `<default>` stands for the name "", and what may not stand in a
+                                 path is written as in a URL
 
 One node for each topic, not for each partition: few operations read and change thousands of them. Nobody
 but the controller writes them, so partitions do not compete for the node. The nodes of large topics stay
@@ -83,6 +85,9 @@ CONFIG_FOLDERS: Final[Mapping[ResourceType, str]] = {
     ResourceType.BROKER: "/config/brokers",
     ResourceType.GROUP: "/config/groups",
     ResourceType.CLIENT_METRICS: "/config/client-metrics",
+    ResourceType.USER: "/config/users",
+    ResourceType.ACL: "/config/acls",
+    ResourceType.QUOTA: "/config/quotas",
 }
 _NO_CHUNKS: Final[Mapping[str, Node | None]] = {}
 _DEFAULT_NAME: Final = "<default>"

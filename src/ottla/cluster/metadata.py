@@ -20,16 +20,23 @@ CLUSTER_DEFAULT: Final = ""  # the broker resource whose configuration holds for
 
 
 class ResourceType(IntEnum):
-    """What can have a configuration; numbers as on the wire."""
+    """What can have a configuration; numbers as on the wire, where they are small. Those from 1000 on
+    are kept like configurations and have APIs of their own."""
 
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
+    USER = 1000  # SCRAM credentials by mechanism: never to be shown
+    ACL = 1001  # entries of access control
+    QUOTA = 1002  # of users, client ids and addresses
 
 
 Resource = tuple[ResourceType, str]
+
+# What the APIs for configurations know.
+ON_THE_WIRE: Final = frozenset(each for each in ResourceType if each < 1000)
 
 # Levels of loggers belong to a broker's process and are not metadata.
 CONFIGURABLE: Final = frozenset(

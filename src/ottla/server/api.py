@@ -52,6 +52,8 @@ LARGE_REQUEST = 16 << 10
 MOST_ENTRIES = 2_000_000
 # A response that grows beyond this is given up, and its connection with it.
 LARGEST_RESPONSE = 256 << 20
+# APIs that make and delete partitions, for which there is a quota.
+CHANGING = (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS)
 # Pieces of a response that are put together at once.
 _PIECES_IN_A_STEP = 512
 
@@ -102,6 +104,7 @@ class Api:
     """One API as this broker serves it."""
 
     __slots__ = (
+        "_serve_unmeasured",
         "flexible_since",
         "highest",
         "key",
@@ -119,6 +122,8 @@ class Api:
         self.highest = highest
         self.flexible_since = flexible_since
         self.serve: Serve = _not_bound
+        # The handler itself, while its time is measured for quotas.
+        self._serve_unmeasured: Serve | None = None
         self.requests = 0
         self.timings = Timings()
 
@@ -134,6 +139,27 @@ class Api:
         begun = perf_counter()
         self.serve(connection, view, body, stop, version, correlation_id)
         self.timings.add(perf_counter() - begun)
+
+    def measure(self, kept_busy: Callable[[Connection, float], object] | None) -> None:
+        """Tell how long each request keeps the loop busy; None: no longer."""
+        serve = self._serve_unmeasured or self.serve
+        self.serve, self._serve_unmeasured = serve, None
+        if kept_busy is None:
+            return
+
+        def measured(
+            connection: Connection,
+            view: memoryview,
+            body: int,
+            stop: int,
+            version: int,
+            correlation_id: int,
+        ) -> None:
+            begun = perf_counter()
+            serve(connection, view, body, stop, version, correlation_id)
+            kept_busy(connection, perf_counter() - begun)
+
+        self.serve, self._serve_unmeasured = measured, serve
 
     def __repr__(self) -> str:
         return f"Api({self.name}, {self.lowest}–{self.highest})"
@@ -194,12 +220,53 @@ def handles(
             function = _passed_on(function)
 
         def bind(broker: Broker, api: Api) -> Serve:
-            return _serve_decoded(broker, api, request, function)
+            return _serve_decoded(broker, api, request, _guarded(broker, key, function))
 
         _declare(Declaration(key, versions, request, bind))
         return function
 
     return decorate
+
+
+def _guarded(
+    broker: Broker, key: ApiKey, function: Callable[[Request[R]], Answer]
+) -> Callable[[Request[R]], Answer]:
+    """The handler behind the checks of the authorizer, if there is one, and with the audit log."""
+    if key in CHANGING:
+        function = _limited(key, function)
+    authorizer = broker.authorizer
+    if authorizer is None and not broker.security.knows_clients:
+        return function
+    from ottla.server.security.audit import ADMINISTRATIVE, audited
+
+    if key in ADMINISTRATIVE:
+        function = audited(key, function, always=authorizer is not None)
+    if authorizer is None:
+        return function
+    from ottla.server.security.access import Access
+    from ottla.server.security.guards.table import GUARDS, UNLISTED
+
+    guard = GUARDS.get(key, UNLISTED)
+
+    def handle(request: Request[R]) -> Answer:
+        return guard(Access(authorizer, request.connection), request, function)
+
+    return handle
+
+
+def _limited(
+    key: ApiKey, function: Callable[[Request[R]], Answer]
+) -> Callable[[Request[R]], Answer]:
+    """The handler of an API for which there is a quota of changes."""
+
+    def handle(request: Request[R]) -> Answer:
+        if request.broker.quotas is None:
+            return function(request)
+        from ottla.server.mutation_quotas import limited
+
+        return limited(key, function)(request)
+
+    return handle
 
 
 def _passed_on(function: Callable[[Request[R]], Answer]) -> Callable[[Request[R]], Answer]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from functools import partial
@@ -54,12 +55,14 @@ from ottla.server.network.connection import Connection
 from ottla.server.network.reactor import Limits, Reactor
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.partitions import Partitions
+from ottla.server.quotas import Quotas, follow_quotas
 from ottla.server.replication.balancing import give_leadership_back
 from ottla.server.replication.changes import Changes, is_forwarded
 from ottla.server.replication.liveness import Liveness
 from ottla.server.replication.peers import Peers
 from ottla.server.replication.replicas import Replicas
 from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
+from ottla.server.security.security import CannotSecure, Security
 from ottla.server.sessions import Sessions
 from ottla.server.unserved import unsupported_version
 from ottla.server.upkeep import strays
@@ -81,6 +84,7 @@ if TYPE_CHECKING:
     from ottla.server.configuration.listeners import ListenerAddress
     from ottla.server.handlers.fetch import Fetch
     from ottla.server.observability.endpoint import MetricsEndpoint
+    from ottla.server.security.authorizer import Authorizer
     from ottla.settings import InvalidSetting
     from ottla.storage.log import Log
 
@@ -150,6 +154,12 @@ class Broker:
             max_open_files=self.descriptors.segment_files,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
+        # Files that have to be synced before others can be opened are not waited for by the loop.
+        loop_thread = threading.get_ident()
+        self.logs.open_files.may_wait = lambda: threading.get_ident() != loop_thread
+        self.logs.open_files.on_crowded = lambda: self.lanes.hold_back(
+            folder.path for folder in self.logs.folders
+        )
         self.logs.is_known = lambda key, topic_id: strays.belongs(
             self.image, self.id, key, topic_id
         )
@@ -173,7 +183,17 @@ class Broker:
             self._make_controller,
             reconnects=config.zookeeper_connect is not None,
         )
-        self.peers = Peers(self.id, lambda: self.config.inter_broker_listener, lambda: self.image)
+        self.security = Security(self)
+        # None: nobody has any.
+        self.quotas: Quotas | None = None
+        # None: everybody may do everything.
+        self.authorizer: Authorizer | None = self.security.make_authorizer()
+        self.peers = Peers(
+            self.id,
+            lambda: self.config.inter_broker_listener,
+            lambda: self.image,
+            self.security.between_brokers,
+        )
         self.changes = Changes(self)
         self.throttle = Throttle(self.id)
         self.relocations = Relocations(self)
@@ -341,9 +361,14 @@ class Broker:
         return topic_config.parse(overrides, self.config.log_defaults, on_invalid=ignore)
 
     def refuse_version(
-        self, connection: Connection, key: int, version: int, correlation_id: int
+        self,
+        connection: Connection,
+        frame: memoryview,
+        key: int,
+        version: int,
+        correlation_id: int,
     ) -> None:
-        """A request of an API or a version that is not served."""
+        """Answers or hangs up on a request of an API or a version that is not served."""
         if key == ApiKey.API_VERSIONS:
             # The answer every client can read, so that it can ask again in a version we know.
             own = self.apis[ApiKey.API_VERSIONS]
@@ -353,8 +378,16 @@ class Broker:
             )
             connection.answer(frame_response(refusal, 0, correlation_id))
             return
+        authentication = connection.authentication
+        if authentication is not None and not authentication.is_served:
+            limited_log.warning(
+                "request without authentication: key=%d peer=%s client=%r %s",
+                key, connection.address, connection.client_id, authentication.state.value,
+            )  # fmt: skip
+            connection.hang_up("it has not authenticated")
+            return
         if key not in self.apis:
-            unserved = unsupported_version(key, version)
+            unserved = unsupported_version(key, version, frame)
             if unserved is not None:
                 connection.answer(frame_response(unserved, version, correlation_id))
                 return
@@ -372,7 +405,7 @@ class Broker:
             self.apis[declared.key] = declared.api(self)
         try:
             self._bind()
-            os.makedirs(self.config.log_dirs[0], exist_ok=True)
+            os.makedirs(self.config.log_dirs[0], 0o700, exist_ok=True)
             self.membership.on_lost = self._session_lost
             await self.membership.open()
             self._follow_broker_settings()
@@ -388,12 +421,14 @@ class Broker:
                 self.threads, strays.sort_out, self.logs, self.image, self.id
             )
             await self.loop.run_in_executor(self.threads, self.logs.mark_running)
-        except (StorageError, StoreError, OSError, CannotStart) as error:
+        except (StorageError, StoreError, OSError, CannotSecure, CannotStart) as error:
             # The cluster need not wait for the session of a broker that never came to be.
             await self.membership.close()
             raise CannotStart(str(error)) from error
         for topic in self.image.topics.values():
             self.partitions.put(topic)
+        self.security.load_acls()
+        follow_quotas(self)
         self.membership.follower.subscribe(self._changed)
         self.is_serving = True
         self.replicas.start()
@@ -409,6 +444,7 @@ class Broker:
         self.scrubber.start()
         if self.config.metrics_listener is not None:
             await self._serve_metrics(*self.config.metrics_listener)
+        self.security.start()
         self.reactor.start()
 
     async def _serve_metrics(self, host: str, port: int) -> None:
@@ -458,8 +494,11 @@ class Broker:
     def _bind(self) -> None:
         bound = []
         for listener in self.config.listeners:
+            security = None
+            if listener.protocol != "PLAINTEXT":
+                security = self.security.of(listener)
             try:
-                socket = self.reactor.listen(listener.name, listener.host, listener.port)
+                socket = self.reactor.listen(listener.name, listener.host, listener.port, security)
             except OSError as error:
                 raise CannotStart(
                     f"cannot listen on {listener}: {error.strerror or error}"
@@ -535,6 +574,12 @@ class Broker:
         for kind, name in delta.configs:
             if kind is ResourceType.TOPIC:
                 self.partitions.settle(name)
+        if any(kind is ResourceType.QUOTA for kind, _ in delta.configs):
+            follow_quotas(self)
+        if self.authorizer is not None and any(
+            kind is ResourceType.ACL for kind, _ in delta.configs
+        ):
+            self.security.load_acls()
         if delta.deleted or created:
             has_new = bool(delta.created)
             self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))
@@ -625,6 +670,8 @@ class Broker:
             controller.defaults = self._topic_defaults()
             controller.default_policy = self._default_policy()
         self.reactor.limits = self._limits()
+        self.security.follow(self.config)
+        follow_quotas(self)  # a limit of connections may have changed
         self.throttle.leading.change(self.config.leader_replication_throttled_rate)
         self.throttle.following.change(self.config.follower_replication_throttled_rate)
         self.logs.checkpoint_interval_ms = self._checkpoint_interval_ms()

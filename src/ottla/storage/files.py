@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
+# Records are nobody's business but the broker's.
+OWN_FILE = 0o600
+OWN_FOLDER = 0o700
 READ_WRITE = os.O_RDWR | os.O_CLOEXEC
 READ_WRITE_CREATE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
@@ -212,14 +215,14 @@ class Files:
         return waited
 
     def open(self, path: str, flags: int = READ_ONLY) -> int:
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, OWN_FILE)
 
     def reserve(self, count: int) -> Reserve:
         """So many descriptors, kept back."""
         return Reserve(count)
 
     def write_all(self, fd: int, data: ReadableBuffer, position: int) -> None:
-        """Writes everything or raises; what lies behind `position` after an error is unknown."""
+        """Writes everything or raises; what lies after `position` after an error is unknown."""
         size = memoryview(data).nbytes
         written = self.pwrite(fd, data, position)
         while written < size:
@@ -265,11 +268,11 @@ class Files:
             return [entry.name for entry in entries if entry.is_dir()]
 
     def mkdir(self, path: str) -> None:
-        os.mkdir(path, 0o755)
+        os.mkdir(path, OWN_FOLDER)
 
     def make_folders(self, path: str) -> None:
         """The folder with all its parents, if it is not there yet."""
-        os.makedirs(path, 0o755, exist_ok=True)
+        os.makedirs(path, OWN_FOLDER, exist_ok=True)
 
     def fsync_folder(self, path: str) -> None:
         """Makes creations, renames and removals in the folder last."""
@@ -336,7 +339,7 @@ class Files:
 
     def map(self, path: str) -> memoryview:
         """The file mapped read-only; unmapped when the last view of it is gone. Only for files that
-        never shrink any more: reading behind the end of a mapped file kills the process."""
+        never shrink any more: reading beyond the end of a mapped file kills the process."""
         fd = self.open(path)
         try:
             if self.size_of(fd) == 0:
@@ -386,7 +389,7 @@ class FilesOfFolder(Files):
         os.close(self._folder)
 
     def open(self, path: str, flags: int = READ_ONLY) -> int:
-        return os.open(os.path.basename(path), flags, 0o644, dir_fd=self._folder)
+        return os.open(os.path.basename(path), flags, OWN_FILE, dir_fd=self._folder)
 
     def unlink(self, path: str) -> None:  # type: ignore[override]
         os.unlink(os.path.basename(path), dir_fd=self._folder)

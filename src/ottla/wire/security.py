@@ -51,10 +51,15 @@ class Tls:
     ciphers: str | None = None  # in OpenSSL's notation; TLS 1.2 only
     oldest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
     newest: ssl.TLSVersion = ssl.TLSVersion.MAXIMUM_SUPPORTED
+    generation: int = 0  # another number makes another context of the same files
 
     def context(self) -> ssl.SSLContext:
         """The context of new connections; made once. Raises SecurityError."""
         return _context(self)
+
+    def server_context(self, client_certificates: ssl.VerifyMode) -> ssl.SSLContext:
+        """A new context for the side that is connected to. Raises SecurityError."""
+        return _server_context(self, client_certificates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,9 @@ class Security:
 
 
 PLAINTEXT: Final = Security()
+
+# Of TLS 1.2, those with forward secrecy and authenticated encryption.
+SERVER_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20"
 
 
 @lru_cache(maxsize=16)
@@ -95,6 +103,27 @@ def _context(tls: Tls) -> ssl.SSLContext:
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     if tls.certificate is not None:
         _present(context, tls.certificate, tls.key, tls.key_password)
+    return context
+
+
+def _server_context(tls: Tls, client_certificates: ssl.VerifyMode) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = tls.oldest
+    context.maximum_version = tls.newest
+    # A client could make the broker do the costly part of a handshake again and again.
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    try:
+        context.set_ciphers(tls.ciphers or SERVER_CIPHERS)
+    except ssl.SSLError as error:
+        raise SecurityError(f"no cipher of '{tls.ciphers}' is known") from error
+    if tls.certificate is None:
+        raise SecurityError("there is no certificate to show to clients")
+    _present(context, tls.certificate, tls.key, tls.key_password)
+    if client_certificates is not ssl.CERT_NONE:
+        if tls.authorities is None:
+            raise SecurityError("there are no authorities to check certificates of clients with")
+        _trust(context, tls.authorities)
+    context.verify_mode = client_certificates
     return context
 
 

@@ -17,7 +17,7 @@ from ottla.client.configuration.options import options_of
 from ottla.client.errors import ConfigurationError
 from pyspark_ottla import options as reading
 from pyspark_ottla.errors import OptionError
-from pyspark_ottla.option_names import KAFKA, OptionNames
+from pyspark_ottla.option_names import KAFKA, OptionNames, client_option_error
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def _check_client(options: SinkOptions) -> None:
     try:
         settings = options.settings
     except ConfigurationError as error:
-        raise OptionError(f"{KAFKA}{error}") from None
+        raise client_option_error(error) from None
     strong = settings.idempotence is not False and settings.acks == -1
     if strong or options.guarantee == "at-least-once":
         return

@@ -102,10 +102,11 @@ def collect(
         raise Misuse("--name takes up to 200 letters, digits, '.', '_' and '-'")
     if unfinished and not once:
         raise Misuse("--unfinished goes with --once: files that are followed may grow")
-    from ottla.pipeline.collect import Collector, KeyChoice, NameTaken, Unreadable
+    from ottla.pipeline.collect import Collector, Incomplete, KeyChoice, NameTaken, Unreadable
 
     servers = check_servers(server)
     lines = 0
+    incomplete: Incomplete | None = None
     with failures_told(servers, topic=topic), Progress(f"to {topic}", in_bytes=True) as progress:
 
         def sent(count: int, size: int) -> None:
@@ -132,6 +133,8 @@ def collect(
                 collector.run(stop.event, once=once, patience=ONCE_PATIENCE if once else None)
             except Unreadable as problem:
                 raise Failure(str(problem)) from None
+            except Incomplete as problem:
+                incomplete = problem
             except NameTaken:
                 raise Failure(
                     f"another collector took over as '{collector.name}'; "
@@ -144,6 +147,8 @@ def collect(
     note(f"{plural(lines, 'line')} sent to {topic}")
     if stop.number == signal.SIGINT:
         raise typer.Exit(INTERRUPTED)
+    if incomplete is not None:
+        raise Failure(str(incomplete))
 
 
 class StoppedHard(BaseException):

@@ -32,6 +32,7 @@ Settings have Kafka's names. --set wins over the other options, these over the e
 # Variables in the environment that begin like settings and are none.
 NOT_SETTINGS = (
     "OTTLA_CACHE_DIR",
+    "OTTLA_CLIENT_CONFIG",
     "OTTLA_KERNELS",
     "OTTLA_MASTER",
     "OTTLA_PORTABLE",

@@ -19,6 +19,7 @@ from ottla.client.consumer.asynchronous import AsyncConsumer
 from ottla.client.consumer.commits import AnyCommit
 from ottla.client.consumer.plain_rows import RecordList
 from ottla.client.errors import (
+    AdvertisedUnreachable,
     BrokerError,
     ClusterUnreachable,
     CommitFailed,
@@ -75,6 +76,8 @@ class _Reader:
                 f"some of the records asked for in '{self._topic}' are gone "
                 "(retention or deletion); read again with --from earliest"
             ) from error
+        except AdvertisedUnreachable as error:
+            raise failure_of(error, self.servers, self._topic) from error
         except (TimedOut, ClusterUnreachable) as error:
             self._check_lost(at_once=True)
             raise no_answer(self.servers, str(error.__cause__ or error)) from error

@@ -317,6 +317,12 @@ _SERVER_NAMES: Final = ("bootstrap.servers", "metadata.broker.list")
 _CLASSES: Final = (ClientSettings, AdminSettings, ProducerSettings, ConsumerSettings)
 
 
+# A file with further options, in Java's syntax for properties: secrets need not be anywhere else.
+CONFIG_FILE: Final = "config.file"
+# Names such a file for clients that are not told one.
+CONFIG_VARIABLE: Final = "OTTLA_CLIENT_CONFIG"
+
+
 def read_settings(
     kind: type[_Settings],
     servers: str | Mapping[str, object] | None,
@@ -335,6 +341,7 @@ def read_settings(
         addresses = servers
     given.update((_canonical(name), value) for name, value in (options or {}).items())
     given = {name: value for name, value in given.items() if value is not None}
+    given = {**_from_file(given.pop(CONFIG_FILE, None)), **given}
     for name in _SERVER_NAMES:
         named = given.pop(name, None)
         addresses = addresses if addresses is not None else named
@@ -354,6 +361,29 @@ def read_settings(
         else:
             _pass_over(kind, name)
     return kind(servers=parse_servers(addresses), security=read_security(security), **values)
+
+
+def _from_file(path: object) -> dict[str, object]:
+    """The options of a file: of the one that is named, or that the environment names."""
+    import os
+
+    path = path or os.environ.get(CONFIG_VARIABLE)
+    if not path:
+        return {}
+    from ottla.properties import parse_properties
+
+    try:
+        with open(os.path.expanduser(str(path)), encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(f"{CONFIG_FILE}={path} cannot be read: {why}") from None
+    # Which servers are meant is said where the client is made.
+    return {
+        _canonical(name): value
+        for _, name, value in parse_properties(text)
+        if _canonical(name) not in _SERVER_NAMES
+    }
 
 
 def _canonical(name: str) -> str:
@@ -384,7 +414,14 @@ def _pass_over(kind: type[ClientSettings], name: str) -> None:
     if name in elsewhere:
         logger.warning("option %s has no meaning for a %s and is ignored", name, kind.role)
         return
-    known = {*_names_of(kind), *SECURITY_OPTIONS, *_SERVER_NAMES, *elsewhere, *NO_MEANING}
+    known = {
+        *_names_of(kind),
+        *SECURITY_OPTIONS,
+        *_SERVER_NAMES,
+        CONFIG_FILE,
+        *elsewhere,
+        *NO_MEANING,
+    }
     near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ConfigurationError(f"{name} is no option of a {kind.role}{hint}")

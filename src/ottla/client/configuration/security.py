@@ -14,9 +14,9 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ottla.client.configuration.jaas import LoginModule, parse_jaas
 from ottla.client.configuration.options import boolean, choice, text, words
 from ottla.client.errors import ConfigurationError
+from ottla.wire.jaas import LoginModule, UnreadableJaas, parse_jaas
 from ottla.wire.oidc import ClientCredentials, KeptToken, expiry_of
 from ottla.wire.sasl import (
     BearerToken,
@@ -253,7 +253,10 @@ def _read_versions(options: _Options) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
 
 def _read_sasl(options: _Options) -> Mechanism:
     jaas_text = options.text("sasl.jaas.config")
-    jaas = None if jaas_text is None else parse_jaas(jaas_text)
+    try:
+        jaas = None if jaas_text is None else parse_jaas(jaas_text)
+    except UnreadableJaas as error:
+        raise ConfigurationError(str(error)) from None
     name = _mechanism_name(options, jaas)
     module = LoginModule("", {}) if jaas is None else jaas
     if name == "OAUTHBEARER":

@@ -42,6 +42,7 @@ from ottla.client.consumer.sessions import (
     Wanted,
 )
 from ottla.client.errors import (
+    AdvertisedUnreachable,
     BrokerError,
     CorruptRecords,
     LogTruncated,
@@ -254,6 +255,8 @@ class Fetcher:
                 self._return_to_leader(ready)
                 self._cluster.request_refresh()
                 await asyncio.sleep(self._settings.retries_backoff.after(failures))
+            except AdvertisedUnreachable as error:
+                self._fail_all(ready, error)
             else:
                 if answer:
                     failures = 0

@@ -8,7 +8,7 @@
 `positions` keeps how far each was sent, and `collector` sends lines and positions in one transaction.
 """
 
-from ottla.pipeline.collect.collector import Collector, KeyChoice, NameTaken
+from ottla.pipeline.collect.collector import Collector, Incomplete, KeyChoice, NameTaken
 from ottla.pipeline.collect.patterns import Unreadable
 
-__all__ = ["Collector", "KeyChoice", "NameTaken", "Unreadable"]
+__all__ = ["Collector", "Incomplete", "KeyChoice", "NameTaken", "Unreadable"]

@@ -57,6 +57,8 @@ class Followed:
     device: int
     inode: int
     packed: int | None = None  # the file itself, where `descriptor` is what it holds unpacked
+    damage: str | None = None  # why it could not be unpacked to its end
+    packed_state: tuple[int, int] = (0, 0)  # its size and time when it was unpacked
     at: Spot = START
     begin: Spot = START  # where to begin when no position was kept
     unsaved: bool = False  # its position is to be kept though nothing of it is sent
@@ -127,10 +129,27 @@ class Followed:
             and fingerprint(self.bytes_before(place.position)) == place.before
         )
 
+    def unpack_again(self) -> None:
+        """A damaged file has changed: it may be whole by now."""
+        assert self.packed is not None
+        self.packed_state = _state(os.fstat(self.packed))
+        contents = unpacked(self.packed)
+        if contents is not None:
+            os.close(self.descriptor)
+            self.descriptor, self.damage = contents
+
+    def is_changed(self, status: os.stat_result) -> bool:
+        """Whether a file that could not be unpacked to its end is another by now."""
+        return self.damage is not None and _state(status) != self.packed_state
+
     def close(self) -> None:
         os.close(self.descriptor)
         if self.packed is not None:
             os.close(self.packed)
+
+
+def _state(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
 
 
 def fingerprint(data: bytes) -> str:
@@ -162,7 +181,16 @@ def open_file(path: str, pattern: str) -> Followed | None:
             os.close(descriptor)
             raise
         if contents is not None:
-            return Followed(path, pattern, contents, status.st_dev, status.st_ino, descriptor)
+            return Followed(
+                path,
+                pattern,
+                contents.descriptor,
+                status.st_dev,
+                status.st_ino,
+                descriptor,
+                contents.damage,
+                _state(status),
+            )
     return Followed(path, pattern, descriptor, status.st_dev, status.st_ino)
 
 

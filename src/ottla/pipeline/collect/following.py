@@ -113,7 +113,9 @@ class Following:
         new = []
         for found in self._patterns.find():
             key = (found.status.st_dev, found.status.st_ino)
-            if key not in self._files:
+            if key in self._files:
+                self._look_again(self._files[key], found.status)
+            else:
                 file = self._open(found.path, found.pattern)
                 if file is None:
                     continue
@@ -135,12 +137,34 @@ class Following:
 
     def _open(self, path: str, pattern: str) -> Followed | None:
         try:
-            return open_file(path, pattern)
+            file = open_file(path, pattern)
         except OSError as problem:
             if path not in self._left_out:
                 self._left_out.add(path)
                 self._note(f"{path} is left out: {problem.strerror}")
             return None
+        if file is not None:
+            self._left_out.discard(path)
+            self._tell_damage(file)
+        return file
+
+    def _look_again(self, file: Followed, status: os.stat_result) -> None:
+        """A compressed file may have been found while it was written."""
+        if file.is_changed(status):
+            try:
+                file.unpack_again()
+            except OSError as problem:
+                file.damage = problem.strerror
+            self._tell_damage(file)
+
+    def _tell_damage(self, file: Followed) -> None:
+        if file.damage is not None:
+            self._note(f"{file.path} is damaged: {file.damage}; what is before that is sent")
+
+    @property
+    def incomplete(self) -> set[str]:
+        """The paths of files of which not all could be read."""
+        return self._left_out | {file.path for file in self if file.damage is not None}
 
     def _find_renamed(self, places: Iterable[Place]) -> list[Place]:
         gone = []

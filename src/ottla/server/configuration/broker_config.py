@@ -29,6 +29,13 @@ from ottla.server.configuration.listeners import (
     parse_protocol_map,
     with_default_name,
 )
+from ottla.server.configuration.security_settings import (
+    JAAS,
+    LISTENER_PREFIX,
+    base_name,
+    jaas_name,
+    name_for_listener,
+)
 from ottla.server.configuration.sources import (
     Assignment,
     ConfigurationError,
@@ -38,6 +45,7 @@ from ottla.server.configuration.sources import (
     read_file,
 )
 from ottla.settings import (
+    HIDDEN,
     BrokerLayers,
     Described,
     InvalidSetting,
@@ -188,6 +196,44 @@ class BrokerConfig:
     zookeeper_connect: str | None
     zookeeper_session_timeout_ms: int
     zookeeper_connection_timeout_ms: int
+    # TLS
+    ssl_keystore_location: str | None
+    ssl_truststore_location: str | None
+    ssl_keystore_type: str
+    ssl_truststore_type: str
+    ssl_keystore_password: str | None
+    ssl_truststore_password: str | None
+    ssl_key_password: str | None
+    ssl_keystore_key: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_truststore_certificates: str | None
+    ssl_client_auth: str
+    ssl_enabled_protocols: tuple[str, ...]
+    ssl_cipher_suites: tuple[str, ...]
+    ssl_endpoint_identification_algorithm: str
+    ssl_principal_mapping_rules: str
+    # SASL
+    sasl_enabled_mechanisms: tuple[str, ...]
+    sasl_mechanism_inter_broker_protocol: str
+    sasl_server_max_receive_size: int
+    connections_max_reauth_ms: int
+    connection_failed_authentication_delay_ms: int
+    sasl_oauthbearer_jwks_endpoint_url: str | None
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int
+    sasl_oauthbearer_expected_audience: tuple[str, ...] | None
+    sasl_oauthbearer_expected_issuer: str | None
+    sasl_oauthbearer_sub_claim_name: str
+    sasl_oauthbearer_clock_skew_seconds: int
+    # Access control
+    authorizer_class_name: str
+    super_users: str
+    allow_everyone_if_no_acl_found: bool
+    # Quotas
+    max_connection_creation_rate: int
+    quota_window_num: int
+    quota_window_size_seconds: int
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
     # Ottla's own
     worker_processes: int
     produce_record_validation_enable: bool
@@ -203,6 +249,7 @@ class BrokerConfig:
             if setting.name not in LOG_BROKER_SETTINGS
         }
         _resolve_listeners(values, layers)
+        _check_listener_settings(layers)
         del values["broker_id"]  # the same as node_id, see _with_both_ids
         _resolve_folders(values)
         values["max_connections_per_ip_overrides"] = parse_connection_overrides(
@@ -253,11 +300,28 @@ class BrokerConfig:
         """Whether consumers are sent to a replica in their rack."""
         return self.replica_selector_class is not None
 
+    def of_listener(self, listener: str, name: str) -> Any:
+        """The value of a setting on a listener: its own, or the one that holds for all."""
+        text = self._text(name_for_listener(listener, name))
+        if text is not None:
+            return BROKER_SETTINGS[name].parse(text)
+        return getattr(self, name.replace(".", "_"))
+
+    def credentials(self, listener: str, mechanism: str) -> str | None:
+        """The text of the login module (JAAS) for a mechanism on a listener."""
+        return self._text(jaas_name(listener, mechanism))
+
+    def _text(self, name: str) -> str | None:
+        for _source, layer in self.layers.with_sources():
+            if name in layer:
+                return layer[name]
+        return None
+
     @property
     def inter_broker_listener(self) -> str:
         """The name of the listener by which brokers talk to each other."""
         if self.inter_broker_listener_name is not None:
-            return self.inter_broker_listener_name
+            return self.inter_broker_listener_name.upper()
         protocol = self.security_inter_broker_protocol
         for listener in self.listeners:
             if listener.protocol == protocol:
@@ -271,7 +335,7 @@ class BrokerConfig:
 
         An empty host becomes the machine's name, port 0 the port that the listener got.
         """
-        told = []
+        advertised = []
         for listener in self.advertised_listeners:
             host, port = listener.host, listener.port
             if not host:
@@ -280,8 +344,8 @@ class BrokerConfig:
                 host = socket.gethostname()
             if not port:
                 port = (bound_ports or {}).get(listener.name, 0)
-            told.append(listener._replace(host=host, port=port))
-        return tuple(told)
+            advertised.append(listener._replace(host=host, port=port))
+        return tuple(advertised)
 
     def describe(self, names: Iterable[str] | None = None) -> list[Described]:
         """What DescribeConfigs answers for this broker; `names` None asks for all."""
@@ -390,12 +454,21 @@ def _resolve_listeners(values: dict[str, Any], layers: BrokerLayers) -> None:
         )
     if values["metrics_listener"] is not None:
         values["metrics_listener"] = parse_address("metrics.listener", values["metrics_listener"])
-    if values["security_inter_broker_protocol"] != "PLAINTEXT":
-        raise InvalidSetting(
-            "security.inter.broker.protocol",
-            values["security_inter_broker_protocol"],
-            "is not supported in this version, only PLAINTEXT is",
-        )
+
+
+def _check_listener_settings(layers: BrokerLayers) -> None:
+    """Values of settings of single listeners."""
+    for _source, layer in layers.with_sources():
+        for name, text in layer.items():
+            base = base_name(name) if name.startswith(LISTENER_PREFIX) else None
+            if base is None or base == JAAS:
+                continue
+            setting = BROKER_SETTINGS[base]
+            try:
+                setting.parse(text)
+            except InvalidSetting as error:
+                shown = HIDDEN if setting.sensitive else text
+                raise InvalidSetting(name, shown, error.why) from None
 
 
 _MIB = 1024 * 1024
@@ -467,7 +540,10 @@ def check_dynamic(name: str, text: str, *, cluster_wide: bool) -> bool:
 
     `cluster_wide`: for all brokers (an empty resource name), not for one by its number.
     """
-    setting = BROKER_SETTINGS.get(name)
+    base = base_name(name)
+    if base == JAAS:
+        raise InvalidSetting(name, HIDDEN, "cannot be changed while the broker runs")
+    setting = BROKER_SETTINGS.get(base or name)
     if setting is None:
         return False
     if setting.scope is Scope.READ_ONLY:
@@ -534,15 +610,27 @@ def load(
         ),
         FAMILIES,
     )
-    known = {name: one for name, one in merged.items() if name in BROKER_SETTINGS}
-    strange = [one for name, one in merged.items() if name not in BROKER_SETTINGS]
+    known = {name: one for name, one in merged.items() if _is_known(name)}
+    strange = [one for name, one in merged.items() if name not in known]
+    layers = BrokerLayers(static={name: one.text for name, one in known.items()})
     try:
-        return BrokerConfig(
-            BrokerLayers(static={name: one.text for name, one in known.items()}),
-            warnings=_warnings(strange) if strange else (),
-        )
+        config = BrokerConfig(layers)
     except InvalidSetting as error:
         raise ConfigurationError(_complaint(error, known)) from error
+    strange += [one for one in known.values() if _is_of_no_listener(one.name, config)]
+    return BrokerConfig(layers, warnings=_warnings(strange)) if strange else config
+
+
+def _is_of_no_listener(name: str, config: BrokerConfig) -> bool:
+    """Of a listener that is not there, or of one that only Kafka has."""
+    if base_name(name) is None:
+        return False
+    listener = name.removeprefix(LISTENER_PREFIX).partition(".")[0]
+    return all(listener != each.name.lower() for each in config.listeners)
+
+
+def _is_known(name: str) -> bool:
+    return name in BROKER_SETTINGS or base_name(name) is not None
 
 
 def _complaint(error: InvalidSetting, known: Mapping[str, Assignment]) -> str:

@@ -14,6 +14,11 @@ from ottla.server.configuration.coordinator_settings import (
     share_group_settings,
     transaction_settings,
 )
+from ottla.server.configuration.security_settings import (
+    access_settings,
+    sasl_settings,
+    tls_settings,
+)
 from ottla.settings import (
     INT_MAX,
     LONG_MAX,
@@ -85,8 +90,7 @@ def _identity() -> Iterator[Setting]:
         _STRING,
         DEFAULT_SECURITY_PROTOCOL_MAP,
         None,
-        "Which security protocol a listener of each name speaks, as NAME:PROTOCOL pairs. Only "
-        "PLAINTEXT is supported in this version.",
+        "Which security protocol a listener of each name speaks, as NAME:PROTOCOL pairs.",
     )
     yield Setting(
         "controller.listener.names",
@@ -109,8 +113,7 @@ def _identity() -> Iterator[Setting]:
         _STRING,
         "PLAINTEXT",
         one_of(*SECURITY_PROTOCOLS),
-        "The security protocol between brokers, where inter.broker.listener.name names no "
-        "listener. Only PLAINTEXT is supported in this version.",
+        "The security protocol between brokers, where inter.broker.listener.name names no listener.",
     )
 
 
@@ -206,6 +209,32 @@ def _connections() -> Iterator[Setting]:
         at_least(1),
         "How many partitions one DescribeTopicPartitions response holds.",
     )
+
+
+def _quotas() -> Iterator[Setting]:
+    yield Setting(
+        "max.connection.creation.rate",
+        _INT,
+        INT_MAX,
+        at_least(0),
+        "How many connections a second a listener takes; those beyond it wait to be served.",
+        scope=_CLUSTER_WIDE,
+    )
+    for name, default, doc in (
+        (
+            "quota.window.num",
+            11,
+            "A client may use what its quota gives it in one window less than this, at once.",
+        ),
+        ("quota.window.size.seconds", 1, "How long such a window is."),
+        (
+            "controller.quota.window.num",
+            11,
+            "The same for the quota of changes (controller_mutation_rate).",
+        ),
+        ("controller.quota.window.size.seconds", 1, "How long such a window is."),
+    ):
+        yield Setting(name, _INT, default, at_least(1), doc)
 
 
 def _topics() -> Iterator[Setting]:
@@ -532,6 +561,10 @@ SECTIONS: Mapping[str, tuple[Setting, ...]] = {
     "Transactions": tuple(transaction_settings()),
     "Replication": tuple(_replication()),
     "Coordination": tuple(_coordination()),
+    "TLS": tuple(tls_settings()),
+    "SASL": tuple(sasl_settings()),
+    "Access control": tuple(access_settings()),
+    "Quotas": tuple(_quotas()),
     "Ottla's own": tuple(_own()),
 }
 
@@ -562,6 +595,10 @@ DIFFERENT_DEFAULTS: Mapping[str, tuple[str, str]] = {
         "what a Spark query has prepared outlives every timeout, so that it is written exactly once",
     ),
     "zookeeper.session.timeout.ms": ("18000 (Kafka 3)", "a dead broker is noticed sooner"),
+    "sasl.enabled.mechanisms": ("GSSAPI", "there is no Kerberos here"),
+    "sasl.mechanism.inter.broker.protocol": ("GSSAPI", "there is no Kerberos here"),
+    "ssl.keystore.type": ("JKS", "only Java reads such stores"),
+    "ssl.truststore.type": ("JKS", "only Java reads such stores"),
     "replica.lag.time.max.ms": ("30000", "a follower that stands still is noticed sooner"),
 }
 

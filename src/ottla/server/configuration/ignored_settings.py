@@ -50,26 +50,12 @@ WITHOUT_MEANING: tuple[NoMeaning, ...] = (
         ("remote.", "rlmm.", "rsm.", "log.local.", "follower.fetch.last.tiered."),
     ),
     NoMeaning(
-        "security is not supported in this version",
-        ("sasl.", "ssl.", "security.", "authorizer.", "principal.", "delegation.", "password."),
-        frozenset(
-            {
-                "allow.everyone.if.no.acl.found",
-                "connection.failed.authentication.delay.ms",
-                "connections.max.reauth.ms",
-                "super.users",
-            }
-        ),
+        "they are of Java, of Kerberos, or of delegation tokens",
+        ("sasl.", "ssl.", "security.", "principal.", "delegation.", "password."),
     ),
     NoMeaning(
-        "quotas are not supported in this version",
-        (
-            "quota.",
-            "client.quota.",
-            "replication.quota.",
-            "alter.log.dirs.replication.quota.",
-            "max.connection.creation.rate",
-        ),
+        "they are of how Kafka measures replication, or name Java classes",
+        ("client.quota.", "replication.quota.", "alter.log.dirs.replication.quota."),
     ),
     NoMeaning(
         "Ottla runs and measures itself in its own way",

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from ottla.server.configuration.broker_settings import SECURITY_PROTOCOLS
 from ottla.settings import InvalidSetting
 
-SUPPORTED_PROTOCOLS = ("PLAINTEXT",)
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
@@ -84,13 +83,6 @@ def parse_listeners(
                 setting,
                 text,
                 f"{name} must have a security protocol in listener.security.protocol.map",
-            )
-        if protocol not in SUPPORTED_PROTOCOLS:
-            raise InvalidSetting(
-                setting,
-                text,
-                f"the security protocol {protocol} is not supported in this version, only "
-                f"{', '.join(SUPPORTED_PROTOCOLS)} is",
             )
         listeners.append(ListenerAddress(name, host, port, protocol))
     if not listeners:

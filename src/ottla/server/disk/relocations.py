@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla.replication.following import whole_batches
 from ottla.replication.partition import Role, append_copied
-from ottla.server.partitions import now_ms
+from ottla.server.partitions import monotonic_ms
 from ottla.storage.errors import NotInMemory, StorageError
 from ottla.storage.logs import now_in_ms
 
@@ -138,5 +138,5 @@ class Relocations:
         is_last = piece.segment is active and piece.position + piece.length >= active.size
         data = piece.read() if is_last else await reads.read(piece)
         if copy.log_end_offset == offset:
-            append_copied(copy, whole_batches(data), now_ms())
+            append_copied(copy, whole_batches(data), monotonic_ms())
         return is_last

@@ -1,4 +1,7 @@
-"""CreateAcls: there is no authorizer to keep them: SECURITY_DISABLED for each.
+"""CreateAcls: entries of access control, each with a result of its own; the controller adds them.
+
+- What is there already stays, without an error.
+- Without an authorizer: SECURITY_DISABLED for each.
 
 Versions: v1 pattern types; v2 flexible; v3 as v2
 """
@@ -11,17 +14,49 @@ from ottla.protocol.messages.create_acls import (
     CreateAclsRequest,
     CreateAclsResponse,
 )
-from ottla.server.api import Outcome, Request, handles
+from ottla.server.api import Request, handles
+from ottla.server.failures import error_message
 from ottla.server.operations import NO_AUTHORIZER
-from ottla.server.turns import Steps
+from ottla.server.turns import Turns
+
+_FIRST_PATTERNS = 1
 
 
-@handles(CreateAclsRequest, versions=(0, 3))
-def create_acls(request: Request[CreateAclsRequest]) -> Steps[Outcome]:
+@handles(CreateAclsRequest, versions=(0, 3), by_controller=True)
+async def create_acls(request: Request[CreateAclsRequest]) -> CreateAclsResponse:
+    from ottla.cluster.acls import Acl, Pattern  # not at the start of a broker
+
+    turns = Turns()
+    wanted = []
     response = CreateAclsResponse()
-    for _ in request.message.creations:
-        response.results.append(
-            AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+    for each in request.message.creations:
+        await turns.pause()
+        if request.broker.authorizer is None:
+            response.results.append(
+                AclCreationResult(
+                    error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER
+                )
+            )
+            continue
+        pattern = each.resource_pattern_type
+        if request.version < _FIRST_PATTERNS:
+            pattern = Pattern.LITERAL
+        wanted.append(
+            Acl(
+                each.resource_type,
+                each.resource_name,
+                pattern,
+                each.principal,
+                each.host,
+                each.operation,
+                each.permission_type,
+            )
         )
-        yield
+    for error in await request.broker.controller.create_acls(wanted) if wanted else ():
+        response.results.append(
+            AclCreationResult(
+                error_code=0 if error is None else error.code,
+                error_message=None if error is None else error_message(error),
+            )
+        )
     return response

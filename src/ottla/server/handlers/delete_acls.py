@@ -1,29 +1,66 @@
-"""DeleteAcls: there is no authorizer that has any: SECURITY_DISABLED for each filter.
+"""DeleteAcls: deletes what each filter takes, and answers with it; the controller does it.
+
+- Without an authorizer: SECURITY_DISABLED for each filter.
 
 Versions: v1 pattern types; v2 flexible; v3 as v2
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_acls import (
     DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
-from ottla.server.api import Outcome, Request, handles
+from ottla.server.api import Request, handles
 from ottla.server.operations import NO_AUTHORIZER
-from ottla.server.turns import Steps
+from ottla.server.turns import Turns
+
+if TYPE_CHECKING:
+    from ottla.cluster.acls import AclFilter
 
 
-@handles(DeleteAclsRequest, versions=(0, 3))
-def delete_acls(request: Request[DeleteAclsRequest]) -> Steps[Outcome]:
-    response = DeleteAclsResponse()
-    for _ in request.message.filters:
-        response.filter_results.append(
-            DeleteAclsFilterResult(
-                error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER
+@handles(DeleteAclsRequest, versions=(0, 3), by_controller=True)
+async def delete_acls(request: Request[DeleteAclsRequest]) -> DeleteAclsResponse:
+    from ottla.server.security.acl_filters import read_filter  # not at the start of a broker
+
+    turns = Turns()
+    results: list[DeleteAclsFilterResult] = []
+    filters: list[AclFilter] = []
+    taking: list[DeleteAclsFilterResult] = []
+    for each in request.message.filters:
+        await turns.pause()
+        result = DeleteAclsFilterResult(error_message=None)
+        results.append(result)
+        if request.broker.authorizer is None:
+            result.error_code = ErrorCode.SECURITY_DISABLED
+            result.error_message = NO_AUTHORIZER
+            continue
+        wanted = read_filter(each, request.version)
+        if wanted is None:
+            result.error_code = ErrorCode.INVALID_REQUEST
+            result.error_message = "The filter has unknown elements."
+        else:
+            filters.append(wanted)
+            taking.append(result)
+    taken = await request.broker.controller.delete_acls(filters) if filters else []
+    for result, acls in zip(taking, taken, strict=True):
+        await turns.pause()
+        result.matching_acls = [
+            DeleteAclsMatchingAcl(
+                error_message=None,
+                resource_type=acl.resource,
+                resource_name=acl.name,
+                pattern_type=acl.pattern,
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission,
             )
-        )
-        yield
-    return response
+            for acl in acls
+        ]
+    return DeleteAclsResponse(filter_results=results)

@@ -1,24 +1,31 @@
-"""DescribeClientQuotas: which clients are held to which rates. None is: quotas cannot be set.
+"""DescribeClientQuotas: which clients are held to which rates (KIP-546).
 
 - The filter is checked as Kafka checks it, so that a mistake in it is told.
+- A strict filter leaves out entities that have further types.
 
 Versions: v1 flexible
 """
 
 from __future__ import annotations
 
+from ottla.cluster.quotas import Entity, entity_of
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
 )
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.failures import error_message
+from ottla.server.quotas import quotas_of
 from ottla.server.turns import Steps
 
 _IP = "ip"
 _KINDS = frozenset({"user", "client-id", _IP})
+_EXACT, _ANY = 0, 2
 
 
 @handles(DescribeClientQuotasRequest, versions=(0, 1))
@@ -45,7 +52,36 @@ def describe_client_quotas(request: Request[DescribeClientQuotasRequest]) -> Ste
         return DescribeClientQuotasResponse(
             error_code=error.code, error_message=error_message(error), entries=None
         )
-    return DescribeClientQuotasResponse(error_message=None)
+    entries = []
+    for key, values in quotas_of(request.broker.image).items():
+        yield
+        entity = entity_of(key)
+        if _takes(request.message, entity):
+            entries.append(
+                EntryData(
+                    entity=[
+                        EntityData(entity_type=kind, entity_name=name)
+                        for kind, name in entity.items()
+                    ],
+                    values=[
+                        ValueData(key=name, value=float(value)) for name, value in values.items()
+                    ],
+                )
+            )
+    return DescribeClientQuotasResponse(error_message=None, entries=entries)
+
+
+def _takes(wanted: DescribeClientQuotasRequest, entity: Entity) -> bool:
+    if wanted.strict and len(entity) != len(wanted.components):
+        return False
+    return all(
+        each.entity_type in entity
+        and (
+            each.match_type == _ANY
+            or entity[each.entity_type] == (each.match if each.match_type == _EXACT else None)
+        )
+        for each in wanted.components
+    )
 
 
 def _check(component: ComponentData) -> None:

@@ -7,7 +7,7 @@ Versions:
 
 from __future__ import annotations
 
-from ottla.cluster.metadata import ResourceType
+from ottla.cluster.metadata import ON_THE_WIRE, ResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_config_resources import (
     ConfigResource,
@@ -25,8 +25,8 @@ def list_config_resources(
     if request.version == 0:
         wanted = {int(ResourceType.CLIENT_METRICS)}
     else:
-        wanted = set(request.message.resource_types) or {int(each) for each in ResourceType}
-    if not wanted <= {int(each) for each in ResourceType}:
+        wanted = set(request.message.resource_types) or {int(each) for each in ON_THE_WIRE}
+    if not wanted <= {int(each) for each in ON_THE_WIRE}:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     found: set[tuple[int, str]] = {
         (kind, name) for kind, name in image.configs if name and kind in wanted

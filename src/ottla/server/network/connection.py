@@ -26,7 +26,9 @@ import os
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
 from mmap import mmap
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ottla.protocol.message import MalformedMessage
@@ -35,10 +37,14 @@ from ottla.server.network.file_range import FileRange
 from ottla.server.network.platform import HAS_SENDFILE, MORE_FOLLOWS
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.observability.timings import TIMED_ONE_IN
+from ottla.server.security.names import ANONYMOUS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ottla.server.api import Api
     from ottla.server.network.reactor import Listener, Reactor
+    from ottla.server.security.sasl import Authentication
 
 log = logging.getLogger("ottla.connection")
 limited_log = LimitedLog(log)
@@ -52,6 +58,11 @@ _read_length = struct.Struct(">i").unpack_from
 # Bytes of answers that may wait, for a slow reader or for an earlier answer, before further requests
 # are left unread.
 OUTPUT_LIMIT = 1 << 20
+# For so long requests of one connection are handled before others have their turn; after so many of them
+# the clock is read (tests put another in its place).
+TURN_SECONDS = 0.001
+FRAMES_BETWEEN_LOOKS = 16
+clock: Callable[[], float] = perf_counter
 # Requests handled but not answered yet (they wait for a disk or a replica).
 SLOT_LIMIT = 128
 # Bytes of such requests that had to be kept aside.
@@ -72,6 +83,8 @@ EAGER_BYTES = 128 << 10
 TRUSTED_BYTES = 32 << 10
 # The size of buffers that are kept for the next frame: a produce request of usual size fits.
 SPARE_BYTES = 1 << 20
+
+PAUSED, MUTED = 1, 2
 
 _RESET = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EBADF})
 
@@ -146,6 +159,7 @@ class Connection:
         "_large",
         "_loop",
         "_max_request",
+        "_muted_until",
         "_partial",
         "_partial_filled",
         "_partial_start",
@@ -153,9 +167,11 @@ class Connection:
         "_reading",
         "_stalled",
         "_stash",
+        "_turn_is_over",
         "_writing",
         "active_at",
         "address",
+        "authentication",
         "client_id",
         "closed",
         "exclusive",
@@ -166,12 +182,14 @@ class Connection:
         "out",
         "out_bytes",
         "paused",
+        "principal",
         "reactor",
         "requests",
         "slots",
         "sock",
         "software_name",
         "software_version",
+        "throttle_ms",
     )
 
     def __init__(
@@ -182,6 +200,9 @@ class Connection:
         self.fd = sock.fileno()
         self.listener = listener
         self.address = peer
+        # Who the peer is, and how it proves that where the listener asks for SASL.
+        self.principal = ANONYMOUS
+        self.authentication: Authentication | None = None
         self.client_id = ""
         self.software_name = ""
         self.software_version = ""
@@ -191,8 +212,12 @@ class Connection:
         self.closed = False
         # The pending slot that no further request may pass, if there is one.
         self.exclusive: Slot | None = None
-        # Left unread until the reactor has memory for what this peer sends.
-        self.paused = False
+        # Why it is left unread: PAUSED until the reactor has memory for what this peer sends, MUTED
+        # because it used more than its quota. 0: it is not.
+        self.paused = 0
+        self._muted_until = 0.0
+        # For how long the peer is muted, to be told in the next answer that has a place for it.
+        self.throttle_ms = 0
         self.slots: deque[Slot] = deque()
         # Of requests that were copied because they wait for a disk or a worker.
         self.held_bytes = 0
@@ -220,6 +245,8 @@ class Connection:
         # The stash or the buffer may hold whole frames that had to wait: `resume` handles them before
         # anything more is read.
         self._stalled = False
+        # The requests that are left have to wait for the loop's next turn.
+        self._turn_is_over = False
         self._writing = False
         self._loop.add_reader(self.fd, self.on_readable)
 
@@ -410,7 +437,19 @@ class Connection:
         or no further request may be handled now."""
         apis = self._apis
         limit = self._max_request
+        unlooked = FRAMES_BETWEEN_LOOKS
+        turn_ends = 0.0
         while end - at >= _HEADER_SIZE:
+            if not unlooked:
+                # A peer that has sent thousands of requests at once must not keep all others waiting.
+                now = clock()
+                if not turn_ends:
+                    turn_ends = now + TURN_SECONDS
+                elif now >= turn_ends:
+                    self._turn_is_over = True
+                    return at
+                unlooked = FRAMES_BETWEEN_LOOKS
+            unlooked -= 1
             size, key, version, correlation_id, client_length = _read_header(view, at)
             stop = at + 4 + size
             if not 10 <= size <= limit:
@@ -430,7 +469,7 @@ class Connection:
                     self.client_id = str(raw, "utf-8", "replace")
             api = apis.get(key)
             if api is None or not api.lowest <= version <= api.highest:
-                self.reactor.refuse_version(self, key, version, correlation_id)
+                self.reactor.refuse_version(self, view[at + 4 : stop], key, version, correlation_id)
                 if self.closed:
                     return end
             else:
@@ -458,7 +497,8 @@ class Connection:
         """No further request may be handled now."""
         return (
             self.exclusive is not None
-            or self.paused
+            or self.paused != 0
+            or self._turn_is_over
             or self.out_bytes > OUTPUT_LIMIT
             or len(self.slots) >= SLOT_LIMIT
             or self.held_bytes > HELD_LIMIT
@@ -483,15 +523,30 @@ class Connection:
         return self._reading
 
     def pause(self) -> None:
-        self.paused = True
+        self.paused |= PAUSED
         self._pause_reading()
 
     def unpause(self) -> None:
-        self.paused = False
+        self.paused &= ~PAUSED
         self.resume()
+
+    def mute(self, seconds: float) -> None:
+        """Handle no further request for so long; those before it are answered."""
+        until = self._loop.time() + seconds
+        if until > self._muted_until:
+            self._muted_until = until
+            self.paused |= MUTED
+            self._loop.call_later(seconds, self._unmute)
+
+    def _unmute(self) -> None:
+        # A later one counts, and the loop's clock is coarser than its timers.
+        if self.paused & MUTED and self._loop.time() >= self._muted_until - 0.001:
+            self.paused &= ~MUTED
+            self.resume()
 
     def resume(self) -> None:
         """Go on with what was left unhandled, then with the socket."""
+        self._turn_is_over = False
         if self.closed or self._held_up():
             return
         if self._stalled:
@@ -518,6 +573,28 @@ class Connection:
         if not self._reading:
             self._reading = True
             self._loop.add_reader(self.fd, self.on_readable)
+
+    # Who it is ----------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> str:
+        """The peer's address without its port."""
+        return self.address.rpartition(":")[0]
+
+    def serve_only(self, apis: dict[int, Api], largest: int) -> None:
+        """Answer only these APIs, in requests up to this size. Counts from the next read on, so the
+        request that is being handled must have reserved an exclusive slot."""
+        self._apis = apis
+        self._max_request = largest
+
+    def read_by(self, reader: Callable[[], None] | None) -> None:
+        """Let another read what comes, in place of requests; None: requests come again."""
+        self._loop.add_reader(self.fd, self.on_readable if reader is None else reader)
+
+    @property
+    def authentication_is_over(self) -> bool:
+        """Whether the peer has proved who it is."""
+        return self.authentication is not None and self.authentication.is_served
 
     # Answering ----------------------------------------------------------------------------------
 

@@ -14,11 +14,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import TYPE_CHECKING
 
 from ottla.server.api import Api
 from ottla.server.network.connection import EAGER_BYTES, SPARE_BYTES, Buffer, Connection
 from ottla.server.network.platform import HAS_MREMAP
 from ottla.server.observability.limited_log import LimitedLog
+
+if TYPE_CHECKING:
+    from ottla.server.security.listeners import ListenerSecurity
 
 log = LimitedLog(logging.getLogger("ottla.reactor"))
 
@@ -30,6 +34,10 @@ SPARES = 4
 # bytes, or the rest of its request, in this time.
 PREFERRED_SECONDS = 10.0
 PREFERRED_BYTES = 128 << 10
+# How long a client may take until it has proved who it is, and how many may be about it at once: of
+# more, those that began first are disconnected, so that a flood of them locks nobody out.
+AUTHENTICATION_SECONDS = 30.0
+AUTHENTICATING_LIMIT = 1000
 # The peer has closed its side. (That a connection is broken is always reported.)
 _HUNG_UP: int = getattr(select, "POLLRDHUP", 0)
 
@@ -40,6 +48,8 @@ class Listener:
 
     name: str
     sock: socket.socket
+    # What its clients have to do before they are served; None: nothing.
+    security: ListenerSecurity | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -69,7 +79,7 @@ class Reactor:
         loop: asyncio.AbstractEventLoop,
         apis: dict[int, Api],
         limits: Limits,
-        refuse_version: Callable[[Connection, int, int, int], None],
+        refuse_version: Callable[[Connection, memoryview, int, int, int], None],
     ) -> None:
         self.loop = loop
         self.apis = apis
@@ -88,9 +98,15 @@ class Reactor:
         self.accepted = 0
         self.refused = 0
         self.malformed = 0
+        self.failed_handshakes = 0  # of TLS
+        self.failed_authentications = 0  # of SASL
+        self.crowded_out = 0  # disconnected because too many were about to authenticate
         # For want of memory.
         self.refused_requests = 0
         self.connections: set[Connection] = set()
+        # For how many seconds a new connection of an address, on a listener, is not read from; None:
+        # there are no such limits.
+        self.connection_delay: Callable[[str, str], float] | None = None
         # Connections whose answers leave with `send_gathered`; None: answers leave when they are given.
         self.gathered: list[Connection] | None = None
         self.listeners: list[Listener] = []
@@ -99,6 +115,8 @@ class Reactor:
         # Then: done when no connection is left.
         self._parting: asyncio.Future[None] | None = None
         self._by_address: Counter[str] = Counter()
+        # Connections that have not proved who they are, the oldest first, with their time limits.
+        self._authenticating: dict[Connection, asyncio.TimerHandle] = {}
         # Connections that are not read from and whose peers had hung up at the last look.
         self._hung_up: set[Connection] = set()
         self._waiting_for_memory: deque[Connection] = deque()
@@ -123,7 +141,9 @@ class Reactor:
 
     # Listening ----------------------------------------------------------------------------------
 
-    def listen(self, name: str, host: str, port: int) -> Listener:
+    def listen(
+        self, name: str, host: str, port: int, security: ListenerSecurity | None = None
+    ) -> Listener:
         family = socket.AF_INET6 if ":" in host or host == "" else socket.AF_INET
         if host and ":" not in host:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -134,7 +154,7 @@ class Reactor:
                 sock = _bound(socket.AF_INET, "0.0.0.0", port, self.limits.backlog)
             else:
                 raise
-        listener = Listener(name, sock)
+        listener = Listener(name, sock, security)
         self.listeners.append(listener)
         return listener
 
@@ -197,10 +217,35 @@ class Reactor:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer)
         if limits.receive_buffer > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer)
-        connection = Connection(self, sock, listener, peer)
+        if listener.security is None:
+            connection = Connection(self, sock, listener, peer)
+        else:
+            connection = listener.security.welcome(self, sock, listener, peer)
+            self._await_authentication(connection)
         self.accepted += 1
         self._by_address[host] += 1
         self.connections.add(connection)
+        if self.connection_delay is not None:
+            delay = self.connection_delay(host, listener.name)
+            if delay > 0:
+                connection.mute(delay)
+
+    def _await_authentication(self, connection: Connection) -> None:
+        limit = min(AUTHENTICATING_LIMIT, max(1, self.limits.max_descriptors // 4))
+        while len(self._authenticating) >= limit:
+            oldest = next(iter(self._authenticating))
+            log.warning("too many connections are about to authenticate: peer=%s", oldest.address)
+            self.crowded_out += 1
+            oldest.close("too many connections are about to authenticate")
+        self._authenticating[connection] = self.loop.call_later(
+            AUTHENTICATION_SECONDS, connection.close, "it did not authenticate in time"
+        )
+
+    def authenticated(self, connection: Connection) -> None:
+        """The peer has proved who it is."""
+        timer = self._authenticating.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
 
     def _refuse(self, sock: socket.socket) -> None:
         sock.close()
@@ -208,6 +253,8 @@ class Reactor:
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        if connection in self._authenticating:
+            self.authenticated(connection)
         host = connection.address.rpartition(":")[0]
         self._by_address[host] -= 1
         if not self._by_address[host]:

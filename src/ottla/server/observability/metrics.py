@@ -70,6 +70,13 @@ def _connections(broker: Broker) -> Iterator[Sample]:
         yield label(listener=name), count
 
 
+def _failed_authentications(broker: Broker) -> Iterator[Sample]:
+    reactor = broker.reactor
+    yield label(kind="sasl"), reactor.failed_authentications
+    yield label(kind="tls"), reactor.failed_handshakes
+    yield label(kind="crowded_out"), reactor.crowded_out
+
+
 def _unanswered(broker: Broker) -> float:
     return sum(len(connection.slots) for connection in broker.reactor.connections)
 
@@ -250,6 +257,13 @@ def _families() -> Iterator[Family]:
         "counter",
         "Connections closed because there was no memory for their request.",
         _one(lambda broker: broker.reactor.refused_requests),
+    )
+    yield Family(
+        "ottla_failed_authentications_total",
+        "counter",
+        "Clients that did not prove who they are: by SASL, in a TLS handshake, or crowded out by "
+        "others before they could.",
+        _failed_authentications,
     )
     yield Family("ottla_connections", "gauge", "Open connections, by listener.", _connections)
     yield Family(

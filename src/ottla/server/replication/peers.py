@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, TypeVar
 from ottla.protocol.message import Message
 from ottla.wire.connection import Connection, ConnectionOptions
 from ottla.wire.errors import ConnectFailed
+from ottla.wire.security import PLAINTEXT
 
 if TYPE_CHECKING:
     from ottla.cluster.metadata import ClusterImage, Endpoint
+    from ottla.wire.security import Security
 
 A = TypeVar("A", bound=Message)
 
@@ -29,12 +31,17 @@ class Peers:
     """Connections to brokers by number. Belongs to the broker's loop."""
 
     def __init__(
-        self, broker_id: int, listener: Callable[[], str], image: Callable[[], ClusterImage]
+        self,
+        broker_id: int,
+        listener: Callable[[], str],
+        image: Callable[[], ClusterImage],
+        security: Callable[[], Security] = lambda: PLAINTEXT,
     ) -> None:
-        """`listener` names the one by which brokers talk to each other."""
+        """`listener` names the one by which brokers talk to each other, `security` is how."""
         self._broker_id = broker_id
         self._listener = listener
         self._image = image
+        self._security = security
         self._kept: dict[tuple[int, str], tuple[Endpoint, asyncio.Task[Connection]]] = {}
 
     async def open(self, broker_id: int, purpose: str) -> Connection:
@@ -86,7 +93,9 @@ class Peers:
             setup_timeout=5.0,
             receive_buffer=RECEIVE_BUFFER if purpose == "fetcher" else 0,
         )
-        return await Connection.open(endpoint.host, endpoint.port, options=options)
+        return await Connection.open(
+            endpoint.host, endpoint.port, options=options, security=self._security()
+        )
 
     def _endpoint(self, broker_id: int) -> Endpoint:
         broker = self._image().brokers.get(broker_id)

@@ -104,19 +104,25 @@ def refusal_piece(
 
 
 def frame(
-    version: int, correlation_id: int, pieces: list[bytes], nodes: Sequence[Node] = ()
+    version: int,
+    correlation_id: int,
+    pieces: list[bytes],
+    nodes: Sequence[Node] = (),
+    throttle_ms: int = 0,
 ) -> bytes:
     """The whole response, its length before it. `nodes`: where the leaders in it are reached."""
     if version < FIRST_FLEXIBLE:
         if not pieces:
             pieces.append(_pack_int(0))
         if version:
-            pieces.append(_NO_THROTTLE)
+            pieces.append(_pack_int(throttle_ms) if throttle_ms else _NO_THROTTLE)
         body = b"".join(pieces)
         return _pack_head(len(body) + 4, correlation_id) + body
     # The end of the last topic, throttle time, tags; without a topic, their number in the place of
     # its end.
     pieces.append(_FLEXIBLE_END if pieces else _FLEXIBLE_END_OF_NONE)
+    if throttle_ms:
+        pieces[-1] = pieces[-1][:1] + _pack_int(throttle_ms) + pieces[-1][5:]
     if nodes and version >= FIRST_CURRENT_LEADER:
         pieces[-1] = pieces[-1][:-1] + _nodes(nodes)
     body = b"".join(pieces)

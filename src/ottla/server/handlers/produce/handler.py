@@ -42,6 +42,7 @@ class Produce:
     """Serves the Produce requests of one broker."""
 
     __slots__ = (
+        "_authorizer",
         "_broker",
         "_broker_id",
         "_by_id",
@@ -53,6 +54,7 @@ class Produce:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._authorizer = broker.authorizer
         self._broker_id = broker.id
         self._by_raw_name = broker.partitions.by_raw_name
         self._by_id = broker.partitions.by_id
@@ -78,10 +80,23 @@ class Produce:
         answers, if it got one meanwhile.
         """
         transactional_id, acks, timeout_ms, topics = read(view, at, stop, version)
+        quotas = self._broker.quotas
+        if quotas is not None and verdict is None:
+            connection.throttle_ms = quotas.produced(connection, stop - at)
+        refused = None
+        if self._authorizer is not None:
+            by_id = version >= FIRST_TOPIC_IDS
+            refused = self._broker.security.refused_topics(
+                connection, transactional_id, topics, by_id
+            )
         if transactional_id and verdict is None:
-            verification = _Verification(self._broker, self, connection, version, correlation_id)
-            verification.begin(transactional_id, topics, view[at:stop], at)
-            return
+            allowed = [each for each in topics if each[0] not in refused] if refused else topics
+            if allowed:
+                verification = _Verification(
+                    self._broker, self, connection, version, correlation_id
+                )
+                verification.begin(transactional_id, allowed, view[at:stop], at)
+                return
         known = self._by_id if version >= FIRST_TOPIC_IDS else self._by_raw_name
         lanes = self._lanes
         inside = self._inside
@@ -100,6 +115,8 @@ class Produce:
                 target = None
                 end_offset = -1
                 try:
+                    if refused is not None and key in refused:
+                        raise ProtocolError(refused[key])
                     if not 0 <= index < count:
                         raise _unknown(version, count)
                     target = found[index]
@@ -157,7 +174,7 @@ class Produce:
                 unfinished.all_begun()
             else:
                 response.send()
-        elif slot is None and acks:
+        elif slot is None and acks and quotas is None:
             connection.answer(frame(version, correlation_id, pieces))
         else:
             send(connection, slot, acks, version, correlation_id, pieces)

@@ -33,10 +33,15 @@ def send(
             connection.hang_up(f"produce without acknowledgement failed: {failed.name}")
         if slot is not None:
             slot.fill([])
-    elif slot is not None:
-        slot.fill([frame(version, correlation_id, pieces, nodes)])
+        return
+    throttle_ms = connection.throttle_ms
+    if throttle_ms:
+        connection.throttle_ms = 0
+    response = frame(version, correlation_id, pieces, nodes, throttle_ms)
+    if slot is not None:
+        slot.fill([response])
     else:
-        connection.answer(frame(version, correlation_id, pieces, nodes))
+        connection.answer(response)
 
 
 class Response:

@@ -1,0 +1,93 @@
+"""What one client may do, and the log of what it was denied."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from ottla.cluster.acls import CLUSTER_NAME, AclOperation, AclResource
+from ottla.server.observability.limited_log import LimitedLog
+
+if TYPE_CHECKING:
+    from ottla.server.network.connection import Connection
+    from ottla.server.security.authorizer import Authorizer
+
+audit = LimitedLog(logging.getLogger("ottla.audit"))
+
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
+    AclResource.TOPIC,
+    AclResource.GROUP,
+    AclResource.CLUSTER,
+    AclResource.TRANSACTIONAL_ID,
+)
+
+_ALL: Final = {
+    TOPIC: (
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    GROUP: (
+        AclOperation.READ,
+        AclOperation.DELETE,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    CLUSTER: (
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.IDEMPOTENT_WRITE,
+    ),
+}
+
+
+class Access:
+    """The authorizer's answers for one connection."""
+
+    __slots__ = ("_authorizer", "_connection", "_host", "_principal")
+
+    def __init__(self, authorizer: Authorizer, connection: Connection) -> None:
+        self._authorizer = authorizer
+        self._connection = connection
+        self._principal = connection.principal
+        self._host = connection.host
+
+    def may(
+        self, operation: AclOperation, resource: AclResource, name: str, *, told: bool = True
+    ) -> bool:
+        """Whether the client may do this. `told`: a denial is an answer of its own, and goes to the
+        audit log; otherwise something is only left out."""
+        allowed = self._authorizer.allows(self._principal, self._host, operation, resource, name)
+        if not allowed and told:
+            self.log_denial(operation, resource, name)
+        return allowed
+
+    def log_denial(self, operation: AclOperation, resource: AclResource, name: str) -> None:
+        audit.warning(
+            "denied: principal=%s peer=%s client=%r operation=%s resource=%s:%r",
+            self._principal, self._connection.address, self._connection.client_id,
+            operation.name, resource.name, name,
+        )  # fmt: skip
+
+    def cluster(self, operation: AclOperation, *, told: bool = True) -> bool:
+        return self.may(operation, CLUSTER, CLUSTER_NAME, told=told)
+
+    def some(self, operation: AclOperation, resource: AclResource) -> bool:
+        """Whether there can be a resource of this kind to which it may do this."""
+        return self._authorizer.allows_some(self._principal, self._host, operation, resource)
+
+    def operations(self, resource: AclResource, name: str = CLUSTER_NAME) -> int:
+        """What it may do to a resource, as a bit field."""
+        among: Iterable[AclOperation] = _ALL[resource]
+        return self._authorizer.operations(self._principal, self._host, resource, name, among)

@@ -1,0 +1,94 @@
+"""The audit log of administrative operations: who asked for what, on the logger `ottla.audit`.
+
+Denials are in it too (access.py). Names are logged, never values: those may be secret. On a broker that
+knows nobody (no authorizer, and clients that prove nothing) there is nothing to be logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.protocol.apis import ApiKey
+from ottla.server.security.names import ANONYMOUS
+
+if TYPE_CHECKING:
+    from ottla.server.api import Answer, Request
+
+audit = logging.getLogger("ottla.audit")
+
+_MOST_NAMES: Final = 20
+
+
+def _names(field: str, name: str = "name") -> Callable[[Any], Iterable[object]]:
+    return lambda message: [getattr(each, name) for each in getattr(message, field) or ()]
+
+
+def _deleted_topics(message: Any) -> list[object]:
+    by_state = [each.name or each.topic_id.hex() for each in message.topics]
+    return [*by_state, *message.topic_names]
+
+
+def _users(message: Any) -> list[object]:
+    return [each.name for each in (*message.deletions, *message.upsertions)]
+
+
+def _configs(message: Any) -> list[object]:
+    return [
+        f"{each.resource_type}:{each.resource_name}[{','.join(one.name for one in each.configs)}]"
+        for each in message.resources
+    ]
+
+
+def _created_acls(message: Any) -> list[object]:
+    return [
+        f"{each.principal} {'deny' if each.permission_type == 2 else 'allow'} {each.operation} "
+        f"{each.resource_type}:{each.resource_name}"
+        for each in message.creations
+    ]
+
+
+ADMINISTRATIVE: Final[Mapping[ApiKey, Callable[[Any], Iterable[object]]]] = {
+    ApiKey.CREATE_TOPICS: _names("topics"),
+    ApiKey.DELETE_TOPICS: _deleted_topics,
+    ApiKey.DELETE_RECORDS: _names("topics"),
+    ApiKey.DELETE_RECORDS_AT: _names("topics"),
+    ApiKey.CREATE_PARTITIONS: _names("topics"),
+    ApiKey.ALTER_CONFIGS: _configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _configs,
+    ApiKey.CREATE_ACLS: _created_acls,
+    ApiKey.DELETE_ACLS: _names("filters", "resource_name_filter"),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _users,
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda message: [
+        {one.entity_type: one.entity_name for one in each.entity} for each in message.entries
+    ],
+    ApiKey.ELECT_LEADERS: _names("topic_partitions", "topic"),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _names("topics"),
+    ApiKey.UPDATE_FEATURES: _names("feature_updates", "feature"),
+    ApiKey.DELETE_GROUPS: lambda message: message.groups_names,
+    ApiKey.OFFSET_DELETE: lambda message: [message.group_id],
+}
+
+
+def audited(
+    key: ApiKey, function: Callable[[Request[Any]], Answer], *, always: bool
+) -> Callable[[Request[Any]], Answer]:
+    """The handler of an administrative API, with a line for each request. `always`: also of clients
+    that nobody knows."""
+    about = ADMINISTRATIVE[key]
+
+    def handle(request: Request[Any]) -> Answer:
+        connection = request.connection
+        if always or connection.principal != ANONYMOUS:
+            names = list(about(request.message))
+            shown = ", ".join(repr(each) for each in names[:_MOST_NAMES])
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            audit.info(
+                "administrative: api=%s principal=%s peer=%s client=%r about=%s%s",
+                key.name, connection.principal, connection.address, connection.client_id,
+                shown, more,
+            )  # fmt: skip
+        return function(request)
+
+    return handle

@@ -1,0 +1,177 @@
+"""The authorizer: decides whether a principal may do something, by Kafka's rules (StandardAuthorizer).
+
+- A super user may do everything.
+- Of the entries whose resource fits (by name, by prefix, or "*"), one that denies the operation wins
+  over any that allow it.
+- Who may read, write, delete or alter may describe; who may alter configurations may describe them. A
+  denial implies nothing.
+- Without any entry for a resource, `allow.everyone.if.no.acl.found` decides; with some of which none
+  fits, the answer is no.
+
+Decisions are remembered until the entries change. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+
+from ottla.cluster.acls import (
+    ANYTHING,
+    Acl,
+    AclOperation,
+    AclResource,
+    Pattern,
+    Permission,
+)
+
+EVERYBODY: Final = "User:*"
+# Decisions that are remembered at most.
+_REMEMBERED: Final = 20_000
+_MAPPED: Final = "::ffff:"  # an IPv4 address on a socket of IPv6
+
+_IMPLYING: Final = {
+    AclOperation.DESCRIBE: frozenset(
+        {
+            AclOperation.DESCRIBE,
+            AclOperation.READ,
+            AclOperation.WRITE,
+            AclOperation.DELETE,
+            AclOperation.ALTER,
+            AclOperation.ALL,
+        }
+    ),
+    AclOperation.DESCRIBE_CONFIGS: frozenset(
+        {AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS, AclOperation.ALL}
+    ),
+}
+
+
+class _Entries:
+    """The entries of one kind of resource."""
+
+    __slots__ = ("literal", "prefixed")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, list[Acl]] = {}
+        self.prefixed: dict[str, list[Acl]] = {}
+
+    def add(self, acl: Acl) -> None:
+        names = self.literal if acl.pattern == Pattern.LITERAL else self.prefixed
+        names.setdefault(acl.name, []).append(acl)
+
+    def about(self, name: str) -> Iterator[Acl]:
+        yield from self.literal.get(name, ())
+        if name != ANYTHING:
+            yield from self.literal.get(ANYTHING, ())
+        if self.prefixed:
+            for end in range(len(name) + 1):
+                yield from self.prefixed.get(name[:end], ())
+
+    def all(self) -> Iterator[Acl]:
+        for names in (self.literal, self.prefixed):
+            for some in names.values():
+                yield from some
+
+
+class Authorizer:
+    """See the module."""
+
+    def __init__(self, super_users: Collection[str] = (), *, allow_if_none: bool = False) -> None:
+        self.super_users = frozenset(super_users)
+        self._allow_if_none = allow_if_none
+        self._entries: dict[int, _Entries] = {}
+        self._remembered: dict[tuple[str, str, int, int, str], bool] = {}
+
+    def load(self, acls: Iterable[Acl]) -> None:
+        """Take these entries in place of those before."""
+        entries: dict[int, _Entries] = {}
+        for acl in acls:
+            entries.setdefault(acl.resource, _Entries()).add(acl)
+        self._entries = entries
+        self._remembered.clear()
+
+    def allows(
+        self, principal: str, host: str, operation: AclOperation, resource: AclResource, name: str
+    ) -> bool:
+        """Whether the principal, from this address, may do this to the resource."""
+        key = (principal, host, operation, resource, name)
+        known = self._remembered.get(key)
+        if known is None:
+            known = self._decide(principal, host.removeprefix(_MAPPED), operation, resource, name)
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            self._remembered[key] = known
+        return known
+
+    def _decide(
+        self, principal: str, host: str, operation: AclOperation, resource: AclResource, name: str
+    ) -> bool:
+        if principal in self.super_users:
+            return True
+        entries = self._entries.get(resource)
+        found = allowed = False
+        implying = _IMPLYING.get(operation, (operation, AclOperation.ALL))
+        for acl in entries.about(name) if entries is not None else ():
+            found = True
+            if acl.principal not in (principal, EVERYBODY) or acl.host not in (host, ANYTHING):
+                continue
+            if acl.permission == Permission.DENY:
+                if acl.operation in (operation, AclOperation.ALL):
+                    return False
+            elif acl.operation in implying:
+                allowed = True
+        return allowed or (not found and self._allow_if_none)
+
+    def allows_some(
+        self, principal: str, host: str, operation: AclOperation, resource: AclResource
+    ) -> bool:
+        """Whether there can be a resource of this kind to which the principal may do this."""
+        if self.allows(principal, host, operation, resource, "hardcode"):
+            return True
+        entries = self._entries.get(resource)
+        if entries is None:
+            return False
+        host = host.removeprefix(_MAPPED)
+        about = [
+            acl
+            for acl in entries.all()
+            if acl.principal in (principal, EVERYBODY)
+            and acl.host in (host, ANYTHING)
+            and acl.operation in (operation, AclOperation.ALL)
+        ]
+        denied = {(acl.pattern, acl.name) for acl in about if acl.permission == Permission.DENY}
+        if (Pattern.LITERAL, ANYTHING) in denied:
+            return False
+        return any(
+            acl.permission == Permission.ALLOW and not _is_denied(acl, denied) for acl in about
+        )
+
+    def operations(
+        self,
+        principal: str,
+        host: str,
+        resource: AclResource,
+        name: str,
+        among: Iterable[AclOperation],
+    ) -> int:
+        """Those of these operations that are allowed, as the bit field of the protocol."""
+        return sum(
+            1 << each for each in among if self.allows(principal, host, each, resource, name)
+        )
+
+
+def _is_denied(allowing: Acl, denied: Collection[tuple[int, str]]) -> bool:
+    """Whether every name that this entry allows is denied by another."""
+    name = allowing.name
+    if allowing.pattern == Pattern.LITERAL:
+        if name == ANYTHING:
+            return False
+        if (Pattern.LITERAL, name) in denied:
+            return True
+    return any((Pattern.PREFIXED, name[:end]) in denied for end in range(len(name) + 1))
+
+
+def parse_super_users(text: str) -> frozenset[str]:
+    """super.users: principals separated by semicolons, for names may have commas."""
+    return frozenset(filter(None, (part.strip() for part in text.split(";"))))

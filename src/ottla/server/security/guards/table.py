@@ -1,0 +1,303 @@
+"""The table: for each API, what its clients need, as in Kafka.
+
+Produce and Fetch read their requests by themselves; their handlers ask `Topics` (hot.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ottla.cluster.acls import AclOperation, AclResource
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasResponse,
+    EntityDataResponse,
+    EntryDataResponse,
+)
+from ottla.protocol.messages.alter_configs import AlterConfigsResourceResponse
+from ottla.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+from ottla.protocol.messages.create_acls import AclCreationResult, CreateAclsResponse
+from ottla.protocol.messages.create_partitions import CreatePartitionsTopicResult
+from ottla.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsResponse
+from ottla.protocol.messages.delete_groups import DeletableGroupResult
+from ottla.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsTopicResult,
+)
+from ottla.protocol.messages.delete_records_at import (
+    DeleteRecordsAtPartitionResult,
+    DeleteRecordsAtTopicResult,
+)
+from ottla.protocol.messages.describe_configs import DescribeConfigsResult
+from ottla.protocol.messages.describe_producers import PartitionResponse, TopicResponse
+from ottla.protocol.messages.elect_leaders import (
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse as IncrementalResponse,
+)
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+)
+from ottla.server.api import Answer, Request
+from ottla.server.security.access import CLUSTER, GROUP, TOPIC, TRANSACTIONAL_ID, Access
+from ottla.server.security.guards import groups, topics, transactions
+from ottla.server.security.guards.tools import (
+    REFUSAL,
+    Guard,
+    Proceed,
+    adding,
+    anybody,
+    on_cluster,
+    on_each,
+    on_one,
+    then,
+)
+
+_Op = AclOperation
+_NO_CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def _refused_offsets(each: Any, code: ErrorCode) -> ListOffsetsTopicResponse:
+    return ListOffsetsTopicResponse(
+        name=each.name,
+        partitions=[
+            ListOffsetsPartitionResponse(
+                partition_index=one.partition_index, error_code=code, timestamp=-1, offset=-1
+            )
+            for one in each.partitions
+        ],
+    )
+
+
+def _refused_deletion(each: Any, code: ErrorCode) -> DeleteRecordsTopicResult:
+    return DeleteRecordsTopicResult(
+        name=each.name,
+        partitions=[
+            DeleteRecordsPartitionResult(
+                partition_index=one.partition_index, error_code=code, low_watermark=-1
+            )
+            for one in each.partitions
+        ],
+    )
+
+
+def _refused_marks(each: Any, code: ErrorCode) -> DeleteRecordsAtTopicResult:
+    return DeleteRecordsAtTopicResult(
+        name=each.name,
+        partitions=[
+            DeleteRecordsAtPartitionResult(
+                partition_index=one.partition_index, error_code=code, error_message=code.message
+            )
+            for one in each.partitions
+        ],
+    )
+
+
+def _refused_producers(each: Any, code: ErrorCode) -> TopicResponse:
+    return TopicResponse(
+        name=each.name,
+        partitions=[
+            PartitionResponse(partition_index=index, error_code=code, error_message=None)
+            for index in each.partition_indexes
+        ],
+    )
+
+
+# What a configuration belongs to, by the numbers of the wire.
+_CONFIGURED: Final[Mapping[int, AclResource]] = {
+    2: TOPIC,
+    4: CLUSTER,
+    8: CLUSTER,
+    16: CLUSTER,
+    32: GROUP,
+}
+
+
+def _on_configs(operation: AclOperation, answers: str, kind: Any) -> Guard:
+    def guard(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+        allowed, refused = [], []
+        for each in request.message.resources:
+            resource = _CONFIGURED.get(each.resource_type)
+            if resource is None:
+                allowed.append(each)  # the handler says what is wrong with it
+                continue
+            if resource is CLUSTER:
+                may = access.cluster(operation)
+            else:
+                may = access.may(operation, resource, each.resource_name)
+            if may:
+                allowed.append(each)
+                continue
+            code = REFUSAL[resource]
+            refused.append(
+                kind(
+                    error_code=code,
+                    error_message=code.message,
+                    resource_type=each.resource_type,
+                    resource_name=each.resource_name,
+                )
+            )
+        if not refused:
+            return proceed(request)
+        request.message.resources = allowed
+        return then(proceed(request), adding(answers, refused))
+
+    return guard
+
+
+def _create_acls(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+    if access.cluster(_Op.ALTER):
+        return proceed(request)
+    refusal = AclCreationResult(error_code=_NO_CLUSTER, error_message=_NO_CLUSTER.message)
+    return CreateAclsResponse(results=[refusal for _ in request.message.creations])
+
+
+def _delete_acls(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+    if access.cluster(_Op.ALTER):
+        return proceed(request)
+    refusal = DeleteAclsFilterResult(error_code=_NO_CLUSTER, error_message=_NO_CLUSTER.message)
+    return DeleteAclsResponse(filter_results=[refusal for _ in request.message.filters])
+
+
+def _alter_users(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+    if access.cluster(_Op.ALTER):
+        return proceed(request)
+    message = request.message
+    names = dict.fromkeys(each.name for each in (*message.deletions, *message.upsertions))
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(
+                user=name, error_code=_NO_CLUSTER, error_message=_NO_CLUSTER.message
+            )
+            for name in names
+        ]
+    )
+
+
+def _alter_quotas(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+    if access.cluster(_Op.ALTER_CONFIGS):
+        return proceed(request)
+    return AlterClientQuotasResponse(
+        entries=[
+            EntryDataResponse(
+                error_code=_NO_CLUSTER,
+                error_message=_NO_CLUSTER.message,
+                entity=[
+                    EntityDataResponse(entity_type=one.entity_type, entity_name=one.entity_name)
+                    for one in each.entity
+                ],
+            )
+            for each in request.message.entries
+        ]
+    )
+
+
+def _elect_leaders(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+    if access.cluster(_Op.ALTER):
+        return proceed(request)
+    return ElectLeadersResponse(
+        error_code=_NO_CLUSTER,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=each.topic,
+                partition_result=[
+                    PartitionResult(
+                        partition_id=index,
+                        error_code=_NO_CLUSTER,
+                        error_message=_NO_CLUSTER.message,
+                    )
+                    for index in each.partitions
+                ],
+            )
+            for each in request.message.topic_partitions or ()
+        ],
+    )
+
+
+_group_member = on_one(_Op.READ, GROUP, "group_id")
+
+GUARDS: Final[Mapping[ApiKey, Guard]] = {
+    ApiKey.LIST_OFFSETS: on_each(_Op.DESCRIBE, TOPIC, "topics", "topics", _refused_offsets),
+    ApiKey.METADATA: topics.metadata,
+    ApiKey.OFFSET_COMMIT: groups.offset_commit,
+    ApiKey.OFFSET_FETCH: groups.offset_fetch,
+    ApiKey.FIND_COORDINATOR: groups.find_coordinator,
+    ApiKey.JOIN_GROUP: _group_member,
+    ApiKey.HEARTBEAT: _group_member,
+    ApiKey.LEAVE_GROUP: _group_member,
+    ApiKey.SYNC_GROUP: _group_member,
+    ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
+    ApiKey.LIST_GROUPS: groups.list_groups,
+    ApiKey.SASL_HANDSHAKE: anybody,
+    ApiKey.SASL_AUTHENTICATE: anybody,
+    ApiKey.API_VERSIONS: anybody,
+    ApiKey.CREATE_TOPICS: topics.create_topics,
+    ApiKey.DELETE_TOPICS: topics.delete_topics,
+    ApiKey.DELETE_RECORDS: on_each(_Op.DELETE, TOPIC, "topics", "topics", _refused_deletion),
+    ApiKey.DELETE_RECORDS_AT: on_each(_Op.DELETE, TOPIC, "topics", "topics", _refused_marks),
+    ApiKey.INIT_PRODUCER_ID: transactions.init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: topics.offset_for_leader_epoch,
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.add_offsets_to_txn,
+    ApiKey.END_TXN: on_one(_Op.WRITE, TRANSACTIONAL_ID, "transactional_id"),
+    ApiKey.WRITE_TXN_MARKERS: transactions.write_txn_markers,
+    ApiKey.TXN_OFFSET_COMMIT: transactions.txn_offset_commit,
+    ApiKey.DESCRIBE_ACLS: on_cluster(_Op.DESCRIBE),
+    ApiKey.CREATE_ACLS: _create_acls,
+    ApiKey.DELETE_ACLS: _delete_acls,
+    ApiKey.DESCRIBE_CONFIGS: _on_configs(_Op.DESCRIBE_CONFIGS, "results", DescribeConfigsResult),
+    ApiKey.ALTER_CONFIGS: _on_configs(_Op.ALTER_CONFIGS, "responses", AlterConfigsResourceResponse),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _on_configs(
+        _Op.ALTER_CONFIGS, "responses", IncrementalResponse
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: on_cluster(_Op.DESCRIBE),
+    ApiKey.CREATE_PARTITIONS: on_each(
+        _Op.ALTER,
+        TOPIC,
+        "topics",
+        "results",
+        lambda each, code: CreatePartitionsTopicResult(
+            name=each.name, error_code=code, error_message=code.message
+        ),
+    ),
+    ApiKey.DELETE_GROUPS: on_each(
+        _Op.DELETE,
+        GROUP,
+        "groups_names",
+        "results",
+        lambda name, code: DeletableGroupResult(group_id=name, error_code=code),
+        str,
+    ),
+    ApiKey.ELECT_LEADERS: _elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: on_cluster(_Op.ALTER),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: on_cluster(_Op.DESCRIBE),
+    ApiKey.OFFSET_DELETE: groups.offset_delete,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: on_cluster(_Op.DESCRIBE_CONFIGS),
+    ApiKey.ALTER_CLIENT_QUOTAS: _alter_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: on_cluster(_Op.DESCRIBE),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_users,
+    ApiKey.ALTER_PARTITION: on_cluster(_Op.CLUSTER_ACTION),
+    ApiKey.UPDATE_FEATURES: on_cluster(_Op.ALTER),
+    ApiKey.DESCRIBE_CLUSTER: topics.describe_cluster,
+    ApiKey.DESCRIBE_PRODUCERS: on_each(_Op.READ, TOPIC, "topics", "topics", _refused_producers),
+    ApiKey.BROKER_HEARTBEAT: on_cluster(_Op.CLUSTER_ACTION),
+    ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
+    ApiKey.ALLOCATE_PRODUCER_IDS: on_cluster(_Op.CLUSTER_ACTION),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: groups.consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: groups.describe_groups,
+    ApiKey.LIST_CONFIG_RESOURCES: on_cluster(_Op.DESCRIBE_CONFIGS),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.describe_topic_partitions,
+}
+
+# What an API needs that has no row: more than anybody but a super user has by chance.
+UNLISTED: Final[Guard] = on_cluster(_Op.CLUSTER_ACTION)

@@ -1,0 +1,173 @@
+"""SASL's mechanisms on the broker's side: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.
+
+An exchange takes the client's messages one by one and answers them, until it has found out who the
+client is or refuses it. What a client is told of a refusal does not tell users that exist from users
+that do not: an unknown user gets a salt, too, always the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from ottla.cluster.credentials import (
+    DEFAULT_ITERATIONS,
+    SCRAM_MECHANISMS,
+    ScramCredential,
+    UnreadableCredential,
+)
+
+# The longest message of PLAIN that is looked at: names and passwords are shorter.
+_LONGEST: Final = 8192
+_SALT_BYTES: Final = 24
+
+
+class Refused(Exception):
+    """The client is not let in; the message is what it is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a message. With a user the exchange is over, and this is who the client is."""
+
+    message: bytes = field(default=b"", repr=False)
+    user: str | None = None
+    expires_at: float | None = None  # seconds since 1970: of a token
+
+
+class Exchange(Protocol):
+    """One authentication."""
+
+    async def step(self, message: bytes) -> Reply:
+        """Raises Refused."""
+
+
+# The stored credentials of a user by mechanism, as text.
+Credentials = Callable[[str], Mapping[str, str]]
+
+
+class Users:
+    """The users that the metadata knows, and the salts of those that it does not."""
+
+    def __init__(self, stored: Credentials, secret: Callable[[], bytes]) -> None:
+        """`secret` gives what is the same on all brokers of the cluster, and not on others."""
+        self._stored = stored
+        self._secret = secret
+
+    def credential(self, user: str, mechanism: str) -> ScramCredential | None:
+        text = self._stored(user).get(mechanism)
+        if text is None:
+            return None
+        try:
+            return ScramCredential.parse(text)
+        except UnreadableCredential:
+            return None
+
+    def unknown(self, user: str, mechanism: str) -> ScramCredential:
+        """For a user without a password: nothing fits it."""
+        salt = hmac.digest(self._secret(), f"{mechanism} {user}".encode(), "sha256")[:_SALT_BYTES]
+        size = 32 if mechanism == "SCRAM-SHA-256" else 64
+        return ScramCredential(salt, bytes(size), bytes(size), DEFAULT_ITERATIONS)
+
+
+class PlainExchange:
+    """PLAIN (RFC 4616): the password as it is. It is compared with those in the broker's
+    configuration, and with the stored ones of users that are not there."""
+
+    _REFUSAL = "Authentication failed: Invalid username or password"
+
+    def __init__(self, passwords: Mapping[str, str], users: Users) -> None:
+        self._passwords = passwords
+        self._users = users
+
+    async def step(self, message: bytes) -> Reply:
+        if len(message) > _LONGEST:
+            raise Refused("Invalid SASL/PLAIN response: it is too long")
+        try:
+            authorization, user, password = message.decode().split("\0")
+        except ValueError:  # UnicodeDecodeError is one
+            raise Refused("Invalid SASL/PLAIN response: it must be a name and a password") from None
+        if not user:
+            raise Refused("Authentication failed: username not specified")
+        if not password:
+            raise Refused("Authentication failed: password not specified")
+        fits = await self._fits(user, password)
+        if not fits:
+            raise Refused(self._REFUSAL)
+        if authorization not in ("", user):
+            raise Refused(
+                "Authentication failed: Client requested an authorization id that is different from "
+                "username"
+            )
+        return Reply(user=user)
+
+    async def _fits(self, user: str, password: str) -> bool:
+        configured = self._passwords.get(user)
+        if configured is not None:
+            return hmac.compare_digest(configured.encode(), password.encode())
+        for mechanism in SCRAM_MECHANISMS:
+            found = self._users.credential(user, mechanism)
+            if found is not None:
+                break
+        else:
+            # As long as for a user that exists.
+            mechanism = SCRAM_MECHANISMS[-1]
+            found = self._users.unknown(user, mechanism)
+        return await asyncio.to_thread(found.fits, mechanism, password)
+
+
+class ScramExchange:
+    """SCRAM (RFC 5802), by the library scramp; docs/adr/0021 says why."""
+
+    def __init__(self, mechanism: str, users: Users) -> None:
+        self._mechanism = mechanism
+        self._users = users
+        self._user = ""
+        self._server: Any = None
+
+    async def step(self, message: bytes) -> Reply:
+        from scramp import ScramException
+
+        try:
+            text = message.decode()
+            if self._server is None:
+                return self._first(text)
+            return self._final(text)
+        except (ScramException, UnicodeDecodeError):
+            raise Refused(
+                "Authentication failed during authentication due to invalid credentials with SASL "
+                f"mechanism {self._mechanism}"
+            ) from None
+
+    def _first(self, text: str) -> Reply:
+        from scramp import ScramMechanism
+
+        self._server = ScramMechanism(self._mechanism).make_server(self._look_up)
+        self._server.set_client_first(text)
+        return Reply(self._server.get_server_first().encode())
+
+    def _look_up(self, user: str) -> tuple[bytes, bytes, bytes, int]:
+        self._user = user
+        found = self._users.credential(user, self._mechanism)
+        if found is None:
+            found = self._users.unknown(user, self._mechanism)
+        return found.salt, found.stored_key, found.server_key, found.iterations
+
+    def _take_repeated_nonce(self, text: str) -> None:
+        """librdkafka up to 2.6.0 puts its own nonce before the whole one, where it stands already.
+        Kafka looks only whether the broker's nonce is at the end, which is what makes each exchange
+        another, and so takes it. The proof is for what was sent."""
+        whole, own = self._server.nonce, str(self._server.s_nonce)
+        clients = str(whole).removesuffix(own)
+        repeated = f"{clients}{whole}"
+        if f",r={repeated}," in text:
+            self._server.nonce = type(whole)(repeated)
+
+    def _final(self, text: str) -> Reply:
+        self._take_repeated_nonce(text)
+        # Raises if the proof is wrong, and if a message comes a second time.
+        self._server.set_client_final(text)
+        return Reply(self._server.get_server_final().encode(), self._user)

@@ -1,0 +1,64 @@
+"""Passwords of users, written to the metadata while no broker runs.
+
+The first ones have to be there before brokers that authenticate by them can talk to each other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ottla.cluster.controller import Controller, NotElected
+from ottla.cluster.decisions.users import ScramChange, UserResult
+from ottla.cluster.store import StoreError
+from ottla.server.broker import METADATA_FILE, SUPPORTED_FEATURES
+from ottla.server.configuration.broker_config import BrokerConfig
+from ottla.server.configuration.rules import Rules
+
+if TYPE_CHECKING:
+    from ottla.cluster.store import Store
+
+# No broker has it.
+_NOBODY = -1
+
+
+class BrokersRun(Exception):
+    """The metadata is a running broker's to change."""
+
+
+async def change_users(
+    changes: Sequence[ScramChange], *, folder: str | None = None, zookeeper: str | None = None
+) -> list[UserResult]:
+    """Change users in a data folder or a ZooKeeper. Raises BrokersRun or StoreError."""
+    store = _store(folder, zookeeper)
+    try:
+        await store.start()
+    except StoreError as error:
+        if folder is not None:
+            raise BrokersRun(
+                str(error)
+            ) from error  # or the file is damaged, which the message says
+        raise
+    config = BrokerConfig()
+    controller = Controller(store, _NOBODY, Rules(lambda: config), SUPPORTED_FEATURES)
+    try:
+        await controller.open()
+        return await controller.alter_scram(changes)
+    except NotElected as error:
+        raise BrokersRun(str(error)) from error
+    finally:
+        await controller.close()
+        await store.close()
+
+
+def _store(folder: str | None, zookeeper: str | None) -> Store:
+    if zookeeper is not None:
+        from ottla.cluster.zookeeper import ZooKeeperStore
+
+        return ZooKeeperStore(zookeeper)
+    from ottla.cluster.embedded import EmbeddedStore
+
+    assert folder is not None
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return EmbeddedStore(os.path.join(folder, METADATA_FILE))

@@ -1,0 +1,693 @@
+"""Access control: the rules by which the authorizer decides, and what every API is checked for.
+
+The matrix names for each API a request, the permission that is enough for it, and where in the response
+a refusal stands. Each row is tried without any permission, with all but this one, with this one alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from server_kit.broker_thread import BrokerThread
+from server_kit.calls import Topic, batch_of, create_topic, fetch_request, produce_request
+from server_kit.security import authenticate, jaas
+from server_kit.wire import Wire
+
+from ottla.cluster.acls import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclResource,
+    Pattern,
+    Permission,
+)
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.message import Message
+from ottla.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from ottla.protocol.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from ottla.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from ottla.protocol.messages.fetch import FetchResponse
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from ottla.protocol.messages.produce import ProduceResponse
+from ottla.server import handlers
+from ottla.server.api import DECLARED
+from ottla.server.security.authorizer import Authorizer, parse_super_users
+from ottla.server.security.guards.table import GUARDS
+from ottla.wire.sasl import Plain
+
+Op, Kind = AclOperation, AclResource
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
+ALICE, HOST = "User:alice", "10.0.0.1"
+
+
+def entry(
+    operation: AclOperation,
+    name: str = "orders",
+    kind: AclResource = Kind.TOPIC,
+    permission: Permission = ALLOW,
+    pattern: Pattern = Pattern.LITERAL,
+    principal: str = ALICE,
+    host: str = "*",
+) -> Acl:
+    return Acl(kind, name, pattern, principal, host, operation, permission)
+
+
+def decides(*entries: Acl, **options: Any) -> Callable[..., bool]:
+    authorizer = Authorizer(**options)
+    authorizer.load(entries)
+
+    def ask(
+        operation: AclOperation,
+        name: str = "orders",
+        kind: AclResource = Kind.TOPIC,
+        principal: str = ALICE,
+        host: str = HOST,
+    ) -> bool:
+        return authorizer.allows(principal, host, operation, kind, name)
+
+    return ask
+
+
+# The rules --------------------------------------------------------------------------------------
+
+
+def test_nothing_is_allowed_without_an_entry() -> None:
+    assert not decides()(Op.READ)
+    assert decides(allow_if_none=True)(Op.READ)
+    # With an entry for somebody else, everybody needs one.
+    others = decides(entry(Op.READ, principal="User:bob"), allow_if_none=True)
+    assert not others(Op.READ)
+    assert others(Op.READ, "elsewhere")
+
+
+def test_super_users_may_do_everything() -> None:
+    ask = decides(
+        entry(Op.ALL, permission=DENY, principal="User:*"), super_users={"User:admin", ALICE}
+    )
+    assert ask(Op.WRITE)
+    assert not ask(Op.WRITE, principal="User:bob")
+    assert parse_super_users(" User:CN=a,O=b ;User:c;") == {"User:CN=a,O=b", "User:c"}
+
+
+def test_a_denial_wins() -> None:
+    ask = decides(entry(Op.ALL, "*"), entry(Op.WRITE, "ord", Kind.TOPIC, DENY, Pattern.PREFIXED))
+    assert ask(Op.READ)
+    assert not ask(Op.WRITE)
+    assert ask(Op.WRITE, "other")
+
+
+def test_patterns() -> None:
+    ask = decides(entry(Op.READ, "ord", pattern=Pattern.PREFIXED), entry(Op.WRITE, "*"))
+    assert ask(Op.READ)
+    assert ask(Op.READ, "ord")
+    assert not ask(Op.READ, "or")
+    assert ask(Op.WRITE, "anything")
+    # A star is a star only in a literal entry, and kinds are apart.
+    assert not decides(entry(Op.READ, "*", pattern=Pattern.PREFIXED))(Op.READ)
+    assert not decides(entry(Op.READ))(Op.READ, kind=Kind.GROUP)
+
+
+def test_principals_and_hosts() -> None:
+    assert decides(entry(Op.READ, principal="User:*"))(Op.READ, principal="User:ANONYMOUS")
+    assert not decides(entry(Op.READ))(Op.READ, principal="User:bob")
+    here = decides(entry(Op.READ, host=HOST))
+    assert here(Op.READ)
+    assert here(Op.READ, host=f"::ffff:{HOST}")
+    assert not here(Op.READ, host="10.0.0.2")
+
+
+def test_what_implies_what() -> None:
+    for operation in (Op.READ, Op.WRITE, Op.DELETE, Op.ALTER, Op.ALL):
+        assert decides(entry(operation))(Op.DESCRIBE)
+        # A denial of it denies nothing else.
+        denied = decides(entry(operation, permission=DENY), entry(Op.DESCRIBE))
+        assert denied(Op.DESCRIBE) is (operation is not Op.ALL)
+    for operation in (Op.CREATE, Op.ALTER_CONFIGS, Op.DESCRIBE_CONFIGS, Op.CLUSTER_ACTION):
+        assert not decides(entry(operation))(Op.DESCRIBE)
+    assert decides(entry(Op.ALTER_CONFIGS))(Op.DESCRIBE_CONFIGS)
+    assert not decides(entry(Op.ALTER))(Op.DESCRIBE_CONFIGS)
+
+
+def test_changes_count_at_once() -> None:
+    authorizer = Authorizer()
+    assert not authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, "orders")
+    authorizer.load([entry(Op.READ)])
+    assert authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, "orders")
+    authorizer.load([])
+    assert not authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, "orders")
+
+
+def test_whether_there_is_something_to_write() -> None:
+    def some(*entries: Acl) -> bool:
+        authorizer = Authorizer()
+        authorizer.load(entries)
+        return authorizer.allows_some(ALICE, HOST, Op.WRITE, Kind.TOPIC)
+
+    prefixed = Pattern.PREFIXED
+    assert not some()
+    assert not some(entry(Op.READ))
+    assert some(entry(Op.WRITE))
+    assert not some(entry(Op.WRITE), entry(Op.WRITE, permission=DENY))
+    assert not some(entry(Op.WRITE), entry(Op.ALL, "*", permission=DENY))
+    assert not some(entry(Op.WRITE), entry(Op.WRITE, "or", permission=DENY, pattern=prefixed))
+    assert some(entry(Op.WRITE, "*"), entry(Op.WRITE, permission=DENY))
+    assert some(
+        entry(Op.WRITE, "or", pattern=prefixed),
+        entry(Op.WRITE, "orders", permission=DENY, pattern=prefixed),
+    )
+    assert not some(
+        entry(Op.WRITE, "orders", pattern=prefixed),
+        entry(Op.WRITE, "or", permission=DENY, pattern=prefixed),
+    )
+
+
+def test_filters() -> None:
+    literal, prefixed, star = (
+        entry(Op.READ, "orders"),
+        entry(Op.READ, "ord", pattern=Pattern.PREFIXED),
+        entry(Op.READ, "*"),
+    )
+
+    def taken(**fields: Any) -> list[Acl]:
+        return [each for each in (literal, prefixed, star) if AclFilter(**fields).takes(each)]
+
+    assert taken() == [literal, prefixed, star]
+    assert taken(name="orders") == [literal]
+    assert taken(name="orders", pattern=Pattern.MATCH) == [literal, prefixed, star]
+    assert taken(name="other", pattern=Pattern.MATCH) == [star]
+    assert taken(pattern=Pattern.PREFIXED) == [prefixed]
+    assert taken(principal="User:bob") == []
+    assert taken(operation=Op.WRITE) == []
+    assert taken(permission=DENY) == []
+    assert taken(resource=Kind.GROUP) == []
+
+
+# The matrix -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
+    settings = {
+        "listeners": "INSIDE://127.0.0.1:0,CLIENTS://127.0.0.1:0",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "INSIDE",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.clients.plain.sasl.jaas.config": jaas(
+            "PlainLoginModule", {"user_alice": "a", "user_bob": "b"}
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.num.partitions": "1",
+    }
+    with BrokerThread(tmp_path_factory.mktemp("acls"), settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(secured: BrokerThread) -> Iterator[Wire]:
+    """A super user."""
+    with secured.wire() as wire:
+        yield wire
+
+
+@pytest.fixture(scope="module")
+def orders(admin: Wire) -> Topic:
+    return create_topic(admin, name="orders")
+
+
+@pytest.fixture(scope="module")
+def alice(secured: BrokerThread) -> Iterator[Wire]:
+    with Wire("127.0.0.1", secured.broker.bound[1].port) as wire:
+        authenticate(wire, Plain("alice", "a"))
+        yield wire
+
+
+def grant(secured: BrokerThread, *entries: Acl) -> None:
+    """These entries and no others."""
+    controller = secured.broker.controller
+
+    async def change() -> None:
+        await controller.delete_acls([AclFilter()])
+        assert not any(await controller.create_acls(entries))
+
+    secured.run_async(change())
+
+
+Permit = tuple[AclOperation, AclResource, str]
+CLUSTER = CLUSTER_NAME
+
+
+def on_topic(operation: AclOperation) -> Permit:
+    return operation, Kind.TOPIC, "orders"
+
+
+def on_group(operation: AclOperation) -> Permit:
+    return operation, Kind.GROUP, "readers"
+
+
+def on_transaction(operation: AclOperation) -> Permit:
+    return operation, Kind.TRANSACTIONAL_ID, "payments"
+
+
+def on_cluster(operation: AclOperation) -> Permit:
+    return operation, Kind.CLUSTER, CLUSTER
+
+
+@dataclass
+class Row:
+    """A request of an API, what it needs, and the codes that a response says of it."""
+
+    api: ApiKey
+    fields: dict[str, Any]
+    needs: list[Permit]
+    codes: Callable[[Any], list[int]]
+    refusal: ErrorCode
+    version: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.api.name}-v{'' if self.version is None else self.version}"
+
+    def classes(self) -> tuple[type[Message], type[Message]]:
+        module = __import__(f"ottla.protocol.messages.{self.api.name.lower()}", fromlist=["x"])
+        request = DECLARED[self.api].request
+        response = getattr(module, request.__name__.removesuffix("Request") + "Response")
+        return request, response
+
+    def call(self, wire: Wire) -> Any:
+        request, response = self.classes()
+        version = DECLARED[self.api].versions[1] if self.version is None else self.version
+        return wire.call(request(**_built(request, self.fields)), response, version)
+
+
+def _built(request: type[Message], fields: dict[str, Any]) -> dict[str, Any]:
+    """Parts that are written as dictionaries with their class as "is"."""
+    module = __import__(request.__module__, fromlist=["x"])
+
+    def build(value: Any) -> Any:
+        if isinstance(value, dict):
+            return getattr(module, value["is"])(
+                **{name: build(each) for name, each in value.items() if name != "is"}
+            )
+        if isinstance(value, list):
+            return [build(each) for each in value]
+        return value
+
+    return {name: build(value) for name, value in fields.items()}
+
+
+def whole(response: Any) -> list[int]:
+    return [response.error_code]
+
+
+def of(*path: str) -> Callable[[Any], list[int]]:
+    """The numbers at the end of a path of lists."""
+
+    def codes(response: Any) -> list[int]:
+        found = [response]
+        for name in path[:-1]:
+            found = [each for one in found for each in getattr(one, name)]
+        return [getattr(each, path[-1]) for each in found]
+
+    return codes
+
+
+NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+NO_GROUP = ErrorCode.GROUP_AUTHORIZATION_FAILED
+NO_CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+NO_ID = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+TOPIC_PARTITION = {
+    "is": "OffsetCommitRequestPartition",
+    "partition_index": 0,
+    "committed_offset": 1,
+}
+PRODUCER = {"producer_id": 5, "producer_epoch": 0}
+
+K = ApiKey
+ROWS = [
+    Row(K.LIST_OFFSETS, {"topics": [{"is": "ListOffsetsTopic", "name": "orders", "partitions": [
+        {"is": "ListOffsetsPartition", "partition_index": 0, "timestamp": -1}]}]},
+        [on_topic(Op.DESCRIBE)], of("topics", "partitions", "error_code"), NO_TOPIC),
+    Row(K.METADATA, {"topics": [{"is": "MetadataRequestTopic", "name": "orders"}]},
+        [on_topic(Op.DESCRIBE)], of("topics", "error_code"), NO_TOPIC),
+    Row(K.OFFSET_COMMIT, {"group_id": "readers", "topics": [{"is": "OffsetCommitRequestTopic",
+        "name": "orders", "partitions": [TOPIC_PARTITION]}]},
+        [on_group(Op.READ), on_topic(Op.READ)], of("topics", "partitions", "error_code"), NO_GROUP, 8),
+    Row(K.OFFSET_FETCH, {"groups": [{"is": "OffsetFetchRequestGroup", "group_id": "readers",
+        "topics": None}]}, [on_group(Op.DESCRIBE)], of("groups", "error_code"), NO_GROUP, 9),
+    Row(K.OFFSET_FETCH, {"group_id": "readers", "topics": None},
+        [on_group(Op.DESCRIBE)], whole, NO_GROUP, 7),
+    Row(K.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": ["readers"]},
+        [on_group(Op.DESCRIBE)], of("coordinators", "error_code"), NO_GROUP),
+    Row(K.FIND_COORDINATOR, {"key_type": 1, "key": "payments"},
+        [on_transaction(Op.DESCRIBE)], whole, NO_ID, 3),
+    Row(K.JOIN_GROUP, {"group_id": "readers", "session_timeout_ms": 10_000,
+        "protocol_type": "consumer", "rebalance_timeout_ms": 10_000},
+        [on_group(Op.READ)], whole, NO_GROUP),
+    Row(K.HEARTBEAT, {"group_id": "readers"}, [on_group(Op.READ)], whole, NO_GROUP),
+    Row(K.LEAVE_GROUP, {"group_id": "readers"}, [on_group(Op.READ)], whole, NO_GROUP),
+    Row(K.SYNC_GROUP, {"group_id": "readers", "protocol_type": "c", "protocol_name": "r"},
+        [on_group(Op.READ)], whole, NO_GROUP),
+    Row(K.DESCRIBE_GROUPS, {"groups": ["readers"]}, [on_group(Op.DESCRIBE)],
+        of("groups", "error_code"), NO_GROUP),
+    Row(K.CREATE_TOPICS, {"topics": [{"is": "CreatableTopic", "name": "orders", "num_partitions": 1,
+        "replication_factor": 1}]}, [on_topic(Op.CREATE)], of("topics", "error_code"), NO_TOPIC),
+    Row(K.CREATE_TOPICS, {"topics": [{"is": "CreatableTopic", "name": "orders", "num_partitions": 1,
+        "replication_factor": 1}]}, [on_cluster(Op.CREATE)], of("topics", "error_code"), NO_TOPIC),
+    Row(K.DELETE_TOPICS, {"timeout_ms": 9000,
+        "topics": [{"is": "DeleteTopicState", "name": "orders-to-go"}]},
+        [(Op.DELETE, Kind.TOPIC, "orders-to-go")], of("responses", "error_code"), NO_TOPIC),
+    Row(K.DELETE_TOPICS, {"timeout_ms": 9000, "topic_names": ["orders-to-go"]},
+        [(Op.DELETE, Kind.TOPIC, "orders-to-go")], of("responses", "error_code"), NO_TOPIC, 5),
+    Row(K.DELETE_RECORDS, {"topics": [{"is": "DeleteRecordsTopic", "name": "orders", "partitions": [
+        {"is": "DeleteRecordsPartition", "partition_index": 0, "offset": 0}]}], "timeout_ms": 1000},
+        [on_topic(Op.DELETE)], of("topics", "partitions", "error_code"), NO_TOPIC),
+    Row(K.DELETE_RECORDS_AT, {"topics": [{"is": "DeleteRecordsAtTopic", "name": "orders",
+        "partitions": [{"is": "DeleteRecordsAtPartition", "partition_index": 0, "ranges": [
+            {"is": "DeletedRange", "first_offset": 99, "last_offset": 99}]}]}], "timeout_ms": 1000},
+        [on_topic(Op.DELETE)], of("topics", "partitions", "error_code"), NO_TOPIC),
+    Row(K.INIT_PRODUCER_ID, {"transactional_id": "payments", "transaction_timeout_ms": 1000},
+        [on_transaction(Op.WRITE)], whole, NO_ID, 4),
+    Row(K.INIT_PRODUCER_ID, {"transactional_id": "payments", "transaction_timeout_ms": 1000,
+        "enable2_pc": True}, [on_transaction(Op.WRITE), on_transaction(Op.TWO_PHASE_COMMIT)], whole,
+        NO_ID, 6),
+    Row(K.INIT_PRODUCER_ID, {"transactional_id": None}, [on_topic(Op.WRITE)], whole, NO_CLUSTER, 4),
+    Row(K.INIT_PRODUCER_ID, {"transactional_id": None}, [on_cluster(Op.IDEMPOTENT_WRITE)], whole,
+        NO_CLUSTER, 4),
+    Row(K.OFFSET_FOR_LEADER_EPOCH, {"topics": [{"is": "OffsetForLeaderTopic", "topic": "orders",
+        "partitions": [{"is": "OffsetForLeaderPartition", "partition": 0, "leader_epoch": 0}]}]},
+        [on_topic(Op.DESCRIBE)], of("topics", "partitions", "error_code"), NO_TOPIC),
+    Row(K.OFFSET_FOR_LEADER_EPOCH, {"topics": [{"is": "OffsetForLeaderTopic", "topic": "orders",
+        "partitions": [{"is": "OffsetForLeaderPartition", "partition": 0, "leader_epoch": 0}]}]},
+        [on_cluster(Op.CLUSTER_ACTION)], of("topics", "partitions", "error_code"), NO_TOPIC),
+    Row(K.ADD_PARTITIONS_TO_TXN, {"transactions": []}, [on_cluster(Op.CLUSTER_ACTION)], whole,
+        NO_CLUSTER),
+    Row(K.ADD_OFFSETS_TO_TXN, {"transactional_id": "payments", "group_id": "readers", **PRODUCER},
+        [on_transaction(Op.WRITE), on_group(Op.READ)], whole, NO_ID),
+    Row(K.END_TXN, {"transactional_id": "payments", **PRODUCER}, [on_transaction(Op.WRITE)], whole,
+        NO_ID),
+    Row(K.WRITE_TXN_MARKERS, {"markers": [{"is": "WritableTxnMarker", **PRODUCER, "topics": [
+        {"is": "WritableTxnMarkerTopic", "name": "nowhere", "partition_indexes": [0]}]}]},
+        [on_cluster(Op.CLUSTER_ACTION)], of("markers", "topics", "partitions", "error_code"),
+        NO_CLUSTER),
+    Row(K.WRITE_TXN_MARKERS, {"markers": [{"is": "WritableTxnMarker", **PRODUCER, "topics": [
+        {"is": "WritableTxnMarkerTopic", "name": "nowhere", "partition_indexes": [0]}]}]},
+        [on_cluster(Op.ALTER)], of("markers", "topics", "partitions", "error_code"), NO_CLUSTER),
+    Row(K.TXN_OFFSET_COMMIT, {"transactional_id": "payments", "group_id": "readers", **PRODUCER,
+        "topics": [{"is": "TxnOffsetCommitRequestTopic", "name": "orders", "partitions": [
+            {"is": "TxnOffsetCommitRequestPartition", "partition_index": 0}]}]},
+        [on_transaction(Op.WRITE), on_group(Op.READ), on_topic(Op.READ)],
+        of("topics", "partitions", "error_code"), NO_ID),
+    Row(K.DESCRIBE_ACLS, {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1,
+        "permission_type": 1, "resource_name_filter": None, "principal_filter": None,
+        "host_filter": None}, [on_cluster(Op.DESCRIBE)], whole, NO_CLUSTER),
+    Row(K.CREATE_ACLS, {"creations": [{"is": "AclCreation", "resource_type": 2,
+        "resource_name": "mine", "resource_pattern_type": 3, "principal": "User:x", "host": "*",
+        "operation": 3, "permission_type": 3}]}, [on_cluster(Op.ALTER)],
+        of("results", "error_code"), NO_CLUSTER),
+    Row(K.DELETE_ACLS, {"filters": [{"is": "DeleteAclsFilter", "resource_type_filter": 2,
+        "resource_name_filter": "mine", "pattern_type_filter": 3, "principal_filter": None,
+        "host_filter": None, "operation": 1, "permission_type": 1}]}, [on_cluster(Op.ALTER)],
+        of("filter_results", "error_code"), NO_CLUSTER),
+    *(
+        Row(api, {"resources": [{"is": part, "resource_type": kind, "resource_name": name,
+            ("configuration_keys" if api is K.DESCRIBE_CONFIGS else "configs"): []}]},
+            [(operation, resource, resource_name)], of(answers, "error_code"), refusal)
+        for api, part, operation, answers in (
+            (K.DESCRIBE_CONFIGS, "DescribeConfigsResource", Op.DESCRIBE_CONFIGS, "results"),
+            (K.ALTER_CONFIGS, "AlterConfigsResource", Op.ALTER_CONFIGS, "responses"),
+            (K.INCREMENTAL_ALTER_CONFIGS, "AlterConfigsResource", Op.ALTER_CONFIGS, "responses"),
+        )
+        for kind, name, resource, resource_name, refusal in (
+            (2, "orders", Kind.TOPIC, "orders", NO_TOPIC),
+            (4, "1", Kind.CLUSTER, CLUSTER, NO_CLUSTER),
+            (32, "readers", Kind.GROUP, "readers", NO_GROUP),
+        )
+    ),
+    Row(K.DESCRIBE_LOG_DIRS, {"topics": []}, [on_cluster(Op.DESCRIBE)], whole, NO_CLUSTER),
+    Row(K.CREATE_PARTITIONS, {"topics": [{"is": "CreatePartitionsTopic", "name": "orders", "count": 1}],
+        "timeout_ms": 1000}, [on_topic(Op.ALTER)], of("results", "error_code"), NO_TOPIC),
+    Row(K.DELETE_GROUPS, {"groups_names": ["readers"]}, [on_group(Op.DELETE)],
+        of("results", "error_code"), NO_GROUP),
+    Row(K.ELECT_LEADERS, {"election_type": 0, "topic_partitions": [], "timeout_ms": 1000},
+        [on_cluster(Op.ALTER)], whole, NO_CLUSTER),
+    Row(K.ALTER_PARTITION_REASSIGNMENTS, {"topics": [], "timeout_ms": 1000}, [on_cluster(Op.ALTER)],
+        whole, NO_CLUSTER),
+    Row(K.LIST_PARTITION_REASSIGNMENTS, {"topics": None, "timeout_ms": 1000},
+        [on_cluster(Op.DESCRIBE)], whole, NO_CLUSTER),
+    Row(K.OFFSET_DELETE, {"group_id": "readers", "topics": []}, [on_group(Op.DELETE)], whole,
+        NO_GROUP),
+    Row(K.DESCRIBE_CLIENT_QUOTAS, {"components": []}, [on_cluster(Op.DESCRIBE_CONFIGS)], whole,
+        NO_CLUSTER),
+    Row(K.ALTER_CLIENT_QUOTAS, {"entries": [{"is": "EntryDataRequest", "entity": [
+        {"is": "EntityDataRequest", "entity_type": "user", "entity_name": "x"}], "ops": []}]},
+        [on_cluster(Op.ALTER_CONFIGS)], of("entries", "error_code"), NO_CLUSTER),
+    Row(K.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": []}, [on_cluster(Op.DESCRIBE)], whole,
+        NO_CLUSTER),
+    Row(K.ALTER_USER_SCRAM_CREDENTIALS, {"deletions": [{"is": "ScramCredentialDeletion",
+        "name": "nobody", "mechanism": 1}]}, [on_cluster(Op.ALTER)], of("results", "error_code"),
+        NO_CLUSTER),
+    Row(K.ALTER_PARTITION, {"broker_id": 1, "broker_epoch": -5, "topics": []},
+        [on_cluster(Op.CLUSTER_ACTION)], whole, NO_CLUSTER),
+    Row(K.UPDATE_FEATURES, {"feature_updates": [], "timeout_ms": 1000}, [on_cluster(Op.ALTER)], whole,
+        NO_CLUSTER),
+    Row(K.DESCRIBE_PRODUCERS, {"topics": [{"is": "TopicRequest", "name": "orders",
+        "partition_indexes": [0]}]}, [on_topic(Op.READ)], of("topics", "partitions", "error_code"),
+        NO_TOPIC),
+    Row(K.BROKER_HEARTBEAT, {"broker_id": 7, "broker_epoch": -5}, [on_cluster(Op.CLUSTER_ACTION)],
+        whole, NO_CLUSTER),
+    Row(K.DESCRIBE_TRANSACTIONS, {"transactional_ids": ["payments"]}, [on_transaction(Op.DESCRIBE)],
+        of("transaction_states", "error_code"), NO_ID),
+    Row(K.ALLOCATE_PRODUCER_IDS, {"broker_id": 7, "broker_epoch": -5},
+        [on_cluster(Op.CLUSTER_ACTION)], whole, NO_CLUSTER),
+    Row(K.CONSUMER_GROUP_HEARTBEAT, {"group_id": "readers", "member_id": "m", "member_epoch": 9},
+        [on_group(Op.READ)], whole, NO_GROUP),
+    Row(K.CONSUMER_GROUP_DESCRIBE, {"group_ids": ["readers"]}, [on_group(Op.DESCRIBE)],
+        of("groups", "error_code"), NO_GROUP),
+    Row(K.LIST_CONFIG_RESOURCES, {"resource_types": []}, [on_cluster(Op.DESCRIBE_CONFIGS)], whole,
+        NO_CLUSTER),
+    Row(K.DESCRIBE_TOPIC_PARTITIONS, {"topics": [{"is": "TopicRequest", "name": "orders"}],
+        "response_partition_limit": 10}, [on_topic(Op.DESCRIBE)], of("topics", "error_code"), NO_TOPIC),
+]  # fmt: skip
+# Tested below, each on its own: what is left out of a list, what goes to the log, nothing at all.
+ELSEWHERE = {
+    K.PRODUCE, K.FETCH, K.LIST_GROUPS, K.LIST_TRANSACTIONS, K.DESCRIBE_CLUSTER, K.API_VERSIONS,
+    K.SASL_HANDSHAKE, K.SASL_AUTHENTICATE,
+}  # fmt: skip
+REFUSALS = {NO_TOPIC, NO_GROUP, NO_CLUSTER, NO_ID}
+
+
+def test_every_api_has_a_row() -> None:
+    handlers.load()
+    assert set(DECLARED) == {row.api for row in ROWS} | ELSEWHERE
+    assert set(DECLARED) - set(GUARDS) == {K.PRODUCE, K.FETCH}
+
+
+def every_permission_but(needs: list[Permit]) -> list[Acl]:
+    """Entries for every operation that neither is needed nor implies what is."""
+    names = {
+        Kind.TOPIC: ("orders", "orders-to-go"),
+        Kind.GROUP: ("readers",),
+        Kind.TRANSACTIONAL_ID: ("payments",),
+        Kind.CLUSTER: (CLUSTER,),
+    }
+    operation, kind, name = needs[0]
+    implying = {operation}
+    if operation is Op.DESCRIBE:
+        implying |= {Op.READ, Op.WRITE, Op.DELETE, Op.ALTER}
+    if operation is Op.DESCRIBE_CONFIGS:
+        implying |= {Op.ALTER_CONFIGS}
+    return [
+        entry(each, one, resource)
+        for resource, all_names in names.items()
+        for one in all_names
+        for each in Op
+        if each > Op.ALL
+        if not (resource is kind and one == name and each in implying)
+    ]
+
+
+ALTERNATIVES = {
+    K.OFFSET_FOR_LEADER_EPOCH, K.CREATE_TOPICS, K.INIT_PRODUCER_ID, K.WRITE_TXN_MARKERS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_an_api_needs_what_it_needs_in_kafka(
+    row: Row, secured: BrokerThread, alice: Wire, orders: Topic, admin: Wire
+) -> None:
+    grant(secured)
+    refused = row.codes(row.call(alice))
+    assert refused == [row.refusal]
+    if row.api not in ALTERNATIVES:
+        grant(secured, *every_permission_but(row.needs))
+        assert row.codes(row.call(alice)) == [row.refusal]
+    grant(secured, *(entry(operation, name, kind) for operation, kind, name in row.needs))
+    allowed = row.codes(row.call(alice))
+    assert not set(allowed) & REFUSALS
+
+
+def test_produce_needs_write(
+    secured: BrokerThread, alice: Wire, admin: Wire, orders: Topic
+) -> None:
+    for version in (9, 13):
+        for entries, code in (
+            ((), NO_TOPIC),
+            ((entry(Op.READ), entry(Op.WRITE, "other")), NO_TOPIC),
+            ((entry(Op.WRITE),), 0),
+        ):
+            grant(secured, *entries)
+            answer = alice.call(
+                produce_request(orders, (0, batch_of(b"x"))), ProduceResponse, version
+            )
+            assert of("responses", "partition_responses", "error_code")(answer) == [code]
+
+
+def test_fetch_needs_read_and_a_replica_the_cluster(
+    secured: BrokerThread, alice: Wire, orders: Topic
+) -> None:
+    for version in (11, 12, 13):
+        for entries, code in (
+            ((), NO_TOPIC),
+            ((entry(Op.WRITE), entry(Op.DESCRIBE)), NO_TOPIC),
+            ((entry(Op.READ),), 0),
+        ):
+            grant(secured, *entries)
+            answer = alice.call(fetch_request(orders, (0, 0)), FetchResponse, version)
+            assert of("responses", "partitions", "error_code")(answer) == [code]
+            if code:
+                assert not answer.responses[0].partitions[0].records
+    request = fetch_request(orders, (0, 0))
+    request.replica_id = 1
+    grant(secured, entry(Op.READ))
+    answer = alice.call(request, FetchResponse, 12)
+    assert of("responses", "partitions", "error_code")(answer) == [NO_TOPIC]
+
+
+def test_a_topic_that_may_not_be_seen_is_not_confirmed_to_exist(
+    secured: BrokerThread, alice: Wire, orders: Topic
+) -> None:
+    grant(secured)
+    asked = [MetadataRequestTopic(name=name) for name in ("orders", "there-is-none")]
+    told = alice.call(MetadataRequest(topics=asked), MetadataResponse, 12).topics
+    assert {(each.error_code, each.topic_id, len(each.partitions)) for each in told} == {
+        (NO_TOPIC, bytes(16), 0)
+    }
+    by_id = alice.call(
+        MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=orders.id)]),
+        MetadataResponse,
+        12,
+    ).topics
+    assert [(each.error_code, each.name) for each in by_id] == [(NO_TOPIC, None)]
+    assert alice.call(MetadataRequest(topics=None), MetadataResponse, 12).topics == []
+    assert alice.call(MetadataRequest(topics=[]), MetadataResponse, 0).topics == []
+    # In version 0 an empty list means all: what was taken out must not become that.
+    only = [MetadataRequestTopic(name="orders")]
+    old = alice.call(MetadataRequest(topics=only), MetadataResponse, 0).topics
+    assert [(each.name, each.error_code) for each in old] == [("orders", NO_TOPIC)]
+    grant(secured, entry(Op.DESCRIBE))
+    seen = alice.call(MetadataRequest(topics=None), MetadataResponse, 12).topics
+    assert [each.name for each in seen] == ["orders"]
+
+
+def test_a_topic_is_made_on_first_use_only_by_who_may(
+    secured: BrokerThread, alice: Wire, orders: Topic
+) -> None:
+    asked = MetadataRequest(
+        topics=[MetadataRequestTopic(name="orders-new")], allow_auto_topic_creation=True
+    )
+    grant(secured, entry(Op.DESCRIBE, "orders-new"))
+    assert alice.call(asked, MetadataResponse, 12).topics[0].error_code == NO_TOPIC
+    assert "orders-new" not in secured.broker.image.topics
+    grant(secured, entry(Op.DESCRIBE, "orders-new"), entry(Op.CREATE, "orders-new"))
+    asked.topics = [MetadataRequestTopic(name="orders-new")]
+    assert alice.call(asked, MetadataResponse, 12).topics[0].error_code == 0
+    assert "orders-new" in secured.broker.image.topics
+
+
+def test_what_may_be_done_is_told(secured: BrokerThread, alice: Wire, orders: Topic) -> None:
+    asked = MetadataRequest(
+        topics=[MetadataRequestTopic(name="orders")],
+        include_topic_authorized_operations=True,
+        include_cluster_authorized_operations=True,
+    )
+    grant(secured, entry(Op.READ))
+    answer = alice.call(asked, MetadataResponse, 8)
+    assert answer.topics[0].topic_authorized_operations == 1 << Op.READ | 1 << Op.DESCRIBE
+    assert answer.cluster_authorized_operations == 0
+    grant(secured, entry(Op.DESCRIBE), entry(Op.ALTER, CLUSTER, Kind.CLUSTER))
+    answer = alice.call(asked, MetadataResponse, 8)
+    assert answer.topics[0].topic_authorized_operations == 1 << Op.DESCRIBE
+    assert answer.cluster_authorized_operations == 1 << Op.ALTER | 1 << Op.DESCRIBE
+
+
+def test_entries_are_made_found_and_deleted(secured: BrokerThread, admin: Wire) -> None:
+    grant(secured)
+
+    def creation(**fields: Any) -> AclCreation:
+        given = {
+            "resource_type": 2, "resource_name": "a", "resource_pattern_type": 3,
+            "principal": "User:x", "host": "*", "operation": 3, "permission_type": 3,
+        }  # fmt: skip
+        return AclCreation(**{**given, **fields})
+
+    wanted = [
+        creation(),
+        creation(),
+        creation(resource_name="b", resource_pattern_type=4),
+        creation(resource_type=4, resource_name="other"),
+        creation(resource_name=""),
+        creation(operation=1),
+        creation(permission_type=0),
+        creation(principal="nobody"),
+        creation(resource_pattern_type=2),
+    ]
+    made = admin.call(CreateAclsRequest(creations=wanted), CreateAclsResponse, 3)
+    bad = ErrorCode.INVALID_REQUEST
+    assert [each.error_code for each in made.results] == [0, 0, 0, bad, bad, bad, bad, bad, bad]
+    everything: dict[str, Any] = {
+        "resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1,
+        "resource_name_filter": None, "principal_filter": None, "host_filter": None,
+    }  # fmt: skip
+    found = admin.call(DescribeAclsRequest(**everything), DescribeAclsResponse, 3)
+    assert {
+        (each.resource_name, each.pattern_type, len(each.acls)) for each in found.resources
+    } == {
+        ("a", 3, 1),
+        ("b", 4, 1),
+    }
+    gone = admin.call(
+        DeleteAclsRequest(
+            filters=[DeleteAclsFilter(**{**everything, "resource_name_filter": "a"})]
+        ),
+        DeleteAclsResponse,
+        3,
+    )
+    assert [len(each.matching_acls) for each in gone.filter_results] == [1]
+    left = admin.call(DescribeAclsRequest(**everything), DescribeAclsResponse, 3)
+    assert [each.resource_name for each in left.resources] == ["b"]
+
+
+def test_denials_are_in_the_audit_log(
+    secured: BrokerThread, alice: Wire, orders: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    grant(secured)
+    alice.call(MetadataRequest(topics=[MetadataRequestTopic(name="orders")]), MetadataResponse, 12)
+    lines = [each.getMessage() for each in caplog.records if each.name == "ottla.audit"]
+    assert any(
+        "denied: principal=User:alice" in line and "DESCRIBE" in line and "orders" in line
+        for line in lines
+    )

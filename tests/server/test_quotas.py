@@ -1,0 +1,399 @@
+"""Quotas: which one counts, what it limits, and how a client is told and held back.
+
+The rates are so small that what is owed lasts for hours: no test waits for the end of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from server_kit.broker_thread import BrokerThread
+from server_kit.calls import (
+    Topic,
+    batch_of,
+    create_topic,
+    fetch_request,
+    fresh_name,
+    produce_request,
+)
+from server_kit.wire import Wire
+
+from ottla.cluster.metadata import ClusterImage, ResourceType
+from ottla.cluster.quotas import entity_key
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityDataRequest,
+    EntryDataRequest,
+    OpData,
+)
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from ottla.protocol.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from ottla.protocol.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from ottla.protocol.messages.fetch import FetchResponse
+from ottla.protocol.messages.produce import ProduceResponse
+from ottla.server.network.connection import MUTED
+from ottla.server.quotas import Bucket, Quotas
+
+StartBroker = Callable[..., BrokerThread]
+Entity = dict[str, str | None]
+LIMITED = "limited-client"
+
+
+# Rates ------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_fills_with_time_and_may_be_owed_from() -> None:
+    bucket = Bucket(rate=100, window=10, now=0.0)
+    assert bucket.take(1000, 0.0) == 0
+    assert bucket.take(50, 0.0) == 0.5
+    assert bucket.owes(0.4) == pytest.approx(0.1)
+    assert bucket.owes(0.6) == 0
+    assert bucket.take(80, 1.5) == 0
+    assert not bucket.is_full(10.0)
+    assert bucket.is_full(12.0)
+    # No more than a window is saved up.
+    assert bucket.take(1001, 1000.0) == pytest.approx(0.01)
+
+
+class FakeConnection:
+    def __init__(self, user: str, client_id: str) -> None:
+        self.principal = f"User:{user}"
+        self.client_id = client_id
+        self.muted = 0.0
+
+    def mute(self, seconds: float) -> None:
+        self.muted = seconds
+
+
+def made(*entries: tuple[Entity, float], kind: str = "producer_byte_rate") -> Quotas:
+    quotas = Quotas(1.0, 1.0, clock=lambda: 0.0)
+    quotas.load(
+        ClusterImage(
+            "c",
+            configs={
+                (ResourceType.QUOTA, entity_key(entity)): {kind: str(rate)}
+                for entity, rate in entries
+            },
+        )
+    )
+    return quotas
+
+
+def test_the_most_specific_quota_counts() -> None:
+    entries: list[tuple[Entity, float]] = [
+        ({"user": "u", "client-id": "c"}, 1),
+        ({"user": "u", "client-id": None}, 2),
+        ({"user": "u"}, 3),
+        ({"user": None, "client-id": "c"}, 4),
+        ({"user": None, "client-id": None}, 5),
+        ({"user": None}, 6),
+        ({"client-id": "c"}, 7),
+        ({"client-id": None}, 8),
+    ]
+    while entries:
+        rate = entries[0][1]
+        connection: Any = FakeConnection("u", "c")
+        # A window's worth is free: one more is owed for the time that one takes.
+        assert made(*entries).produced(connection, int(rate) + 1) == int(1000 / rate)
+        assert connection.muted == pytest.approx(1 / rate)
+        entries.pop(0)
+    assert made().produced(connection, 10**9) == 0
+
+
+def test_what_is_counted_together() -> None:
+    def shared(entity: Entity, one: tuple[str, str], other: tuple[str, str]) -> bool:
+        quotas = made((entity, 100))
+        first: Any = FakeConnection(*one)
+        second: Any = FakeConnection(*other)
+        quotas.produced(first, 100)
+        return quotas.produced(second, 1) > 0
+
+    assert shared({"user": "u"}, ("u", "c"), ("u", "d"))
+    assert not shared({"user": None}, ("u", "c"), ("v", "c"))
+    assert shared({"client-id": "c"}, ("u", "c"), ("v", "c"))
+    assert not shared({"client-id": None}, ("u", "c"), ("u", "d"))
+    assert not shared({"user": "u", "client-id": None}, ("u", "c"), ("u", "d"))
+
+
+def test_what_was_used_counts_on_after_a_change_elsewhere() -> None:
+    quotas = made(({"user": "u"}, 100))
+    connection: Any = FakeConnection("u", "c")
+    assert quotas.produced(connection, 150) == 500
+    image = ClusterImage(
+        "c",
+        configs={
+            (ResourceType.QUOTA, entity_key({"user": name})): {"producer_byte_rate": "100"}
+            for name in ("u", "v")
+        },
+    )
+    quotas.load(image)
+    assert quotas.produced(connection, 0) == 500
+
+
+# At a broker ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
+    settings = {"quota.window.num": "2", "controller.quota.window.num": "2"}
+    with BrokerThread(tmp_path_factory.mktemp("quotas"), settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(limited: BrokerThread) -> Iterator[Wire]:
+    with limited.wire() as wire:
+        yield wire
+        for entity in (
+            {"client-id": LIMITED},
+            {"ip": "127.0.0.1"},
+            {"user": "a", "client-id": None},
+        ):
+            names = (
+                ["connection_creation_rate"]
+                if "ip" in entity
+                else ["producer_byte_rate", "consumer_byte_rate", "request_percentage",
+                      "controller_mutation_rate"]
+            )  # fmt: skip
+            assert alter(wire, entity, dict.fromkeys(names)) == 0
+
+
+def alter(
+    wire: Wire, entity: Any, values: dict[str, float | None], validate_only: bool = False
+) -> int:
+    pairs = entity.items() if isinstance(entity, dict) else entity
+    answer = wire.call(
+        AlterClientQuotasRequest(
+            entries=[
+                EntryDataRequest(
+                    entity=[
+                        EntityDataRequest(entity_type=kind, entity_name=name)
+                        for kind, name in pairs
+                    ],
+                    ops=[
+                        OpData(key=key, value=value or 0.0, remove=value is None)
+                        for key, value in values.items()
+                    ],
+                )
+            ],
+            validate_only=validate_only,
+        ),
+        AlterClientQuotasResponse,
+        1,
+    )
+    return answer.entries[0].error_code
+
+
+def described(wire: Wire, *components: ComponentData, strict: bool = False) -> list[Any]:
+    answer = wire.call(
+        DescribeClientQuotasRequest(components=list(components), strict=strict),
+        DescribeClientQuotasResponse,
+        1,
+    )
+    assert answer.error_code == 0
+    return [
+        (
+            {one.entity_type: one.entity_name for one in each.entity},
+            {one.key: one.value for one in each.values},
+        )
+        for each in answer.entries or ()
+    ]
+
+
+def is_muted(broker: BrokerThread, wire: Wire) -> bool:
+    host, port = wire.sock.getsockname()
+
+    def look(inside: Any) -> bool:
+        (found,) = [each for each in inside.reactor.connections if each.address == f"{host}:{port}"]
+        return bool(found.paused & MUTED)
+
+    return broker.run(look)
+
+
+def send(wire: Wire, request: Any, response: Any, version: int) -> Any:
+    """As the client that is limited."""
+    wire.send(request, version, LIMITED)
+    return wire.receive(response, version)
+
+
+@pytest.fixture
+def topic(admin: Wire) -> Topic:
+    return create_topic(admin)
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
+def test_a_producer_is_told_and_muted(
+    version: int, limited: BrokerThread, admin: Wire, topic: Topic
+) -> None:
+    assert alter(admin, {"client-id": LIMITED}, {"producer_byte_rate": 1}) == 0
+    request = produce_request(topic, (0, batch_of(b"x" * 5000)))
+    with limited.wire() as wire:
+        # It is stored and acknowledged, and costs more than an hour.
+        answer = send(wire, request, ProduceResponse, version)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        assert answer.throttle_time_ms > 3_600_000
+        assert is_muted(limited, wire)
+        # What it sends now is not handled; others are served.
+        requests = limited.run(lambda inside: inside.apis[18].requests)
+        wire.send(ApiVersionsRequest(), 0, LIMITED)
+        assert admin.call(produce_request(topic, (0, batch_of(b"x"))), ProduceResponse, 9)
+        assert limited.run(lambda inside: inside.apis[18].requests) == requests
+    alter(admin, {"client-id": LIMITED}, {"producer_byte_rate": None})
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 13])
+def test_a_consumer_is_told_and_muted(
+    version: int, limited: BrokerThread, admin: Wire, topic: Topic
+) -> None:
+    admin.call(produce_request(topic, (0, batch_of(b"x" * 5000))), ProduceResponse, 9)
+    assert alter(admin, {"client-id": LIMITED}, {"consumer_byte_rate": 1}) == 0
+    with limited.wire() as wire:
+        answer = send(wire, fetch_request(topic, (0, 0)), FetchResponse, version)
+        assert len(answer.responses[0].partitions[0].records) > 5000
+        assert answer.throttle_time_ms > 3_600_000
+        assert is_muted(limited, wire)
+    alter(admin, {"client-id": LIMITED}, {"consumer_byte_rate": None})
+
+
+def test_a_client_that_keeps_the_broker_busy_is_muted(limited: BrokerThread, admin: Wire) -> None:
+    assert alter(admin, {"client-id": LIMITED}, {"request_percentage": 0.000001}) == 0
+    with limited.wire() as wire:
+        send(wire, ApiVersionsRequest(), ApiVersionsResponse, 0)
+        assert is_muted(limited, wire)
+    alter(admin, {"client-id": LIMITED}, {"request_percentage": None})
+    with limited.wire() as wire:
+        for _ in range(3):
+            send(wire, ApiVersionsRequest(), ApiVersionsResponse, 0)
+        assert not is_muted(limited, wire)
+
+
+def creation(*names: str, partitions: int = 3) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=[
+            CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+            for name in names
+        ],
+        timeout_ms=10_000,
+    )
+
+
+def test_changes_of_partitions_are_limited(limited: BrokerThread, admin: Wire) -> None:
+    assert alter(admin, {"client-id": LIMITED}, {"controller_mutation_rate": 0.0001}) == 0
+    first, second = fresh_name(), fresh_name()
+    exceeded = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    with limited.wire() as wire:
+        # The first may take what is there and more; it is owed then.
+        answer = send(wire, creation(first), CreateTopicsResponse, 7)
+        assert answer.topics[0].error_code == 0
+        assert answer.throttle_time_ms > 3_600_000
+        answer = send(wire, creation(second), CreateTopicsResponse, 7)
+        assert [each.error_code for each in answer.topics] == [exceeded]
+        assert answer.throttle_time_ms > 3_600_000
+        deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name=first)], timeout_ms=10_000)
+        refused = send(wire, deletion, DeleteTopicsResponse, 6)
+        assert [each.error_code for each in refused.responses] == [exceeded]
+        # A look at what would be made costs nothing.
+        only = creation(second)
+        only.validate_only = True
+        assert send(wire, only, CreateTopicsResponse, 7).topics[0].error_code == 0
+        # An older client does not know the error: it is done, and the client muted.
+        answer = send(wire, creation(second), CreateTopicsResponse, 5)
+        assert answer.topics[0].error_code == 0
+        assert is_muted(limited, wire)
+    assert {first, second} <= set(limited.broker.image.topics)
+
+
+def test_connections_of_an_address_are_limited(
+    limited: BrokerThread, admin: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert alter(admin, {"ip": "127.0.0.1"}, {"connection_creation_rate": 1}) == 0
+    # A clock that stands: otherwise a slow machine would be within the limit.
+    monkeypatch.setattr(limited.broker.quotas, "_clock", lambda: 0.0)
+    accepted = limited.run(lambda inside: inside.reactor.accepted)
+    wires = [limited.wire() for _ in range(3)]
+    limited.until(lambda inside: inside.reactor.accepted >= accepted + 3)
+    assert [is_muted(limited, wire) for wire in wires] == [False, True, True]
+    for wire in wires:
+        wire.close()
+
+
+def test_connections_of_a_listener_are_limited(start_broker: StartBroker) -> None:
+    broker = start_broker(settings={"max.connection.creation.rate": "0"})
+    wires = [broker.wire() for _ in range(3)]
+    broker.until(lambda inside: inside.reactor.accepted == 3)
+    assert all(is_muted(broker, wire) for wire in wires)
+    for wire in wires:
+        wire.close()
+
+
+def test_who_is_muted_for_a_moment_is_served_after_it(limited: BrokerThread, admin: Wire) -> None:
+    with limited.wire() as wire:
+        send(wire, ApiVersionsRequest(), ApiVersionsResponse, 0)
+
+        def mute(inside: Any) -> None:
+            for each in inside.reactor.connections:
+                if each.client_id == LIMITED:
+                    each.mute(0.05)
+                    each.mute(0.01)
+
+        limited.run(mute)
+        assert send(wire, ApiVersionsRequest(), ApiVersionsResponse, 0).error_code == 0
+
+
+def test_quotas_are_set_found_and_taken_away(limited: BrokerThread, admin: Wire) -> None:
+    both: Entity = {"user": "a", "client-id": None}
+    assert alter(admin, both, {"producer_byte_rate": 5}) == 0
+    assert alter(admin, {"client-id": LIMITED}, {"request_percentage": 2.5}) == 0
+    assert described(admin, ComponentData(entity_type="user", match_type=0, match="a")) == [
+        (both, {"producer_byte_rate": 5.0})
+    ]
+    exact = ComponentData(entity_type="client-id", match_type=0, match=LIMITED)
+    of_default = ComponentData(entity_type="client-id", match_type=1, match=None)
+    anything = ComponentData(entity_type="client-id", match_type=2, match=None)
+    assert described(admin, exact) == [({"client-id": LIMITED}, {"request_percentage": 2.5})]
+    assert described(admin, of_default) == [(both, {"producer_byte_rate": 5.0})]
+    assert described(admin, of_default, strict=True) == []
+    assert len(described(admin, anything)) == len(described(admin)) == 2
+    assert alter(admin, both, {"producer_byte_rate": 9}, validate_only=True) == 0
+    assert alter(admin, both, {"producer_byte_rate": None}) == 0
+    assert alter(admin, {"client-id": LIMITED}, {"request_percentage": None}) == 0
+    assert described(admin) == []
+    # Without any, nothing is measured.
+    assert limited.broker.quotas is None
+
+
+def test_bad_quotas_change_nothing(limited: BrokerThread, admin: Wire) -> None:
+    bad = ErrorCode.INVALID_REQUEST
+    for entity, values in (
+        ((), {"producer_byte_rate": 1}),
+        ((("user", ""),), {"producer_byte_rate": 1}),
+        ((("planet", "x"),), {"producer_byte_rate": 1}),
+        ((("user", "x"), ("user", "y")), {"producer_byte_rate": 1}),
+        ((("user", "x"), ("ip", "127.0.0.1")), {"connection_creation_rate": 1}),
+        ((("ip", "nowhere"),), {"connection_creation_rate": 1}),
+        ((("ip", "127.0.0.1"),), {"producer_byte_rate": 1}),
+        ((("user", "x"),), {"connection_creation_rate": 1}),
+        ((("user", "x"),), {"producer_byte_rate": 0}),
+        ((("user", "x"),), {"producer_byte_rate": -1}),
+        ((("user", "x"),), {"producer_byte_rate": 1.5}),
+        ((("user", "x"),), {"producer_byte_rate": 1, "nonsense": 1}),
+    ):
+        assert alter(admin, entity, values) == bad  # type: ignore[arg-type]
+    assert described(admin) == []

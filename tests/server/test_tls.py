@@ -1,0 +1,286 @@
+"""Listeners that speak TLS: what comes through, who is let in, and what a flood of others does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from server_kit.broker_thread import BrokerThread
+from server_kit.calls import batch_of, create_topic, produce, produce_request, read_all
+from server_kit.security import Authority, TlsWire, client_context, tls_settings
+
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.produce import ProduceResponse
+from ottla.server.network import reactor
+from ottla.server.security.principals import BadRule, distinguished_name, parse_rules, principal_of
+
+StartBroker = Callable[..., BrokerThread]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "certificates")
+
+
+def principals(broker: BrokerThread) -> set[str]:
+    return broker.run(lambda inside: {each.principal for each in inside.reactor.connections})
+
+
+def port_of(broker: BrokerThread, name: str) -> int:
+    return next(each.port for each in broker.broker.bound if each.name == name)
+
+
+BOTH = "PLAINTEXT://127.0.0.1:0,SSL://localhost:0"
+
+
+def test_records_go_in_and_out_through_tls(authority: Authority, start_broker: StartBroker) -> None:
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    with TlsWire("localhost", broker.port, client_context(authority)) as wire:
+        topic = create_topic(wire)
+        # Larger than a record of TLS, than the shared buffer, and than what is sent at once.
+        large = [os.urandom(700_000) for _ in range(9)]
+        for value in (b"small", *large):
+            assert produce(wire, topic, batch_of(value)).error_code == 0
+        assert read_all(wire, topic) == [b"small", *large]
+        assert wire.sock.version() == "TLSv1.3"
+
+
+def test_each_listener_tells_its_own_addresses(
+    authority: Authority, start_broker: StartBroker
+) -> None:
+    broker = start_broker(settings=tls_settings(authority, BOTH))
+    plain, secured = port_of(broker, "PLAINTEXT"), port_of(broker, "SSL")
+    with (
+        broker.wire() as wire,
+        TlsWire("localhost", secured, client_context(authority)) as tls_wire,
+    ):
+        for each, host, port in ((wire, "127.0.0.1", plain), (tls_wire, "localhost", secured)):
+            told = each.call(MetadataRequest(topics=[]), MetadataResponse, 12)
+            assert [(node.host, node.port) for node in told.brokers] == [(host, port)]
+            found = each.call(FindCoordinatorRequest(key="g"), FindCoordinatorResponse, 3)
+            assert (found.host, found.port) == (host, port)
+
+
+def test_names_of_listeners_stand_for_protocols(
+    authority: Authority, start_broker: StartBroker
+) -> None:
+    settings = tls_settings(authority, "OUTSIDE://localhost:0,INSIDE://127.0.0.1:0")
+    settings["listener.security.protocol.map"] = "OUTSIDE:SSL,INSIDE:PLAINTEXT"
+    settings["inter.broker.listener.name"] = "inside"
+    # What a listener is told for itself goes before what holds for all.
+    settings["listener.name.outside.ssl.keystore.location"] = settings["ssl.keystore.location"]
+    settings["ssl.keystore.location"] = "/nowhere"
+    broker = start_broker(settings=settings)
+    with TlsWire("localhost", broker.port, client_context(authority)) as wire:
+        assert wire.call(ApiVersionsRequest(), ApiVersionsResponse, 0).error_code == 0
+    assert broker.broker.config.inter_broker_listener == "INSIDE"
+
+
+@pytest.mark.parametrize("asking", ["requested", "required"])
+def test_a_client_certificate_says_who_it_is(
+    asking: str, authority: Authority, start_broker: StartBroker
+) -> None:
+    broker = start_broker(
+        settings=tls_settings(
+            authority,
+            "SSL://localhost:0",
+            asking,
+            ssl_principal_mapping_rules="RULE:^.*?CN=([a-z]+),.*$/$1/U,DEFAULT",
+        )
+    )
+    context = client_context(authority, authority.client("alice"))
+    with TlsWire("localhost", broker.port, context) as wire:
+        wire.call(ApiVersionsRequest(), ApiVersionsResponse, 0)
+        assert principals(broker) == {"User:ALICE"}
+
+
+def test_without_a_certificate_a_client_is_nobody(
+    authority: Authority, start_broker: StartBroker
+) -> None:
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0", "requested"))
+    with TlsWire("localhost", broker.port, client_context(authority)) as wire:
+        wire.call(ApiVersionsRequest(), ApiVersionsResponse, 0)
+        assert principals(broker) == {"User:ANONYMOUS"}
+
+
+@pytest.mark.parametrize("what", ["none", "foreign", "expired"])
+def test_who_has_no_good_certificate_is_not_let_in(
+    what: str, authority: Authority, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0", "required"))
+    store = {
+        "none": lambda: None,
+        "foreign": lambda: Authority(tmp_path / "foreign").client("alice"),
+        "expired": lambda: authority.client("alice", expired=True),
+    }[what]()
+    # In TLS 1.3 the client learns of it with what it reads first.
+    with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):  # noqa: PT012
+        wire = TlsWire("localhost", broker.port, client_context(authority, store))
+        wire.call(ApiVersionsRequest(), ApiVersionsResponse, 0)
+    assert broker.run(lambda inside: inside.reactor.failed_handshakes) == 1
+    assert broker.run(lambda inside: inside.apis[18].requests) == 0
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+def test_old_versions_and_weak_ciphers_are_refused(
+    authority: Authority, start_broker: StartBroker
+) -> None:
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    old = client_context(authority)
+    old.minimum_version = ssl.TLSVersion.TLSv1
+    old.maximum_version = ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    weak = client_context(authority)
+    weak.maximum_version = ssl.TLSVersion.TLSv1_2
+    weak.set_ciphers("ECDHE+AES:!AESGCM:!AESCCM")  # CBC alone
+    for context in (old, weak):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            TlsWire("localhost", broker.port, context)
+    good = client_context(authority)
+    good.maximum_version = ssl.TLSVersion.TLSv1_2
+    with TlsWire("localhost", broker.port, good) as wire:
+        assert wire.call(ApiVersionsRequest(), ApiVersionsResponse, 0).error_code == 0
+    assert broker.run(lambda inside: inside.reactor.failed_handshakes) == 2
+
+
+def test_a_certificate_is_replaced_while_the_broker_runs(
+    authority: Authority, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    settings = tls_settings(authority, "SSL://localhost:0")
+    broker = start_broker(settings=settings)
+
+    def shown() -> bytes:
+        with TlsWire("localhost", broker.port, client_context(authority)) as wire:
+            assert isinstance(wire.sock, ssl.SSLSocket)
+            return wire.sock.getpeercert(binary_form=True) or b""
+
+    with TlsWire("localhost", broker.port, client_context(authority)) as old:
+        before = shown()
+        shutil.copy(authority.server("newer"), settings["ssl.keystore.location"])
+        broker.run_async(broker.broker.security.look_at_certificates())
+        assert shown() != before
+        # Who is connected stays connected.
+        assert old.call(ApiVersionsRequest(), ApiVersionsResponse, 0).error_code == 0
+
+
+@pytest.mark.complains
+def test_a_broken_certificate_does_not_replace_a_good_one(
+    authority: Authority, start_broker: StartBroker, complaints: list[str]
+) -> None:
+    settings = tls_settings(authority, "SSL://localhost:0")
+    broker = start_broker(settings=settings)
+    Path(settings["ssl.keystore.location"]).write_text("nothing")
+    broker.run_async(broker.broker.security.look_at_certificates())
+    with TlsWire("localhost", broker.port, client_context(authority)) as wire:
+        assert wire.call(ApiVersionsRequest(), ApiVersionsResponse, 0).error_code == 0
+    assert any("not reloaded" in line for line in complaints)
+
+
+def test_half_open_handshakes_lock_nobody_out(
+    authority: Authority, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reactor, "AUTHENTICATING_LIMIT", 50)
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    half_open = []
+    for number in range(200):
+        plug = socket.create_connection(("localhost", broker.port))
+        if number % 2:
+            plug.sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a ClientHello
+        half_open.append(plug)
+    try:
+        with TlsWire("localhost", broker.port, client_context(authority)) as wire:
+            assert wire.call(ApiVersionsRequest(), ApiVersionsResponse, 0).error_code == 0
+            assert len(broker.run(lambda inside: set(inside.reactor.connections))) <= 51
+    finally:
+        for plug in half_open:
+            plug.close()
+
+
+def test_a_handshake_that_never_ends_is_given_up(
+    authority: Authority, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reactor, "AUTHENTICATION_SECONDS", 0.05)
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    with socket.create_connection(("localhost", broker.port)) as plug:
+        assert plug.recv(1) == b""
+
+
+def test_plain_bytes_on_a_tls_listener_are_no_requests(
+    authority: Authority, start_broker: StartBroker
+) -> None:
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    with broker.wire() as wire:
+        wire.send(ApiVersionsRequest(), 0)
+        try:
+            while wire.sock.recv(100):
+                pass  # an alert, then the end
+        except ConnectionResetError:
+            pass
+    assert broker.run(lambda inside: inside.apis[18].requests) == 0
+
+
+def test_what_openssl_has_decrypted_is_not_forgotten(
+    authority: Authority, start_broker: StartBroker
+) -> None:
+    """The end of a large request and a small one come in one record of TLS. The large one is read up to
+    its end, and of the rest no event tells."""
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    with TlsWire("localhost", broker.port, client_context(authority)) as wire:
+        topic = create_topic(wire)
+        large = wire.encode(produce_request(topic, (0, batch_of(os.urandom(300_000)))), 9)
+        small = wire.encode(ApiVersionsRequest(), 0)
+        wire.send_raw(large[:200_000])
+        broker.until(lambda inside: any(each.arrived for each in inside.reactor.connections))
+        wire.send_raw(large[200_000:] + small)
+        answer = wire.receive(ProduceResponse, 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        assert wire.receive(ApiVersionsResponse, 0).error_code == 0
+
+
+def test_a_slow_reader_gets_all_of_it(authority: Authority, start_broker: StartBroker) -> None:
+    """Sending stops and goes on in the middle of records of TLS and of ranges of files."""
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    with TlsWire("localhost", broker.port, client_context(authority)) as wire:
+        topic = create_topic(wire)
+        large = [os.urandom(900_000) for _ in range(12)]
+        for value in large:
+            assert produce(wire, topic, batch_of(value)).error_code == 0
+        wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        assert read_all(wire, topic) == large
+
+
+def test_subjects_are_written_as_java_writes_them() -> None:
+    subject = (
+        (("countryName", "DE"),),
+        (("organizationName", "Ottla, Inc."),),
+        (("organizationalUnitName", "#1"),),
+        (("commonName", 'a "b"+c '),),
+    )
+    assert distinguished_name(subject) == 'CN=a \\"b\\"\\+c\\ ,OU=\\#1,O=Ottla\\, Inc.,C=DE'
+    assert distinguished_name(((("emailAddress", "a@b"),),)) == "1.2.840.113549.1.9.1=#1603614062"
+
+
+def test_rules_map_names_as_in_kafka() -> None:
+    subject = ((("organizationName", "Service"),), (("commonName", "Duke"),))
+    # The examples of Kafka's documentation.
+    for rules, name in (
+        ("DEFAULT", "User:CN=Duke,O=Service"),
+        ("RULE:^CN=(.*?),O=Service.*$/$1/", "User:Duke"),
+        ("RULE:^CN=(.*?),O=Service.*$/$1/L", "User:duke"),
+        ("RULE:^CN=(.*?),O=Other.*$/$1/,RULE:^.*CN=(.*?),.*$/$1@x\\/y/U", "User:DUKE@X/Y"),
+        ("RULE:^CN=(.*?),O=Other.*$/$1/", None),
+    ):
+        assert principal_of(subject, parse_rules(rules)) == name
+    for bad in ("RULE:(/x/", "nonsense", "RULE:a/$1/"):
+        with pytest.raises(BadRule):
+            parse_rules(bad)
