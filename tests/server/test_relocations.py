@@ -78,8 +78,19 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def place(folders: tuple[Path, Path], topic: Topic, index: int = 0) -> Path:
-    (found,) = [each for each in folders if (each / f"{topic.name}-{index}").exists()]
-    return found
+    # A look in the middle of a move may find none, or both.
+    found: list[Path] = []
+
+    def look() -> bool:
+        found[:] = _places(folders, topic, index)
+        return len(found) == 1
+
+    until(look)
+    return found[0]
+
+
+def _places(folders: tuple[Path, Path], topic: Topic, index: int) -> list[Path]:
+    return [each for each in folders if (each / f"{topic.name}-{index}").exists()]
 
 
 def other(folders: tuple[Path, Path], folder: Path) -> Path:
