@@ -8,8 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit.scene import PARTITIONS, SETTINGS, Scene, expect_no_anomaly
+from cluster_kit.scene import (
+    PARTITIONS,
+    SETTINGS,
+    TOPIC,
+    Scene,
+    expect_no_anomaly,
+    wait_until,
+)
 
+from ottla import Admin
+from ottla.client.errors import OttlaError
+from ottla.client.positions import TopicPartition
 from ottla.testing.cluster import LocalCluster
 
 SMALL = 2
@@ -52,6 +62,26 @@ def fill(folder: Path) -> Path:
                 continue
     assert os.statvfs(folder).f_bavail == 0
     return path
+
+
+@pytest.mark.long
+def test_a_full_disk_is_no_target_of_a_move(small_disk_scene: Scene) -> None:
+    scene = small_disk_scene
+    with Admin(scene.bootstrap) as admin, scene.workload() as workload:
+        workload.wait_for_progress()
+        partition = TopicPartition(TOPIC, 0)
+        admin.alter_reassignments({partition: (1, 3)})
+        wait_until("no replica on the small disk", lambda: not admin.list_reassignments())
+        filler = fill(scene.data(SMALL))
+        with pytest.raises(OttlaError, match=f"Broker {SMALL} has room for 0 bytes"):
+            admin.alter_reassignments({partition: (1, 3, SMALL)})
+        assert admin.list_reassignments() == []
+        (topic,) = admin.describe_topics(TOPIC).values()
+        assert sorted(topic.partitions[0].replicas) == [1, 3]
+        filler.unlink()
+        admin.alter_reassignments({partition: (1, 3, SMALL)})
+        scene.wait_until_in_sync()
+    expect_no_anomaly(workload)
 
 
 @pytest.mark.long

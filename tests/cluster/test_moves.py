@@ -6,9 +6,11 @@ folder of it any more.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 from cluster_kit.scene import PARTITIONS, SETTINGS, TOPIC, Scene, expect_no_anomaly, wait_until
 
@@ -55,16 +57,23 @@ def wait_until_moved(scene: Scene, targets: dict[int, Target]) -> None:
         return bool(found) and all(found[index] == list(to) for index, to in targets.items())
 
     wait_until(f"moves to {targets}", metadata_say_so)
-    wanted = replicas(scene)
+    # Another broker, which may not know of the end of the moves yet, tells of the others.
+    wanted = {**replicas(scene), **targets}
 
-    def folders_say_so() -> bool:
-        return all(
-            {each.name for each in scene.data(broker).glob(f"{TOPIC}-*")}
-            == {f"{TOPIC}-{index}" for index, held in wanted.items() if broker in held}
+    def wrong_folders() -> dict[int, set[str]]:
+        return {
+            broker: wrong
             for broker in scene.numbers
-        )
+            if (
+                wrong := {each.name for each in scene.data(broker).glob(f"{TOPIC}-*")}
+                ^ {f"{TOPIC}-{index}" for index, held in wanted.items() if broker in held}
+            )
+        }
 
-    wait_until("folders of the partitions held, and no others", folders_say_so)
+    try:
+        wait_until("folders of the partitions held, and no others", lambda: not wrong_folders())
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {wrong_folders()} with {wanted}") from error
 
 
 def away_from(scene: Scene, broker: int) -> dict[int, Target]:
@@ -101,6 +110,91 @@ def test_bad_plans_are_refused_before_anything_moves(four: Scene) -> None:
         with pytest.raises(OttlaError, match=words):
             move(four, targets)
     assert replicas(four) == before
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_clients_with_default_settings_notice_nothing(four: Scene) -> None:
+    """Producers and a consumer in a group, as they come, while everything moves that they use: the
+    topic's partitions and those of the group's offsets."""
+    servers = {"bootstrap.servers": four.bootstrap}
+    problems: list[str] = []
+    delivered: dict[str, list[int]] = {"plain": [], "idempotent": []}
+    seen: dict[str, list[int]] = {"plain": [], "idempotent": []}
+    ends = threading.Event()
+
+    def produce(name: str, **settings: object) -> None:
+        producer = confluent_kafka.Producer({**servers, **settings})
+
+        def told(error: object, message: confluent_kafka.Message) -> None:
+            if error is not None:
+                problems.append(f"{name}: {error}")
+            else:
+                delivered[name].append(int(message.value()))
+
+        number = 0
+        while not ends.is_set():
+            producer.produce(TOPIC, key=name, value=str(number), partition=0, on_delivery=told)
+            number += 1
+            producer.poll(0.002)
+        if producer.flush(60):
+            problems.append(f"{name}: not all was delivered")
+
+    def consume() -> None:
+        consumer = confluent_kafka.Consumer(
+            {**servers, "group.id": "readers", "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe([TOPIC])
+        while not (ends.is_set() and all(has_all(name) for name in seen)):
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            if message.error() is not None:
+                problems.append(f"consumer: {message.error()}")
+            else:
+                seen[message.key().decode()].append(int(message.value()))
+        consumer.close()
+
+    def has_all(name: str) -> bool:
+        return writers_ended.is_set() and set(seen[name]) >= set(delivered[name])
+
+    writers_ended = threading.Event()
+    writers = [
+        threading.Thread(target=produce, args=("plain",)),
+        threading.Thread(target=produce, args=("idempotent",), kwargs={"enable.idempotence": True}),
+    ]
+    reader = threading.Thread(target=consume)
+    for thread in (*writers, reader):
+        thread.start()
+    try:
+        wait_until("something is read", lambda: all(len(each) > 50 for each in seen.values()))
+        for broker in (1, 2, 3, 4):
+            targets = away_from(four, broker)
+            with Admin(four.bootstrap) as admin:
+                offsets = admin.describe_topics("__consumer_offsets")["__consumer_offsets"]
+                others = [each for each in four.numbers if each != broker]
+                admin.alter_reassignments(
+                    {
+                        TopicPartition("__consumer_offsets", each.partition): others
+                        for each in offsets.partitions
+                    }
+                )
+            move(four, targets)
+            wait_until_moved(four, targets)
+            count = len(seen["plain"])
+            wait_until("reading goes on", lambda known=count: len(seen["plain"]) > known + 50)
+    finally:
+        ends.set()
+        for thread in writers:
+            thread.join(90)
+        writers_ended.set()
+        reader.join(90)
+    assert problems == []
+    assert not reader.is_alive(), "not everything was read"
+    # One is written once, and in order; the other at least once, and nothing of it is missing.
+    assert seen["idempotent"] == sorted(set(seen["idempotent"])) == delivered["idempotent"]
+    assert delivered["idempotent"] == list(range(len(delivered["idempotent"])))
+    assert set(seen["plain"]) == set(range(len(delivered["plain"])))
 
 
 @pytest.mark.long

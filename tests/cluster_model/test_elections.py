@@ -241,6 +241,35 @@ def test_another_folder_counts_as_lost_records() -> None:
     assert of(fenced).elr == ()
 
 
+def test_an_empty_disk_never_leads_for_want_of_another() -> None:
+    """It was the last in sync: who has some of the records may lead, if somebody says so."""
+    known, new = member(1, 10, "old disk"), member(1, 99, "new disk")
+    for before in (
+        state(isr=(1,)),
+        state(isr=(), leader=NO_LEADER, elr=(1,), last=1),
+        state(isr=(), leader=NO_LEADER, last=1),
+    ):
+        draft = draft_of(before, alive=(known, member(2)))
+        brokers.take_in(draft, new, lost_data=False, policy_of=policy(TWO))
+        assert (of(draft).leader, of(draft).isr, of(draft).elr) == (NO_LEADER, (), ())
+        brokers.settle_all(draft, policy_of=policy(TWO))
+        assert of(draft).leader == NO_LEADER
+    unclean = draft_of(state(isr=(1,)), alive=(known, member(2)))
+    brokers.take_in(unclean, new, lost_data=False, policy_of=policy(UNCLEAN))
+    assert of(unclean).leader == 2
+    alone = draft_of(state(isr=(1,), replicas=(1,)), alive=(known,))
+    brokers.take_in(alone, new, lost_data=False, policy_of=policy(ONE))
+    assert of(alone).leader == NO_LEADER
+
+
+def test_one_more_disk_is_no_loss() -> None:
+    draft = draft_of(state(isr=(1,)), alive=(member(1, 10, "a"), member(2)))
+    brokers.take_in(draft, member(1, 99, "a,b"), lost_data=False, policy_of=policy(TWO))
+    assert (of(draft).leader, of(draft).isr) == (1, (1,))
+    brokers.take_in(draft, member(1, 100, "b"), lost_data=False, policy_of=policy(TWO))
+    assert of(draft).leader == NO_LEADER
+
+
 def test_the_last_leader_leads_again_after_it_lost_records_unless_unclean_or_eligible() -> None:
     draft = draft_of(state(isr=(1,)))
     brokers.take_in(draft, member(1, 99), lost_data=True, policy_of=policy(TWO))

@@ -370,3 +370,19 @@ def test_a_log_out_of_range_begins_or_ends_with_the_leaders(
     do_all(settle_out_of_range(follower.partition, start, end, 0))
     log = follower.partition.log
     assert (log.log_start_offset, log.log_end_offset) == expected
+
+
+def test_a_new_replica_begins_with_the_batch_that_the_leaders_log_begins_in() -> None:
+    """Records were deleted up to the middle of a batch: the leader sends it whole."""
+    follower = Follower()
+    settle_out_of_range(follower.partition, 5, 12, 0)
+    assert follower.ends() == [5]
+    follower.ask()
+    sent = batch(10, base=2) + batch(1, base=12)
+    follower.answer(data(sent, watermark=13, start=5))
+    log = follower.partition.log
+    assert (log.log_start_offset, log.log_end_offset) == (5, 13)
+    # Only an empty log begins anew.
+    follower.ask()
+    follower.answer(data(batch(3, base=11), watermark=14))
+    assert follower.ends() == [13]

@@ -16,6 +16,25 @@ def isr_wanted(partition: Partition) -> set[int] | None:
     return None if partition.wanted_isr is None else set(partition.wanted_isr)
 
 
+def test_a_partition_that_was_moved_away_and_back_begins_with_a_new_log() -> None:
+    holder = Holder(state())
+    holder.append()
+    before = holder.partition.log
+    away = replace(state(), replicas=(2, 3), isr=(2, 3), leader=2, leader_epoch=6)
+    holder.partition.update(away, 0)
+    assert holder.partition.role is Role.ABSENT
+    holder.logs.delete("t", 0)
+    # Whoever still has an append under way finds the log that is no more, and makes no other.
+    assert holder.partition.log is before
+    assert before.offline is not None
+    assert ("t", 0) not in holder.logs
+    back = replace(away, replicas=(2, 3, 1), leader_epoch=7)
+    holder.partition.update(back, 0)
+    assert holder.partition.role is Role.FOLLOWER
+    assert holder.partition.log.log_end_offset == 0
+    assert not holder.partition.is_offline
+
+
 # Roles ----------------------------------------------------------------------------------------------
 
 LED = state(leader=BROKER)

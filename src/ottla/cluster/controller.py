@@ -603,7 +603,7 @@ class Controller:
         version = draft.base.version
         in_office = Check(layout.CONTROLLER_EPOCH, self._epoch)
         self._stale = True  # until the image is that of the store again
-        for part in _in_parts(operations, self._store.largest_multi):
+        for part in in_parts(operations, self._store.largest_multi):
             answer = await self._write([in_office, *part], version)
             if isinstance(answer, Conflict):
                 return False
@@ -723,7 +723,7 @@ class Controller:
         self._stale = True
         version = image.version
         in_office = Check(layout.CONTROLLER_EPOCH, self._epoch)
-        for part in _in_parts(operations, self._store.largest_multi):
+        for part in in_parts(operations, self._store.largest_multi):
             answer = await self._write([in_office, *part], version)
             if isinstance(answer, Conflict):
                 return False
@@ -818,7 +818,7 @@ class Controller:
         raise _Undecided(f"the metadata store does not answer: {reason}")
 
 
-def _in_parts(operations: Sequence[Operation], largest: int) -> Iterable[list[Operation]]:
+def in_parts(operations: Sequence[Operation], largest: int) -> Iterable[list[Operation]]:
     """Operations in order, in groups that one multi can carry."""
     part: list[Operation] = []
     size = 0

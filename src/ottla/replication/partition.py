@@ -43,7 +43,7 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record.validation.findings import Rules
 from ottla.replication.waiters import OffsetWaiter, OffsetWaiters, Reached
 from ottla.storage.config import LogConfig
-from ottla.storage.errors import LogOffline
+from ottla.storage.errors import LogOffline, UnexpectedOffset
 from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
@@ -160,6 +160,23 @@ class Follower:
 
 # Nobody has heard of it.
 _UNHEARD = Follower(0)
+
+
+def append_copied(log: Log, batches: memoryview | bytes, now_ms: int) -> None:
+    """Append whole batches of another replica. Where that one's log begins inside a batch (records
+    before were deleted), an empty log that was to begin there begins with the batch."""
+    try:
+        log.append_replicated(batches, now_ms)
+    except UnexpectedOffset as error:
+        if not _begins_inside(log, error.first_offset):
+            raise
+        log.truncate_fully_and_start_at(error.first_offset, now_ms)
+        log.append_replicated(batches, now_ms)
+
+
+def _begins_inside(log: Log, first_offset: int) -> bool:
+    """Whether the log is empty and was to begin inside the batch with this first offset."""
+    return log.log_start_offset == log.log_end_offset and first_offset < log.log_end_offset
 
 
 class Partition:
@@ -295,6 +312,10 @@ class Partition:
             role = Role.LEADER
         else:
             role = Role.FOLLOWER if self.broker_id in state.replicas else Role.ABSENT
+        if self.role is Role.ABSENT and role is not Role.ABSENT:
+            # Moved away from here and back: the log of then was deleted. It is not forgotten sooner, for
+            # an append that was under way must find that log, and not make a new one.
+            self._log = None
         new_term = state.leader_epoch != self.leader_epoch or role is not self.role
         if state.partition_epoch != self.partition_epoch or new_term:
             self.wanted_isr = None
@@ -398,6 +419,11 @@ class Partition:
     def forget_log(self) -> None:
         """The log was closed or moved away; the next use loads it anew."""
         self._log = None
+
+    def replace_log(self, log: Log) -> None:
+        """The same log lies elsewhere now."""
+        self._log = log
+        self.advance()
 
     @property
     def is_offline(self) -> bool:
@@ -734,14 +760,20 @@ class Partition:
         """Append what the leader sent (whole batches), and learn what is committed; the new end."""
         log = self._log or self.log
         if batches:
-            log.append_replicated(batches, now_ms)
+            append_copied(log, batches, now_ms)
         self._learn(log, high_watermark, len(batches))
         return log.log_end_offset
 
     def take_in_steps(self, batches: memoryview, high_watermark: int, now_ms: int) -> Steps:
         """The same in steps, for a disk that is slow."""
         log = self._log or self.log
-        placed = log.check_replicated(batches)
+        try:
+            placed = log.check_replicated(batches)
+        except UnexpectedOffset as error:
+            if not _begins_inside(log, error.first_offset):
+                raise
+            yield from log.new_start_at(error.first_offset, now_ms)
+            placed = log.check_replicated(batches)
         while placed:
             append = log.prepare_replicated(batches, placed, now_ms)
             log.hand_out(append)

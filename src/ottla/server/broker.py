@@ -48,6 +48,7 @@ from ottla.server.coordination.producer_ids import ProducerIds
 from ottla.server.delayed import Deadlines, Wakeups
 from ottla.server.disk.lanes import Lanes
 from ottla.server.disk.reads import Reads
+from ottla.server.disk.relocations import Relocations
 from ottla.server.disk.threads import started_threads
 from ottla.server.disk.workers import Workers
 from ottla.server.network.advertised import warn_of_unreachable
@@ -207,6 +208,7 @@ class Broker:
         )
         self.changes = Changes(self)
         self.throttle = Throttle(self.id)
+        self.relocations = Relocations(self)
         self.replicas = Replicas(self)
         self.repairs = Repairs(self)
         self.scrubber.on_damage = self.repairs.found
@@ -641,9 +643,6 @@ class Broker:
         """Partitions that were moved away from this broker leave no log here."""
         for old, new in zip(before.partitions, after.partitions, strict=False):
             if self.id in old.replicas and self.id not in new.replicas:
-                partition = self.partitions.get(after.name, new.index)
-                if partition is not None:
-                    partition.forget_log()
                 self._delete_log(after.name, new.index)
 
     def partition_changed(self, partition: Partition) -> None:

@@ -45,6 +45,7 @@ from ottla.storage.files import OS_FILES, Files
 from ottla.storage.flush import CLOSING_SNAPSHOT_BYTES, FlushJob
 from ottla.storage.folders import (
     DELETE_SUFFIX,
+    FUTURE_SUFFIX,
     CheckpointJob,
     Checkpoints,
     DataFolder,
@@ -58,6 +59,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_state import LogOwner, LogState
 from ottla.storage.producer_state import DEFAULT_EXPIRATION_MS
 from ottla.storage.recovery.load import create_log, load_log
+from ottla.storage.relocation import COMPLETE, Relocation
 from ottla.storage.removal import RemovalJob, RetireJob
 from ottla.storage.retention import Retired
 from ottla.storage.segment_file import OpenFiles
@@ -108,6 +110,8 @@ class Logs(LogOwner):
         self.is_known: Callable[[Key, bytes | None], bool] = lambda _key, _topic_id: True
         # Called when a log went offline.
         self.on_offline: Callable[[Log], None] | None = None
+        # Folders that somebody wants logs in which are not here yet.
+        self.preferred: dict[Key, DataFolder] = {}
         # Called when an append to a log found its disk full.
         self.on_full: Callable[[Log], None] | None = None
         self._config_of = config_of
@@ -141,6 +145,7 @@ class Logs(LogOwner):
         FolderLocked, DuplicateLog: the broker must not start.
         """
         now_ms = self._clock()
+        copies: list[tuple[DataFolder, str]] = []
         try:
             for folder in self.folders:
                 try:
@@ -151,6 +156,9 @@ class Logs(LogOwner):
                     continue
                 for name in names:
                     self._found(folder, name, now_ms)
+                copies += [(folder, name) for name in names if name.endswith(FUTURE_SUFFIX)]
+            for folder, name in copies:
+                self._found_copy(folder, name, now_ms)
         except StorageError:
             self._unlock()
             raise
@@ -176,6 +184,24 @@ class Logs(LogOwner):
         other = self._places.get(key)
         if other is not None:
             raise DuplicateLog(name, (other.path, folder.path))
+        self._places[key] = folder
+        folder.partitions += 1
+
+    def _found_copy(self, folder: DataFolder, name: str, now_ms: int) -> None:
+        """A log was on its way to this folder (relocation.py): the copy takes its place if it was to,
+        and is removed otherwise."""
+        path = f"{folder.path}/{name}"
+        if any(each.offline is not None for each in self.folders):
+            return  # the log may be there
+        try:
+            key = key_of_folder(self.files.read_file(f"{path}/{COMPLETE}").decode())
+        except (FileNotFoundError, UnicodeDecodeError):
+            key = None
+        if key is None or key in self._places:
+            self._schedule(now_ms, RemovalJob(self.files, folders=[path]))
+            return
+        self.files.rename(path, folder.log_path(key))
+        self.files.fsync_folder(folder.path)
         self._places[key] = folder
         folder.partitions += 1
 
@@ -344,10 +370,11 @@ class Logs(LogOwner):
         key = (topic, partition)
         if key in self._places:
             raise ValueError(f"{topic}-{partition} is here already")
+        wanted = self.preferred.pop(key, None)
         while True:
             folder = min(
                 (folder for folder in self.folders if folder.offline is None),
-                key=lambda folder: folder.partitions,
+                key=lambda folder: (folder is not wanted, folder.partitions),
                 default=None,
             )
             if folder is None:
@@ -482,11 +509,103 @@ class Logs(LogOwner):
         key = (topic, partition)
         if key in self._places:
             raise ValueError(f"{topic}-{partition} is here already")
+        if any(key in offsets for offsets in folder.stored):
+            # They may be those of another log, which had the name meanwhile: all of this one is checked.
+            folder.store_now(self._offsets(folder))
         self.files.rename(f"{folder.path}/{name}", folder.log_path(key))
         self.files.fsync_folder(folder.path)
         folder.strays.remove(name)
         self._places[key] = folder
         folder.partitions += 1
+
+    # Moves between folders (relocation.py)
+
+    def begin_relocation(self, log: Log, target: DataFolder) -> Relocation:
+        """A copy of a log in another folder, still empty. StorageError if it cannot be made."""
+        try:
+            return Relocation(
+                log,
+                target,
+                self._config_of(log.topic),
+                self.files,
+                self.open_files,
+                self.producer_expiration_ms,
+            )
+        except OSError as error:
+            raise OutOfResources(log.name, str(error)) from error
+
+    def give_up_relocation(self, relocation: Relocation) -> None:
+        """The copy is removed."""
+        relocation.copy.close()
+        relocation.copy.leave_folder()
+        relocation.copy.give_up("the move to another data folder was given up")
+        self._schedule(self._clock(), RemovalJob(self.files, folders=[relocation.path]))
+
+    def end_relocation(self, relocation: Relocation) -> Log:
+        """The copy, which has everything and was synced, takes the place of the log: the log from now
+        on. Blocks for some syncs of folders. LogOffline if one of the disks fails."""
+        source, target = relocation.source, relocation.target
+        key = (source.topic, source.partition)
+        folder = self._places[key]
+        path = target.log_path(key)
+        end, start = source.log_end_offset, relocation.copy.log_start_offset
+        high_watermark, first_dirty = source.high_watermark, source.first_dirty_offset
+        renamed = f"{folder.path}/{deleted_folder_name(source.name)}"
+        try:
+            if any(key in offsets for offsets in target.stored):
+                target.store_now(
+                    self._offsets(target)
+                )  # of a log of that name which was there before
+            self.files.replace_file(f"{relocation.path}/{COMPLETE}", source.name.encode())
+            self.files.fsync_folder(relocation.path)
+            self.files.fsync_folder(target.path)
+        except OSError as error:
+            raise LogOffline(source.name, str(error)) from error
+        relocation.copy.close()
+        relocation.copy.leave_folder()
+        relocation.copy.give_up("it has taken the place of its log")
+        source.close()
+        source.leave_folder()
+        self._dirty.pop(source, None)
+        try:
+            self.files.rename(folder.log_path(key), renamed)
+            self.files.fsync_folder(folder.path)
+            self.files.rename(relocation.path, path)
+            self.files.fsync_folder(target.path)
+        except OSError as error:
+            self.take_folder_offline(folder, str(error))
+            raise LogOffline(source.name, str(error)) from error
+        source.give_up("it was moved to another data folder")
+        del self._loaded[key]
+        self._places[key] = target
+        folder.partitions -= 1
+        target.partitions += 1
+        for each in (folder, target):
+            each.void_jobs()
+        self._schedule(self._clock(), RemovalJob(self.files, folders=[renamed]))
+        try:
+            log = load_log(
+                path,
+                *key,
+                self._config_of(source.topic),
+                self.files,
+                self.open_files,
+                self,
+                clean=True,
+                recovery_point=end,
+                log_start_offset=start,
+                high_watermark=high_watermark,
+                now_ms=self._clock(),
+                first_dirty_offset=first_dirty,
+                producer_expiration_ms=self.producer_expiration_ms,
+            )
+            self.files.unlink(f"{path}/{COMPLETE}")
+        except (OSError, CorruptFile) as error:
+            self._broken[key] = str(error)
+            raise LogOffline(source.name, str(error)) from error
+        self._loaded[key] = log
+        target.store_now(self._offsets(target))
+        return log
 
     def reconfigure(self, topic: str) -> None:
         """The topic's configuration changed: its loaded logs ask for it again."""

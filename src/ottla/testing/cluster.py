@@ -24,6 +24,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -50,6 +51,9 @@ _FORMAT: Final = 1
 _CHROOT: Final = "/ottla"
 _KILL_TIMEOUT: Final = 10.0
 _STATUS_TIMEOUT: Final = 5.0
+_FORGET_TIMEOUT: Final = 30.0
+_FORGET_PAUSE: Final = 0.2
+_NOT_REGISTERED: Final = 102  # BROKER_ID_NOT_REGISTERED
 
 
 class ClusterError(RuntimeError):
@@ -63,6 +67,7 @@ class ServerState:
     port: int
     process: ProcessIdentity | None = None  # None: stopped, or never started
     version: str | None = None  # of a broker, when it was started
+    data: str | None = None  # of a broker, if its data are not in the cluster's folder
 
     @property
     def running(self) -> bool:
@@ -172,7 +177,11 @@ class LocalCluster:
         return self.folder / "logs" / f"broker-{broker}.log"
 
     def data_path(self, broker: int) -> Path:
-        return self.folder / f"broker-{broker}"
+        own = self.folder / f"broker-{broker}"
+        if not self.exists:
+            return own
+        server = self.state.brokers.get(broker)
+        return own if server is None or server.data is None else Path(server.data)
 
     # Starting
 
@@ -203,10 +212,46 @@ class LocalCluster:
             self._start_brokers(state, [number])
             return number
 
-    def _new_state(self) -> ClusterState:
+    def adopt(self, data: Path) -> int:
+        """Makes a cluster whose first broker is the single node with this data folder, and starts it.
+        The broker's number. The node must have been stopped; its folder stays where it is.
+
+        Broken off, it can be called again.
+        """
+        from ottla.cluster.store import StoreError
+        from ottla.server.adoption import adopt_folders
+
+        data = data.resolve()
+        with self._locked():
+            is_new = not self.exists
+            state = self._new_state(0) if is_new else self.state
+            if state.brokers:
+                raise ClusterError(
+                    f"there is a cluster in {self.folder} already: choose another --data"
+                )
+            self._start_zookeeper(state)
+            try:
+                adopted = adopt_folders([str(data)], state.zookeeper_address)
+            except (StoreError, OSError) as error:
+                if is_new:
+                    if state.zookeeper is not None:
+                        self._end({ZOOKEEPER: state.zookeeper}, signal.SIGTERM, _KILL_TIMEOUT)
+                    self._state_path.unlink()
+                raise ClusterError(f"{data} cannot be adopted: {error}") from error
+            number = adopted.node_id
+            state.brokers[number] = ServerState(self._port_of_new(state, 1), data=str(data))
+            state.next_id = number + 1
+            self._save(state)
+            self._require_free_ports(state, [number])
+            self._start_brokers(state, [number])
+            return number
+
+    def _new_state(self, brokers: int | None = None) -> ClusterState:
         count = BROKERS if self._brokers is None else self._brokers
         base = self._base_port
-        if count < 1:
+        if brokers is not None:
+            count = brokers
+        elif count < 1:
             raise ClusterError("a cluster has one broker at least")
         if base is not None and not 1 < base <= 65536 - count:
             raise ClusterError(f"{base} cannot be the first of {count} ports")
@@ -366,6 +411,13 @@ class LocalCluster:
                 raise ClusterError(f"{_words(str(name))} does not run")
             self._save(state)
 
+    def check_removable(self, broker: int) -> None:
+        """ClusterError if there is no such broker, or no other."""
+        state = self.state
+        self._require(state, broker)
+        if len(state.brokers) == 1:
+            raise ClusterError(f"broker {broker} is the last of the cluster; stop it instead")
+
     def remove(self, broker: int, *, force: bool = False) -> Path:
         """Stops a broker and takes it out of the cluster. The folder with its data, which stays.
 
@@ -374,19 +426,48 @@ class LocalCluster:
         with self._locked():
             state = self.state
             server = self._require(state, broker)
-            if len(state.brokers) == 1:
-                raise ClusterError(f"broker {broker} is the last of the cluster; stop it instead")
+            self.check_removable(broker)
             if not force:
-                held = self._replicas_of(broker)
+                held = self.replicas_of(broker)
                 if held:
                     raise ClusterError(
                         f"broker {broker} still holds {len(held)} replicas ({held[0]}, …): move them "
                         "to others first, or give them up with --force"
                     )
             self._end({str(broker): server}, signal.SIGTERM, STOP_TIMEOUT)
+            files = self.data_path(broker)
             del state.brokers[broker]
             self._save(state)
-            return self.data_path(broker)
+            self._unregister(broker, state)
+            return files
+
+    def _unregister(self, broker: int, state: ClusterState) -> None:
+        """The others forget the broker, as soon as they know that it has stopped."""
+        from ottla.client.admin.client import Admin
+        from ottla.client.errors import BrokerError, OttlaError
+
+        if not any(server.running for server in state.brokers.values()):
+            return  # nobody to tell
+        admin = Admin(self.bootstrap, client_id="ottla-cluster")
+        deadline = time.monotonic() + _FORGET_TIMEOUT
+        try:
+            while True:
+                try:
+                    admin.unregister_broker(broker)
+                    return
+                except BrokerError as error:
+                    if error.code == _NOT_REGISTERED:
+                        return
+                    # It counts as running until its session has ended.
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(_FORGET_PAUSE)
+        except OttlaError as error:
+            raise ClusterError(
+                f"broker {broker} was removed, but the others still know of it: {error}"
+            ) from error
+        finally:
+            admin.close()
 
     def _end(
         self, servers: Mapping[str, ServerState], number: signal.Signals, timeout: float
@@ -478,7 +559,8 @@ class LocalCluster:
             ],
         }
 
-    def _replicas_of(self, broker: int) -> list[str]:
+    def replicas_of(self, broker: int) -> list[str]:
+        """The partitions, as topic-N, that have a replica on this broker."""
         from ottla.client.admin.client import Admin
         from ottla.client.errors import OttlaError
 
@@ -593,7 +675,7 @@ def _decode(document: Mapping[str, Any]) -> ClusterState:
     def server(entry: Mapping[str, Any]) -> ServerState:
         process = entry["process"]
         identity = None if process is None else ProcessIdentity(int(process[0]), str(process[1]))
-        return ServerState(int(entry["port"]), identity, entry["version"])
+        return ServerState(int(entry["port"]), identity, entry["version"], entry.get("data"))
 
     own = document["zookeeper"]
     return ClusterState(

@@ -54,6 +54,7 @@ class Broker:
         # Were a log's first segment lost, and a later one not, the log would seem to start there.
         self.disk = Disk(names_in_order=True)
         self.disk.make_durable_folder(DATA)
+        self.disks = 1
         self.lives = 0
         self.life: Life | None = None
         self.is_clean = True  # the last life ended in good order
@@ -78,13 +79,18 @@ class Broker:
             self.life = None
             self.is_clean = True
 
-    def kill(self, *, power: bool) -> None:
+    def kill(self, *, power: bool, disk: bool = False) -> None:
+        """`power` takes what was not flushed, `disk` everything."""
         if self.life is not None:
             self.life.ended = True
             self.life = None
         if power:
             self.disk.lose_power(self.world.chance)
             self.lost_power = True
+        if disk:
+            self.disk = Disk()
+            self.disk.make_durable_folder(DATA)
+            self.disks += 1
 
 
 class SlowDisk(FollowersDisk):
@@ -226,7 +232,6 @@ class Life:
 
     def drop(self, partition: Partition) -> None:
         """Moved away from here."""
-        partition.forget_log()
         if (partition.topic, partition.index) in self.logs:
             self.logs.delete(partition.topic, partition.index)
 
@@ -480,6 +485,8 @@ class Life:
         """Flushes and checkpoints, as they come."""
         chance = self.world.chance
         for partition in self.partitions.values():
+            if partition.role is Role.ABSENT:
+                continue
             is_open = partition.opened is not None and not partition.is_being_cut
             if is_open and chance.random() < 0.3:
                 assert partition.opened is not None

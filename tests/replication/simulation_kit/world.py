@@ -2,9 +2,9 @@
 
 Time is the world's own, in milliseconds; everything that happens is an event in one queue. Messages
 between brokers are delayed, lost, doubled and reordered, and links break for a while. Processes are
-killed, machines lose power (and with it what was not flushed), processes stand still, sessions with the
-store end while the process goes on. Partitions are moved from broker to broker meanwhile, moves are
-taken back and replaced by others.
+killed, machines lose power (and with it what was not flushed) or get an empty disk, processes stand
+still, sessions with the store end while the process goes on. Partitions are moved from broker to broker
+meanwhile, moves are taken back and replaced by others.
 
 What must hold, whatever happens:
 
@@ -112,7 +112,9 @@ class Controller:
                 return
             self.sessions[life.id] = life
             endpoint = Endpoint("PLAINTEXT", "host", 1, "PLAINTEXT")
-            member = Member(life.id, epoch, None, (endpoint,), f"folder {life.id}")
+            member = Member(
+                life.id, epoch, None, (endpoint,), f"disk {life.id}.{life.broker.disks}"
+            )
             self.world.note(f"broker {life.id} is taken in, epoch {epoch}, lost {life.lost_data}")
             life.broker.taken_in()
 
@@ -327,8 +329,9 @@ class World:
                     self._end(broker, power=False)
             case 2:
                 if broker.life is not None and self.may_lose_power(broker):
-                    self.note(f"broker {broker.id} loses power")
-                    self._end(broker, power=True)
+                    disk = self.is_moving and chance.random() < 0.3
+                    self.note(f"broker {broker.id} loses {'its disk' if disk else 'power'}")
+                    self._end(broker, power=True, disk=disk)
             case 3 | 4 | 5:
                 for each in self.brokers.values():
                     if each.life is None and chance.random() < 0.7:
@@ -420,10 +423,10 @@ class World:
 
         self.after(self.chance.randint(20, 600), strike)
 
-    def _end(self, broker: Broker, *, power: bool) -> None:
+    def _end(self, broker: Broker, *, power: bool, disk: bool = False) -> None:
         life = broker.life
         assert life is not None
-        broker.kill(power=power)
+        broker.kill(power=power, disk=disk)
         # A dead process is noticed at once (its port refuses), or when its session times out.
         delay = self.chance.choice((5, SESSION_MS))
         self.after(delay, lambda: self.controller.gone(life))
@@ -474,7 +477,7 @@ class World:
                 continue
             for key, partition in life.partitions.items():
                 log = partition.opened
-                if log is not None:
+                if log is not None and partition.role is not Role.ABSENT:
                     self._check_log(life, key, partition, log)
 
     def _check_log(self, life: Life, key: tuple[str, int], partition: Partition, log: Log) -> None:

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ottla.cli import moving
+from ottla.cli.deleting import Yes
 from ottla.cli.failures import Failure, Misuse
-from ottla.cli.options import Json, help_group, parse_assignments
+from ottla.cli.moving import DryRun, Planner, Throttle
+from ottla.cli.options import SERVER_VARIABLE, Json, help_group, parse_assignments
 from ottla.cli.output import plural, write_document, write_line, write_table
 
 if TYPE_CHECKING:
+    from ottla.cli.cluster_admin import Cluster
     from ottla.testing.cluster import ClusterState, ClusterStatus, LocalCluster
 
 app = help_group(
@@ -22,6 +26,7 @@ app = help_group(
 )
 
 _SHOWN_PARTITIONS = 10  # of those that are in trouble
+_DRAINS = 3  # attempts to leave a broker with nothing
 
 Data = Annotated[
     Path,
@@ -29,6 +34,17 @@ Data = Annotated[
 ]
 Broker = Annotated[
     int, typer.Argument(metavar="BROKER", help="A broker's number.", show_default=False)
+]
+OtherServer = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        "-s",
+        metavar="HOST:PORT",
+        envvar=SERVER_VARIABLE,
+        help="A broker of any cluster, in place of the one in --data.",
+        show_default=False,
+    ),
 ]
 DEFAULT_DATA = Path("cluster")
 
@@ -180,23 +196,140 @@ def add(data: Data = DEFAULT_DATA, json: Json = False) -> None:
         write_document({"broker": number, "port": state.brokers[number].port})
     else:
         write_line(f"started {_described(state, str(number))}")
+        write_line(
+            "it holds nothing yet but what is created from now on: `ottla cluster rebalance` gives "
+            "it its share"
+        )
+
+
+@app.command()
+def adopt(
+    node: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="The data folder of a single node, which is not running.",
+            exists=True,
+            file_okay=False,
+            show_default=False,
+        ),
+    ],
+    data: Data = DEFAULT_DATA,
+    base_port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=2, max=65535, help="As of start.", show_default="9092"),
+    ] = None,
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,…/PATH", help="As of start.", show_default=False),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-S", metavar="NAME=VALUE", help="A setting of all brokers; repeat for more."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a single node the first broker of a cluster. Its records stay where they are.
+
+    Only the metadata are copied, to ZooKeeper. From then on the folder is a broker's of that cluster.
+
+    \b
+    ottla cluster adopt ./data
+    ottla cluster add && ottla cluster add
+    ottla topic alter --all --replication-factor 3
+    """
+    from ottla.testing.cluster import BASE_PORT, LocalCluster
+
+    cluster = LocalCluster(
+        data,
+        base_port=BASE_PORT if base_port is None else base_port,
+        zookeeper=zookeeper,
+        settings=parse_assignments(settings or (), "--set"),
+    )
+    with _failures_told():
+        number = cluster.adopt(node)
+        state, bootstrap = cluster.state, cluster.bootstrap
+    if json:
+        write_document({"broker": number, "bootstrap": bootstrap, "data": str(cluster.folder)})
+        return
+    write_line(f"started {_described(state, str(number))}")
+    write_line(f"the cluster is at {bootstrap}")
+    write_line(
+        "every partition is on this one broker: `ottla cluster add` adds others, and "
+        "`ottla topic alter --all --replication-factor 3` copies it to them"
+    )
+
+
+@app.command()
+def rebalance(
+    data: Data = DEFAULT_DATA,
+    server: OtherServer = None,
+    throttle: Throttle = None,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--sample", metavar="SECONDS", min=0, help="For so long traffic is looked at first."
+        ),
+    ] = 2.0,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Spread partitions and leaders evenly over the brokers, by bytes, traffic and number.
+
+    The plan is shown first. Racks are kept apart, and no more is moved than brings the balance.
+
+    \b
+    ottla cluster rebalance --dry-run
+    ottla cluster rebalance --throttle 20000000
+    ottla cluster rebalance --server broker1:9092
+    """
+    from ottla.client.moves.plan import rebalanced
+
+    cluster = _servers(data, server)
+    _move(cluster, rebalanced, seconds, throttle, dry_run=dry_run, yes=yes, json=json)
 
 
 @app.command()
 def remove(
     broker: Broker,
     data: Data = DEFAULT_DATA,
+    throttle: Throttle = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Even if it holds replicas: they are given up.")
+        bool, typer.Option("--force", help="Without moving anything: its replicas are given up.")
     ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
-    """Stop a broker that holds nothing any more, and take it out of the cluster. Its files stay.
+    """Move all that a broker holds to others, stop it, and take it out of the cluster. Its files stay.
 
     \b
     ottla cluster remove 3
+    ottla cluster remove 3 --throttle 20000000
     """
+    from ottla.client.moves.plan import drained
+
     with _failures_told():
-        files = _cluster(data).remove(broker, force=force)
+        local = _cluster(data)
+        local.check_removable(broker)
+        if not force:
+            # Again, should something have been put there meanwhile.
+            for _ in range(_DRAINS):
+                if not local.replicas_of(broker):
+                    break
+                _move(
+                    _servers(data, None),
+                    lambda partitions, brokers: drained(partitions, brokers, [broker]),
+                    0.0,
+                    throttle,
+                    dry_run=dry_run,
+                    yes=yes,
+                )
+                if dry_run:
+                    return
+        files = local.remove(broker, force=force)
     write_line(f"removed broker {broker}; its files are in {files}")
 
 
@@ -221,6 +354,42 @@ def status(data: Data = DEFAULT_DATA, json: Json = False) -> None:
     )
     for line in _of_partitions(found):
         write_line(line)
+
+
+def _servers(folder: Path, server: str | None) -> Cluster:
+    """The brokers that --server names, or those of the cluster in the folder."""
+    from ottla.cli.cluster_admin import Cluster
+
+    if server is not None:
+        return Cluster(server)
+    with _failures_told():
+        return Cluster(_cluster(folder).bootstrap)
+
+
+def _move(
+    cluster: Cluster,
+    planner: Planner,
+    seconds: float,
+    throttle: int | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    json: bool = False,
+) -> None:
+    partitions, brokers = moving.survey(cluster, seconds=seconds)
+    moves = moving.planned(planner, partitions, brokers)
+    if not json:
+        if not moves:
+            write_line("nothing has to be moved")
+            return
+        moving.show(moves, partitions, brokers)
+    if not dry_run and moves:
+        moving.confirm("Move them?", yes=yes or json)
+        moving.carry_out(cluster, moves, throttle)
+    if json:
+        write_document(moving.document(moves, moved=not dry_run))
+    elif not dry_run:
+        write_line(f"moved {plural(len(moves), 'partition')}")
 
 
 def _of_partitions(found: ClusterStatus) -> Iterator[str]:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli import moving
 from ottla.cli.deleting import Yes, delete_each
 from ottla.cli.failures import Failure, Misuse
+from ottla.cli.moving import Throttle
 from ottla.cli.options import (
     DEFAULT_SERVER,
     Json,
@@ -15,6 +17,7 @@ from ottla.cli.options import (
     Topic,
     Topics,
     check_new_name,
+    complete_topic,
     help_group,
     parse_assignments,
 )
@@ -188,11 +191,34 @@ def _write_description(document: dict[str, Any]) -> None:
 
 @app.command()
 def alter(
-    topic: Topic,
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC]",
+            help="The topic's name.",
+            autocompletion=complete_topic,
+            show_default=False,
+        ),
+    ] = None,
     partitions: Annotated[
         int | None,
         typer.Option("--partitions", "-p", metavar="N", min=1, help="Grow to N partitions."),
     ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            metavar="N",
+            min=1,
+            help="Copies of each partition: more are made, or those too many dropped.",
+        ),
+    ] = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="With --replication-factor: all topics, internal ones too."),
+    ] = False,
+    throttle: Throttle = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--config", "-c", metavar="NAME=VALUE", help="Set; repeat for more."),
@@ -204,26 +230,64 @@ def alter(
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
-    """Add partitions to a topic, or change its settings.
+    """Add partitions to a topic, change its settings, or the number of its replicas.
 
     \b
     ottla topic alter orders --partitions 12
     ottla topic alter orders -c retention.ms=86400000 --unset segment.bytes
+    ottla topic alter orders --replication-factor 3
+    ottla topic alter --all --replication-factor 3
     """
     assigned = parse_assignments(settings or (), "--config")
-    if partitions is None and not assigned and not unset:
-        raise Misuse("nothing to alter; give --partitions, --config or --unset")
+    if partitions is None and not assigned and not unset and replication_factor is None:
+        raise Misuse(
+            "nothing to alter; give --partitions, --replication-factor, --config or --unset"
+        )
+    if every == (topic is not None):
+        raise Misuse("name a topic, or give --all")
+    if every and (partitions is not None or assigned or unset or replication_factor is None):
+        raise Misuse("--all goes with --replication-factor, and with nothing else")
     cluster = _connect(server)
+    if topic is None:
+        assert replication_factor is not None
+        _replicate(cluster, None, replication_factor, throttle, json=json)
+        return
     if assigned or unset:
         cluster.alter_settings("topic", topic, assigned, unset or ())
     if partitions is not None:
         cluster.add_partitions(topic, partitions)
+    if replication_factor is not None:
+        _replicate(cluster, topic, replication_factor, throttle, json=json)
+        return
     if json:
         write_document(
             {"altered": topic, "partitions": partitions, "set": assigned, "unset": unset or []}
         )
     else:
         write_line(f"altered {topic}")
+
+
+def _replicate(
+    cluster: Cluster, topic: str | None, factor: int, throttle: int | None, *, json: bool
+) -> None:
+    """Gives a topic, or all of them, so many replicas, and waits until they have them."""
+    from ottla.client.moves.plan import with_factor
+
+    if topic is not None:
+        cluster.describe_topics([topic])  # says that there is no such topic
+    partitions, brokers = moving.survey(cluster, seconds=0.0)
+    chosen = [each for each in partitions if topic in (None, each.partition.topic)]
+    moves = moving.planned(lambda some, rooms: with_factor(some, rooms, factor), chosen, brokers)
+    if moves and not json:
+        moving.show(moves, partitions, brokers)
+    if moves:
+        moving.carry_out(cluster, moves, throttle)
+    if json:
+        write_document(moving.document(moves, moved=True))
+    elif moves:
+        write_line(f"{plural(len(moves), 'partition')} have {plural(factor, 'replica')} now")
+    else:
+        write_line(f"all of them have {plural(factor, 'replica')} already")
 
 
 @app.command()

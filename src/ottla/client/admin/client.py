@@ -162,6 +162,7 @@ class Admin:
     elect_leaders = _blocking(AsyncAdmin.elect_leaders)
     list_reassignments = _blocking(AsyncAdmin.list_reassignments)
     alter_reassignments = _blocking(AsyncAdmin.alter_reassignments)
+    unregister_broker = _blocking(AsyncAdmin.unregister_broker)
 
 
 async def _make(

@@ -38,6 +38,10 @@ from ottla.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from ottla.protocol.messages.unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 from ottla.protocol.messages.update_features import (
     FeatureUpdateKey,
     UpdateFeaturesRequest,
@@ -326,6 +330,16 @@ class ClusterAdmin(AdminPart):
             timeout=timeout,
         )
         altered.all()
+
+    async def unregister_broker(self, broker: int, *, timeout: float | None = None) -> None:
+        """Have the cluster forget a broker that was stopped for good."""
+        answer = await self.cluster.ask(
+            UnregisterBrokerRequest(broker_id=broker),
+            UnregisterBrokerResponse,
+            at=CONTROLLER,
+            timeout=timeout,
+        )
+        raise_for(answer.error_code, answer.error_message, f"broker {broker}")
 
     async def _any(self, timeout: float | None) -> Connection:
         await self.cluster.brokers(timeout=timeout)

@@ -47,12 +47,13 @@ def check_registration(draft: Draft, broker: Broker) -> None:
 
 def take_in(draft: Draft, broker: Broker, *, lost_data: bool, policy_of: PolicyOf) -> None:
     """A new life of a broker becomes part of the cluster. `lost_data`: it may have come back without
-    records that its former life had acknowledged, or with another data folder."""
+    records that its former life had acknowledged. One that came back without a data folder that it had
+    is worse: it may have nothing, and leads nothing that it would lead only for want of another."""
     check_registration(draft, broker)
     known = draft.brokers.get(broker.id) or draft.fenced.get(broker.id)
-    if known is not None and known.folder_id and known.folder_id != broker.folder_id:
-        lost_data = True
-    if _is_single_node(draft, broker.id):
+    is_replaced = known is not None and not _folders(known) <= _folders(broker)
+    lost_data = lost_data or is_replaced
+    if _is_single_node(draft, broker.id) and not is_replaced:
         draft.raise_leader_epochs()
         draft.put_broker(broker)
         return
@@ -63,20 +64,29 @@ def take_in(draft: Draft, broker: Broker, *, lost_data: bool, policy_of: PolicyO
         if broker.id not in partition.replicas:
             return partition
         policy = policy_of(topic.name)
+        candidates = everybody
         if lost_data and (broker.id in partition.isr or broker.id in partition.elr):
             partition = elections.without_broker(
                 partition, broker.id, others, policy._replace(unclean=False), lost_data=True
             )
+        if is_replaced:
+            partition = elections.forgetting(partition, broker.id)
+            candidates = others
         elif partition.leader == broker.id:
             partition = elections.led_anew(
                 partition, everybody, policy._replace(unclean=False), new_epoch=True
             )
         if partition.leader == NO_LEADER:
-            partition = elections.led_anew(partition, everybody, policy)
+            partition = elections.led_anew(partition, candidates, policy)
         return partition
 
     _change_partitions(draft, settle)
     draft.put_broker(replace(broker, leaving=False))
+
+
+def _folders(broker: Broker) -> set[str]:
+    """The ids of its data folders, as far as they are known."""
+    return {each for each in broker.folder_id.split(",") if each}
 
 
 def _is_single_node(draft: Draft, broker_id: int) -> bool:

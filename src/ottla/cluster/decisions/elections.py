@@ -53,6 +53,13 @@ def without_broker(
     return _settled(partition, elected(changed, alive, policy))
 
 
+def forgetting(partition: Partition, broker_id: int) -> Partition:
+    """The partition if it was last led by a broker that has nothing left of it."""
+    if partition.last_known_leader != broker_id:
+        return partition
+    return _settled(partition, replace(partition, last_known_leader=NO_LEADER))
+
+
 def elected(partition: Partition, alive: Collection[int], policy: ElectionPolicy) -> Partition:
     """The partition with a leader if there can be one; epochs are not raised here."""
     if partition.leader in alive and partition.leader in partition.isr:

@@ -1,6 +1,8 @@
 """AlterPartitionReassignments: move replicas of partitions to other brokers, or take such moves back.
 
 - Decided by the controller (cluster/decisions/moves.py); other brokers pass the request on to it.
+- A target whose disk has no room for the partition is refused, before anything is moved to it. (Kafka
+  begins, and fills the disk.)
 - The answer comes when the moves have begun, not when they have ended: ListPartitionReassignments tells.
 
 Versions:
@@ -9,17 +11,19 @@ Versions:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ottla.cluster.decisions.moves import WantedMove
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,
-    ReassignableTopic,
     ReassignableTopicResponse,
 )
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
+from ottla.server.replication.room import without_room
 from ottla.server.turns import Turns
 
 # Partitions that the controller decides on in one go.
@@ -36,9 +40,19 @@ async def alter_partition_reassignments(
         allow_replication_factor_change=message.allow_replication_factor_change,
     )
     turns = Turns()
+    wanted: list[tuple[WantedMove, ReassignableTopicResponse]] = []
+    for topic in message.topics:
+        answer = ReassignableTopicResponse(name=topic.name)
+        response.responses.append(answer)
+        for each in topic.partitions:
+            replicas = None if each.replicas is None else tuple(each.replicas)
+            wanted.append((WantedMove(topic.name, each.partition_index, replicas), answer))
+            await turns.pause()
+        await turns.pause()
     try:
-        for topic in message.topics:
-            response.responses.append(await _of_topic(request, topic, turns))
+        refused = await without_room(request.broker, [move for move, _ in wanted])
+        for first in range(0, len(wanted), _AT_ONCE):
+            await _decide(request, wanted[first : first + _AT_ONCE], refused)
             await turns.pause()
     except ProtocolError as error:
         response.error_code = error.code
@@ -47,29 +61,28 @@ async def alter_partition_reassignments(
     return response
 
 
-async def _of_topic(
-    request: Request[AlterPartitionReassignmentsRequest], topic: ReassignableTopic, turns: Turns
-) -> ReassignableTopicResponse:
-    answer = ReassignableTopicResponse(name=topic.name)
-    for first in range(0, len(topic.partitions), _AT_ONCE):
-        wanted = [
-            WantedMove(
-                topic.name,
-                each.partition_index,
-                None if each.replicas is None else tuple(each.replicas),
-            )
-            for each in topic.partitions[first : first + _AT_ONCE]
-        ]
-        results = await request.broker.controller.alter_moves(
-            wanted, may_change_factor=request.message.allow_replication_factor_change
+async def _decide(
+    request: Request[AlterPartitionReassignmentsRequest],
+    wanted: Sequence[tuple[WantedMove, ReassignableTopicResponse]],
+    refused: Mapping[tuple[str, int], str],
+) -> None:
+    """Has the controller decide about some of the moves, and adds to the answers."""
+    possible = [move for move, _ in wanted if (move.topic, move.index) not in refused]
+    results = iter(
+        await request.broker.controller.alter_moves(
+            possible, may_change_factor=request.message.allow_replication_factor_change
         )
-        answer.partitions += [
+    )
+    for move, answer in wanted:
+        why = refused.get((move.topic, move.index))
+        if why is not None:
+            error: ProtocolError | None = ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)
+        else:
+            error = next(results).error
+        answer.partitions.append(
             ReassignablePartitionResponse(
-                partition_index=each.index,
-                error_code=ErrorCode.NONE if each.error is None else each.error.code,
-                error_message=error_message(each.error),
+                partition_index=move.index,
+                error_code=ErrorCode.NONE if error is None else error.code,
+                error_message=error_message(error),
             )
-            for each in results
-        ]
-        await turns.pause()
-    return answer
+        )

@@ -1,6 +1,8 @@
 """DescribeLogDirs: the data folders, the room on their disks, and the size of each log.
 
 - A folder that failed is listed with KAFKA_STORAGE_ERROR.
+- A log that is on its way to another folder is listed in both, in the new one as a future one with the
+  records that it lacks.
 - Logs that have not been used since the start are sized by their files, without being opened.
 
 Versions:
@@ -14,6 +16,7 @@ Versions:
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ErrorCode
@@ -51,12 +54,31 @@ async def describe_log_dirs(request: Request[DescribeLogDirsRequest]) -> Describ
             opened = partition.opened if partition is not None else None
             folder = broker.logs.folder_of(name, index)
             placed[folder].append((name, index, None if opened is None else opened.size))
-    return DescribeLogDirsResponse(
-        results=[
-            await broker.loop.run_in_executor(broker.threads, _describe, folder, logs)
-            for folder, logs in placed.items()
-        ]
-    )
+    coming: dict[DataFolder, list[tuple[str, int, int, int]]] = {}
+    for (name, index), (folder, size, lag) in broker.relocations.under_way().items():
+        if wanted is None or (name, index) in wanted:
+            coming.setdefault(folder, []).append((name, index, size, lag))
+    results = []
+    for folder, logs in placed.items():
+        answer = await broker.loop.run_in_executor(broker.threads, _describe, folder, logs)
+        if not answer.error_code:
+            _add_coming(answer, coming.get(folder, ()))
+        results.append(answer)
+    return DescribeLogDirsResponse(results=results)
+
+
+def _add_coming(answer: DescribeLogDirsResult, coming: Iterable[tuple[str, int, int, int]]) -> None:
+    topics = {each.name: each for each in answer.topics}
+    for name, index, size, lag in coming:
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = DescribeLogDirsTopic(name=name, partitions=[])
+            answer.topics.append(topic)
+        topic.partitions.append(
+            DescribeLogDirsPartition(
+                partition_index=index, partition_size=size, offset_lag=lag, is_future_key=True
+            )
+        )
 
 
 def _describe(folder: DataFolder, logs: list[tuple[str, int, int | None]]) -> DescribeLogDirsResult:

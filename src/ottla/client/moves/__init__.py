@@ -1,0 +1,1 @@
+"""Moving partitions between brokers: plans, and how they are carried out."""

@@ -1,0 +1,207 @@
+"""Carrying out a plan of moves, a few partitions at a time, and telling what was copied so far.
+
+The moves are the brokers' own (reassignments): whoever carries out a plan may die, the moves that have
+begun come to their end without it. A limit that was set for the plan is lifted at its end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ottla.client.admin.client import Admin
+from ottla.client.admin.configs import Resource
+from ottla.client.errors import OttlaError
+from ottla.client.moves.plan import BrokerRoom, Move, PlacedPartition
+from ottla.client.positions import TopicPartition
+
+# Partitions that are on their way at the same time.
+AT_ONCE = 10
+_LOOK_SECONDS = 0.2
+_SAMPLE_SECONDS = 2.0
+_SIDES = ("leader", "follower")
+
+
+class MovesFailed(OttlaError):
+    """A plan that was begun did not come to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a plan has come."""
+
+    moves_done: int
+    moves: int
+    bytes_done: int
+    bytes: int
+    rate: float  # bytes a second since it began
+
+    @property
+    def seconds_left(self) -> float | None:
+        left = self.bytes - self.bytes_done
+        return left / self.rate if self.rate > 0 and left > 0 else None
+
+
+def survey(
+    admin: Admin, *, seconds: float = _SAMPLE_SECONDS
+) -> tuple[list[PlacedPartition], list[BrokerRoom]]:
+    """What there is: partitions with their sizes, and what came in during some seconds; brokers with
+    their racks and the room on their disks. 0 seconds: traffic is not looked at."""
+    sizes, rooms = _sizes(admin)
+    began = time.monotonic()
+    traffic: dict[TopicPartition, float] = {}
+    if seconds > 0:
+        time.sleep(seconds)
+        later, _ = _sizes(admin)
+        passed = time.monotonic() - began
+        traffic = {
+            each: max(0, size - sizes.get(each, size)) / passed for each, size in later.items()
+        }
+        sizes = later
+    # A partition that is being moved counts as where it goes.
+    leaving = {each.partition: each.removing for each in admin.list_reassignments()}
+    partitions = [
+        PlacedPartition(
+            (name := TopicPartition(topic.name, each.partition)),
+            tuple(one for one in each.replicas if one not in leaving.get(name, ())),
+            sizes.get(name, 0),
+            traffic.get(name, 0.0),
+        )
+        for topic in admin.list_topics(internal=True)
+        for each in topic.partitions
+    ]
+    brokers = [
+        BrokerRoom(node.id, node.rack, rooms.get(node.id))
+        for node in admin.describe_cluster().brokers
+    ]
+    return partitions, brokers
+
+
+def _sizes(admin: Admin) -> tuple[dict[TopicPartition, int], dict[int, int]]:
+    """Bytes of each partition, and the room of each broker. (A replica on its way has less.)"""
+    sizes: dict[TopicPartition, int] = {}
+    rooms: dict[int, int] = {}
+    for folder in admin.describe_log_folders():
+        # Folders on one disk count its room once.
+        if folder.usable_bytes is not None:
+            rooms[folder.broker] = max(rooms.get(folder.broker, 0), folder.usable_bytes)
+        for each in folder.replicas:
+            sizes[each.partition] = max(sizes.get(each.partition, 0), each.size)
+    return sizes, rooms
+
+
+def carry_out(
+    admin: Admin,
+    moves: Sequence[Move],
+    *,
+    throttle: int | None = None,
+    at_once: int = AT_ONCE,
+    tell: Callable[[Progress], None] = lambda _: None,
+) -> None:
+    """Does all of it; returns when the last has come to its end. `throttle`: bytes a second for each
+    broker, as leader and as follower. What a broker refuses is raised; what has begun goes on."""
+    with _throttled(admin, moves, throttle):
+        _carry_out(admin, moves, at_once, tell)
+    # Those whose order changed lead now.
+    wanted = [each.partition for each in moves if each.before[0] != each.after[0]]
+    if wanted:
+        admin.elect_leaders(wanted)
+
+
+def _carry_out(
+    admin: Admin, moves: Sequence[Move], at_once: int, tell: Callable[[Progress], None]
+) -> None:
+    began = time.monotonic()
+    waiting = list(moves)
+    under_way: dict[TopicPartition, Move] = {}
+    done: list[Move] = []
+    total = sum(each.bytes for each in moves)
+    while waiting or under_way:
+        begin = waiting[: at_once - len(under_way)]
+        if begin:
+            admin.alter_reassignments({each.partition: each.after for each in begin})
+            under_way.update((each.partition, each) for each in begin)
+            del waiting[: len(begin)]
+        moving = {each.partition for each in admin.list_reassignments()}
+        done += [under_way.pop(each) for each in list(under_way) if each not in moving]
+        copied = sum(each.bytes for each in done) + _copied(admin, under_way)
+        passed = time.monotonic() - began
+        tell(Progress(len(done), len(moves), copied, total, copied / passed if passed > 0 else 0.0))
+        if under_way:
+            time.sleep(_LOOK_SECONDS)
+    _check_end(admin, done)
+
+
+def _copied(admin: Admin, under_way: Mapping[TopicPartition, Move]) -> int:
+    """Bytes that the new replicas of these have by now."""
+    targets = {broker for move in under_way.values() for broker in move.adding}
+    if not targets:
+        return 0
+    try:
+        folders = admin.describe_log_folders(targets)
+    except OttlaError:
+        return 0  # one of them is away; its move waits for it
+    return sum(
+        min(each.size, under_way[each.partition].size)
+        for folder in folders
+        for each in folder.replicas
+        if each.partition in under_way and folder.broker in under_way[each.partition].adding
+    )
+
+
+def _check_end(admin: Admin, moves: Sequence[Move]) -> None:
+    """Somebody may have moved them elsewhere, or taken a move back."""
+    topics = {each.partition.topic for each in moves}
+    if not topics:
+        return
+    found = {
+        TopicPartition(topic.name, each.partition): tuple(each.replicas)
+        for topic in admin.list_topics(internal=True)
+        if topic.name in topics
+        for each in topic.partitions
+    }
+    other = [
+        each.partition
+        for each in moves
+        if each.partition in found and set(found[each.partition]) != set(each.after)
+    ]
+    if other:
+        raise MovesFailed(
+            f"{len(other)} partitions are not where the plan wanted them ({other[0]}, …): somebody "
+            "moved them meanwhile"
+        )
+
+
+@contextmanager
+def _throttled(admin: Admin, moves: Sequence[Move], rate: int | None) -> Iterator[None]:
+    if rate is None:
+        yield
+        return
+    brokers = sorted({each for move in moves for each in (*move.before, *move.after)})
+    topics = sorted({move.partition.topic for move in moves})
+    rates = [f"{side}.replication.throttled.rate" for side in _SIDES]
+    named = [f"{side}.replication.throttled.replicas" for side in _SIDES]
+    try:
+        for broker in brokers:
+            admin.alter_configs(Resource.broker(broker), assign=dict.fromkeys(rates, str(rate)))
+        for topic in topics:
+            of_topic = [move for move in moves if move.partition.topic == topic]
+            pairs = (
+                [(move.partition.partition, each) for move in of_topic for each in move.before],
+                [(move.partition.partition, each) for move in of_topic for each in move.adding],
+            )
+            admin.alter_configs(
+                Resource.topic(topic),
+                assign={
+                    name: ",".join(f"{index}:{broker}" for index, broker in some)
+                    for name, some in zip(named, pairs, strict=True)
+                },
+            )
+        yield
+    finally:
+        for topic in topics:
+            admin.alter_configs(Resource.topic(topic), unset=named)
+        for broker in brokers:
+            admin.alter_configs(Resource.broker(broker), unset=rates)

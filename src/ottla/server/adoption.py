@@ -1,0 +1,69 @@
+"""A single node's data folder becomes that of the first broker of a cluster. Nothing is copied but the
+metadata, into ZooKeeper (cluster/adoption.py); the logs stay where they are, as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ottla.cluster.adoption import CannotAdopt, adopt, only_broker
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.metadata import ClusterImage
+from ottla.server.broker import METADATA_FILE
+from ottla.storage.checkpoints import lock_folder
+from ottla.storage.errors import FolderLocked
+from ottla.storage.files import OS_FILES
+
+# What the metadata file is called afterwards: no single node begins with it again.
+ADOPTED_SUFFIX: Final = ".adopted"
+
+
+class Adopted(NamedTuple):
+    cluster_id: str
+    node_id: int
+    topics: int
+    partitions: int
+
+
+def adopt_folders(log_dirs: Sequence[str], zookeeper: str) -> Adopted:
+    """CannotAdopt, or another StoreError, says what is in the way; then nothing has changed for the
+    node, and it can be tried again. Blocks."""
+    first = log_dirs[0]
+    path = os.path.join(first, METADATA_FILE)
+    if not os.path.exists(path):
+        if os.path.exists(path + ADOPTED_SUFFIX):
+            raise CannotAdopt(f"{first} belongs to a cluster already: start it as a broker of that")
+        raise CannotAdopt(f"{first} is no data folder of a single node: it has no {METADATA_FILE}")
+    locks: list[int] = []
+    try:
+        locks.extend(lock_folder(folder, OS_FILES) for folder in log_dirs)
+        image = asyncio.run(_copy(path, zookeeper))
+        for name in sorted(os.listdir(first)):
+            if name == METADATA_FILE or name.startswith(f"{METADATA_FILE}-"):
+                whole = os.path.join(first, name)
+                os.rename(whole, whole + ADOPTED_SUFFIX)
+        OS_FILES.fsync_folder(first)
+    except FolderLocked as error:
+        raise CannotAdopt(f"{error}; stop that broker first") from error
+    finally:
+        for lock in locks:
+            OS_FILES.close(lock)
+    return Adopted(image.cluster_id, only_broker(image), len(image.topics), image.partition_count)
+
+
+async def _copy(path: str, zookeeper: str) -> ClusterImage:
+    from ottla.cluster.zookeeper import ZooKeeperStore
+
+    source = EmbeddedStore(path)
+    await source.start()
+    try:
+        target = ZooKeeperStore(zookeeper)
+        await target.start()
+        try:
+            return await adopt(source, target)
+        finally:
+            await target.close()
+    finally:
+        await source.close()

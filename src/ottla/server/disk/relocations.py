@@ -1,0 +1,142 @@
+"""Moves of replicas between the data folders of this broker (AlterReplicaLogDirs).
+
+One log at a time is copied, a portion at a time: what is not in memory is read in a thread, as for any
+reader of old records. The partition is led and followed meanwhile as ever. When the copy has everything,
+it takes the log's place between two appends (storage/relocation.py).
+
+A move that fails, for want of room say, is given up: the log stays where it is. So it is with moves that
+were under way when the broker stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ottla.replication.following import whole_batches
+from ottla.replication.partition import Role, append_copied
+from ottla.server.partitions import monotonic_ms
+from ottla.storage.errors import NotInMemory, StorageError
+from ottla.storage.logs import now_in_ms
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
+    from ottla.server.broker import Broker
+    from ottla.storage.folders import DataFolder
+    from ottla.storage.relocation import Relocation
+
+log = logging.getLogger("ottla.relocation")
+
+_PORTION = 1 << 20
+# Between two portions the loop is everybody else's for as long as it takes; this is beside that.
+_PAUSE_SECONDS = 0.001
+# How long a log with an append under way is left alone.
+_BUSY_SECONDS = 0.01
+# So much may be left to be synced on the loop when the copy takes the log's place.
+_LAST_BYTES = 4 << 20
+
+Key = tuple[str, int]
+
+
+class Relocations:
+    """Where logs are to go, and the one that is on its way. Belongs to the broker's loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._wanted: dict[Key, tuple[Partition, DataFolder]] = {}
+        self._current: Relocation | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def want(self, partition: Partition, folder: DataFolder) -> None:
+        """The partition's log is to lie in this folder. Where it lies there already, or is on its way
+        elsewhere, the move under way is given up."""
+        key = (partition.topic, partition.index)
+        self._wanted.pop(key, None)
+        if self._broker.logs.folder_of(*key) is not folder:
+            self._wanted[key] = partition, folder
+            if self._task is None:
+                self._task = self._broker.spawn(self._work(), "moves between data folders")
+
+    def under_way(self) -> dict[Key, tuple[DataFolder, int, int]]:
+        """The moves that have not ended: where to, the bytes of the copy, and the records it lacks."""
+        found: dict[Key, tuple[DataFolder, int, int]] = {}
+        for key, (partition, folder) in self._wanted.items():
+            opened = partition.opened
+            found[key] = folder, 0, 0 if opened is None else opened.log_end_offset
+        current = self._current
+        if current is not None:
+            key = (current.source.topic, current.source.partition)
+            if key in found:
+                found[key] = current.target, current.copy.size, current.lag
+        return found
+
+    async def _work(self) -> None:
+        try:
+            while self._wanted:
+                key, (partition, folder) = next(iter(self._wanted.items()))
+                try:
+                    await self._move(key, partition, folder)
+                except (StorageError, OSError) as error:
+                    log.error("%s-%d stays in its data folder: %s", *key, error)
+                if self._wanted.get(key) == (partition, folder):
+                    del self._wanted[key]
+        finally:
+            self._task = None
+
+    async def _move(self, key: Key, partition: Partition, folder: DataFolder) -> None:
+        logs = self._broker.logs
+        source = partition.log
+        relocation = self._current = logs.begin_relocation(source, folder)
+        done = False
+        try:
+            while self._wanted.get(key) == (partition, folder) and partition.opened is source:
+                if source.is_busy or partition.lane is not None:
+                    await asyncio.sleep(_BUSY_SECONDS)
+                    continue
+                relocation.agree(now_in_ms())
+                copy = relocation.copy
+                if relocation.lag:
+                    if not await self._copy(relocation):
+                        await asyncio.sleep(_PAUSE_SECONDS)
+                elif copy.appended_bytes - copy.flushed_bytes > _LAST_BYTES:
+                    await self._broker.loop.run_in_executor(
+                        self._broker.threads, relocation.sync, now_in_ms()
+                    )
+                else:
+                    relocation.sync(now_in_ms())
+                    done = True
+                    partition.replace_log(logs.end_relocation(relocation))
+                    log.info("%s-%d lies in data folder %s now", *key, folder.path)
+                    return
+        finally:
+            self._current = None
+            if not done:
+                logs.give_up_relocation(relocation)
+            elif partition.opened is source:
+                partition.forget_log()  # a disk failed in between: who uses it next is told
+        if partition.role is Role.ABSENT:
+            log.info("%s-%d is no longer on this broker", *key)
+
+    async def _copy(self, relocation: Relocation) -> bool:
+        """Copies a portion. True if it was the last, and the loop has served nobody since it was read:
+        otherwise a busy log would never be without a rest."""
+        source, copy = relocation.source, relocation.copy
+        offset, end = copy.log_end_offset, source.log_end_offset
+        reads = self._broker.reads
+        try:
+            piece = source.read(offset, _PORTION, end, True, False)
+        except NotInMemory as missing:
+            await reads.load(missing, _PORTION)
+            return False
+        if piece is None:
+            raise StorageError(
+                "compaction left no record at its end; try again after the next write"
+            )
+        # What is at the end was written a moment ago, and is in memory.
+        active = source.active
+        is_last = piece.segment is active and piece.position + piece.length >= active.size
+        data = piece.read() if is_last else await reads.read(piece)
+        if copy.log_end_offset == offset:
+            append_copied(copy, whole_batches(data), monotonic_ms())
+        return is_last

@@ -1,0 +1,101 @@
+"""Brokers come and go: `ottla cluster add`, `rebalance` and `remove`, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ottla import Admin, Producer
+from ottla.client.positions import TopicPartition
+from ottla.testing.cluster import LocalCluster
+
+PARTITIONS = 12
+RECORDS = 600
+
+
+def ottla(*words: object, fails: bool = False) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "ottla.cli.main", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stderr if fails else done.stdout
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path / "cluster", brokers=3, base_port=None) as cluster:
+        yield cluster
+
+
+def held(cluster: LocalCluster) -> Counter[int]:
+    """Replicas of each broker."""
+    with Admin(cluster.bootstrap) as admin:
+        return Counter(
+            broker
+            for topic in admin.list_topics(internal=True)
+            for each in topic.partitions
+            for broker in each.replicas
+        )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_grow_and_shrink(cluster: LocalCluster) -> None:
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic("orders", PARTITIONS, 2)
+        admin.create_topic("everywhere", 1, 3)
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(RECORDS):
+            producer.send("orders", value=b"x" * 1000, partition=number % PARTITIONS)
+    # Nothing to do, and nothing that can be done.
+    told = ottla("cluster", "rebalance", "--data", cluster.folder, "--sample", 0)
+    assert "nothing has to be moved" in told
+    told = ottla("cluster", "remove", 3, "--data", cluster.folder, "--yes", fails=True)
+    assert "everywhere-0 has 3 replicas, and only 2 brokers would be left" in told
+    assert "Traceback" not in told
+    # One more, and its share.
+    assert "ottla cluster rebalance" in ottla("cluster", "add", "--data", cluster.folder)
+    assert held(cluster)[4] == 0
+    planned = json.loads(
+        ottla("cluster", "rebalance", "--data", cluster.folder, "--dry-run", "--json")
+    )
+    assert planned["moves"]
+    assert held(cluster)[4] == 0
+    told = ottla(
+        "cluster", "rebalance", "--server", cluster.bootstrap, "--throttle", 100_000_000, "--yes"
+    )
+    assert "partitions to change" in told
+    assert "moved" in told
+    assert held(cluster)[4] in range(5, 9)
+    with Admin(cluster.bootstrap) as admin:
+        (orders,) = admin.describe_topics("orders").values()
+        leaders = Counter(each.leader for each in orders.partitions)
+    assert set(leaders) == {1, 2, 3, 4}
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+    # Another one goes, with nothing left on it.
+    told = ottla("cluster", "remove", 2, "--data", cluster.folder, "--yes")
+    assert "removed broker 2" in told
+    assert held(cluster)[2] == 0
+    with Admin(cluster.bootstrap) as admin:
+        assert [each.id for each in admin.describe_cluster().brokers] == [1, 3, 4]
+        ends = admin.list_offsets(
+            {TopicPartition("orders", index): "latest" for index in range(PARTITIONS)}
+        )
+    assert sum(each.offset for each in ends.values()) == RECORDS
+    left = {each.name for each in cluster.data_path(2).glob("orders-*")}
+    assert all(each.endswith("-delete") for each in left)
+
+
+def test_bad_words(tmp_path: Path) -> None:
+    told = ottla("cluster", "rebalance", "--data", tmp_path / "nowhere", fails=True)
+    assert "there is no cluster" in told

@@ -1,0 +1,174 @@
+"""AlterReplicaLogDirs: replicas are moved between the data folders of a broker while clients go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from server_kit.broker_thread import BrokerThread
+from server_kit.calls import Topic, batch_of, create_topic, end_offset, fill, read_all
+from server_kit.wire import Wire
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
+from ottla.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "a", tmp_path / "b"
+
+
+@pytest.fixture
+def broker(folders: tuple[Path, Path]) -> Iterator[BrokerThread]:
+    settings = {"log.dirs": ",".join(map(str, folders))}
+    thread = BrokerThread(folders[0], settings=settings).start()
+    yield thread
+    thread.stop()
+
+
+@pytest.fixture
+def wire(broker: BrokerThread) -> Iterator[Wire]:
+    with broker.wire() as wire:
+        yield wire
+
+
+def move(wire: Wire, topic: str, to: Path | str, *indexes: int, version: int = 2) -> list[int]:
+    request = AlterReplicaLogDirsRequest(
+        dirs=[
+            AlterReplicaLogDir(
+                path=str(to), topics=[AlterReplicaLogDirTopic(name=topic, partitions=[*indexes])]
+            )
+        ]
+    )
+    answer = wire.call(request, AlterReplicaLogDirsResponse, version)
+    return [each.error_code for each in answer.results[0].partitions]
+
+
+def described(wire: Wire, topic: str) -> dict[str, list[tuple[int, bool]]]:
+    """In which folders a topic's partitions are, and whether they are only on their way there."""
+    answer = wire.call(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, 4)
+    return {
+        Path(folder.log_dir).name: [
+            (each.partition_index, each.is_future_key)
+            for found in folder.topics
+            if found.name == topic
+            for each in found.partitions
+        ]
+        for folder in answer.results
+    }
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def place(folders: tuple[Path, Path], topic: Topic, index: int = 0) -> Path:
+    # A look in the middle of a move may find none, or both.
+    found: list[Path] = []
+
+    def look() -> bool:
+        found[:] = _places(folders, topic, index)
+        return len(found) == 1
+
+    until(look)
+    return found[0]
+
+
+def _places(folders: tuple[Path, Path], topic: Topic, index: int) -> list[Path]:
+    return [each for each in folders if (each / f"{topic.name}-{index}").exists()]
+
+
+def other(folders: tuple[Path, Path], folder: Path) -> Path:
+    return folders[1] if folder == folders[0] else folders[0]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_replica_is_moved_under_traffic(
+    wire: Wire, broker: BrokerThread, folders: tuple[Path, Path], version: int
+) -> None:
+    topic = create_topic(wire, 1, **{"segment.bytes": "1048576"})
+    written = [b"%d" % number + b"x" * 20_000 for number in range(150)]
+    fill(wire, topic, *map(batch_of, written))
+    ends = threading.Event()
+    later: list[bytes] = []
+
+    def write_on() -> None:
+        with broker.wire() as own:
+            while not ends.is_set():
+                value = b"later %d" % len(later)
+                fill(own, topic, batch_of(value))
+                later.append(value)
+
+    writer = threading.Thread(target=write_on)
+    writer.start()
+    try:
+        for _ in range(2):
+            before = place(folders, topic)
+            target = other(folders, before)
+            assert move(wire, topic.name, target, 0, version=version) == [0]
+            until(lambda to=target: place(folders, topic) == to)  # type: ignore[misc]
+            count = len(later)
+            until(lambda known=count: len(later) > known)  # type: ignore[misc]
+    finally:
+        ends.set()
+        writer.join()
+    assert read_all(wire, topic) == written + later
+    assert end_offset(wire, topic) == len(written) + len(later)
+    assert described(wire, topic.name)[place(folders, topic).name] == [(0, False)]
+    left = [each.name for folder in folders for each in folder.glob("*-future")]
+    assert left == []
+
+
+def test_it_is_there_after_a_restart(broker: BrokerThread, folders: tuple[Path, Path]) -> None:
+    with broker.wire() as wire:
+        topic = create_topic(wire)
+        fill(wire, topic, batch_of(b"one"), batch_of(b"two"))
+        target = other(folders, place(folders, topic))
+        assert move(wire, topic.name, target, 0) == [0]
+        until(lambda: place(folders, topic) == target)
+    broker.stop()
+    broker.start()
+    with broker.wire() as wire:
+        assert read_all(wire, topic) == [b"one", b"two"]
+        assert place(folders, topic) == target
+        fill(wire, topic, batch_of(b"three"))
+        assert end_offset(wire, topic) == 3
+
+
+def test_what_cannot_be(wire: Wire, folders: tuple[Path, Path]) -> None:
+    topic = create_topic(wire)
+    fill(wire, topic, batch_of(b"one"))
+    here = place(folders, topic)
+    assert move(wire, topic.name, "/nowhere", 0) == [ErrorCode.LOG_DIR_NOT_FOUND]
+    assert move(wire, topic.name, "a", 0) == [ErrorCode.LOG_DIR_NOT_FOUND]
+    assert move(wire, topic.name, here, 0, 1) == [0, ErrorCode.REPLICA_NOT_AVAILABLE]
+    assert move(wire, "nobody", here, 0) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+    assert read_all(wire, topic) == [b"one"]
+    assert place(folders, topic) == here
+
+
+def test_a_replica_that_is_yet_to_come_is_made_where_it_is_wanted(
+    wire: Wire, folders: tuple[Path, Path]
+) -> None:
+    for wanted in (*folders, *folders):
+        name = f"to-come-in-{wanted.name}-{time.monotonic_ns()}"
+        assert move(wire, name, wanted, 0, 1) == [ErrorCode.REPLICA_NOT_AVAILABLE] * 2
+        topic = create_topic(wire, 2, name)
+        fill(wire, topic, batch_of(b"one"))
+        fill(wire, topic, batch_of(b"one"), index=1)
+        assert [place(folders, topic, index) for index in (0, 1)] == [wanted, wanted]

@@ -1,0 +1,208 @@
+"""A log moves to another data folder: whatever is cut off or lost on the way, one whole log is left."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from storage_kit.faulty_files import Disk, FaultyFiles
+
+from ottla.record.batch import Record, build_batch
+from ottla.storage.config import LogConfig
+from ottla.storage.log import Log
+from ottla.storage.logs import Logs
+from ottla.storage.relocation import Relocation
+
+FOLDERS = ["/a", "/b"]
+TOPIC_ID = b"t" * 16
+
+
+def opened(disk: Disk) -> Logs:
+    logs = Logs(
+        FOLDERS,
+        lambda _: LogConfig(segment_bytes=1000),
+        files=FaultyFiles(disk),
+        clock=lambda: 1000,
+        recovery_threads=1,
+    )
+    logs.open()
+    return logs
+
+
+def append(log: Log, count: int, epoch: int = 0) -> None:
+    for _ in range(count):
+        record = Record(0, 1000, b"k", b"%d in epoch %d" % (log.log_end_offset, epoch), ())
+        log.append(bytearray(build_batch([record])), epoch, 1000)
+    log.advance_high_watermark(log.log_end_offset)
+
+
+def copy_all(relocation: Relocation) -> None:
+    while True:
+        relocation.agree(1000)
+        if not relocation.lag:
+            return
+        piece = relocation.source.read(
+            relocation.copy.log_end_offset, 1, relocation.source.log_end_offset
+        )
+        assert piece is not None
+        relocation.copy.append_replicated(piece.read(), 1000)
+
+
+def content(log: Log) -> bytes:
+    found = b""
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        piece = log.read(offset, 1, log.log_end_offset)
+        assert piece is not None
+        found += piece.read()
+        offset += 1
+    return found
+
+
+def new_disk() -> Disk:
+    disk = Disk()
+    for folder in FOLDERS:
+        disk.make_durable_folder(folder)
+    return disk
+
+
+def begun(logs: Logs, records: int = 50) -> Relocation:
+    log = logs.create("t", 0, TOPIC_ID)
+    append(log, records)
+    target = next(each for each in logs.folders if each is not logs.folder_of("t", 0))
+    return logs.begin_relocation(log, target)
+
+
+def test_the_copy_takes_the_place_of_the_log() -> None:
+    logs = opened(new_disk())
+    relocation = begun(logs)
+    wanted = content(relocation.source)
+    copy_all(relocation)
+    relocation.sync(1000)
+    log = logs.end_relocation(relocation)
+    assert content(log) == wanted
+    assert logs.folder_of("t", 0) is relocation.target
+    assert log.high_watermark == 50
+    append(log, 5)
+    assert log.log_end_offset == 55
+    assert logs.get("t", 0) is log
+
+
+def test_the_log_is_cut_off_and_grows_again_meanwhile() -> None:
+    logs = opened(new_disk())
+    relocation = begun(logs)
+    source = relocation.source
+    copy_all(relocation)
+    source.truncate_to(20, 1000)
+    append(source, 40, epoch=3)
+    copy_all(relocation)
+    source.truncate_to(30, 1000)
+    append(source, 3, epoch=5)
+    source.advance_start(10)
+    copy_all(relocation)
+    assert (relocation.copy.log_start_offset, relocation.copy.log_end_offset) == (10, 33)
+    assert content(relocation.copy) == content(source)
+
+
+def test_a_copy_that_was_given_up_is_gone() -> None:
+    disk = new_disk()
+    logs = opened(disk)
+    relocation = begun(logs)
+    copy_all(relocation)
+    logs.give_up_relocation(relocation)
+    for job in logs.due(2000):
+        job.run()
+        logs.finish(job)
+    assert not [name for name in FaultyFiles(disk).folders("/b") if name.endswith("-future")]
+    assert len(content(logs.get("t", 0))) > 0
+
+
+class Stopped(Exception):
+    pass
+
+
+class Stopping(FaultyFiles):
+    """Ends the process before one of its renames, unlinks or syncs of folders."""
+
+    left = -1
+
+    def _count(self) -> None:
+        if self.left == 0:
+            raise Stopped
+        self.left -= 1
+
+    def rename(self, source: str, target: str) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def fsync_folder(self, path: str) -> None:
+        self._count()
+        super().fsync_folder(path)
+
+    def unlink(self, path: str) -> None:
+        self._count()
+        super().unlink(path)
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_crash_at_any_point_leaves_one_whole_log(power: bool, seed: int) -> None:
+    stops = 0
+    while True:
+        disk = new_disk()
+        files = Stopping(disk)
+        logs = Logs(
+            FOLDERS,
+            lambda _: LogConfig(segment_bytes=1000),
+            files=files,
+            clock=lambda: 1000,
+            recovery_threads=1,
+        )
+        logs.open()
+        relocation = begun(logs)
+        relocation.source.flush(1000)
+        for job in logs.checkpoint(1000):
+            job.run()
+            logs.finish(job)
+        for folder in FOLDERS:
+            files.fsync_folder(folder)
+        wanted = content(relocation.source)
+        copy_all(relocation)
+        relocation.sync(1000)
+        files.left = stops
+        try:
+            logs.end_relocation(relocation)
+            ended = True
+        except Stopped:
+            ended = False
+        if power:
+            disk.lose_power(random.Random(seed))
+        again = opened(disk)
+        assert content(again.get("t", 0)) == wanted, stops
+        assert again.keys() == [("t", 0)]
+        if ended:
+            break
+        stops += 1
+    assert stops > 5
+
+
+def test_a_log_that_was_set_aside_comes_back_without_the_offsets_of_another() -> None:
+    """Of one that had its name meanwhile, and was deleted."""
+    disk = new_disk()
+    logs = opened(disk)
+    first = logs.create("t", 0, TOPIC_ID)
+    append(first, 13)
+    first.flush(1000)
+    wanted = content(first)
+    folder = logs.folder_of("t", 0)
+    name = logs.set_aside("t", 0).rpartition("/")[2]
+    logs.preferred["t", 0] = folder
+    second = logs.create("t", 0, TOPIC_ID)
+    append(second, 55)
+    second.flush(1000)
+    for job in logs.checkpoint(1000):
+        job.run()
+        logs.finish(job)
+    logs.delete("t", 0)
+    logs.take_back(folder, name, "t", 0)
+    assert content(logs.get("t", 0)) == wanted
