@@ -17,12 +17,14 @@ from typing import Any, NoReturn
 
 from bench import (
     backlog,
+    backlog_life,
     client_consume,
     client_produce,
     cluster,
     compaction,
     deletions,
     fetch,
+    flushed,
     groups,
     isolation,
     latency,
@@ -54,11 +56,18 @@ ON_TMPFS = (
     *spark_read.ROWS,
     *spark_stream.ROWS,
 )
-ON_DISK = (*produce.ROWS_ON_DISK, *backlog.ROWS, *isolation.ROWS, *compaction.ROWS)
+ON_DISK = (
+    *produce.ROWS_ON_DISK,
+    *flushed.ROWS,
+    *backlog.ROWS,
+    *isolation.ROWS,
+    *compaction.ROWS,
+)
 ROWS: tuple[Row, ...] = (
     *ON_TMPFS,
     *ON_DISK,
     *startup.ROWS,
+    *backlog_life.ROWS,
     *memory.ROWS,
     *partitions.ROWS,
     *groups.ROWS,

@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+# A field that Kafka's definitions do not have stands after a comment that begins so.
+OWN_FIELD = re.compile(r"    # Ottla's own.*\n    .*\n")
 MESSAGES = Path(__file__).resolve().parent.parent / "src" / "ottla" / "protocol" / "messages"
 FOLDER_IN_JAR = "common/message/"
 NEVER = 32767  # the end of a range that is still open
@@ -342,9 +344,11 @@ def main(arguments: list[str]) -> int:
         path = given.into / f"{api}.py"
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         after = module_text(newer, older, names[api], path)
-        if before == after:
+        if OWN_FIELD.sub("", before) == after:
             continue
         differences += 1
+        if given.write and OWN_FIELD.search(before):
+            print(f"{path}: put the fields of Ottla's own back", file=sys.stderr)
         if given.write:
             path.write_text(after, encoding="utf-8")
             print(path)

@@ -20,6 +20,11 @@ What this broker answers, generated from the handlers by `python tools/protocol_
 tells clients the same. The behaviour of each API and what each version added stand at the head of its
 module in `src/ottla/server/handlers/`.
 
+An API of Kafka's that is not in the table is refused with UNSUPPORTED_VERSION in its own response: as
+the error of the whole, or of each thing that the request names where the response has no other place for
+it. (Apache Kafka closes the connection on APIs that are not enabled.) What nobody knows, a key or a
+version, closes the connection with a line in the log.
+
 | key | API | versions | flexible from |
 |---:|---|---|---|
 """

@@ -17,11 +17,14 @@ from ottla.protocol.messages import (
     describe_groups,
     describe_topic_partitions,
     fetch,
+    leave_group,
+    list_groups,
     list_offsets,
     metadata,
     offset_commit,
     offset_fetch,
     offset_for_leader_epoch,
+    txn_offset_commit,
 )
 
 DUPLICATES = 1000
@@ -157,6 +160,30 @@ def long_requests(topic: str, entries: int) -> dict[str, bytes]:
             4,
         ),
         "DescribeGroups": (describe_groups.DescribeGroupsRequest(groups=names), 5),
+        "LeaveGroup": (
+            leave_group.LeaveGroupRequest(
+                group_id="nobody",
+                members=[leave_group.MemberIdentity(member_id=name) for name in names],
+            ),
+            3,
+        ),
+        "ListGroups": (list_groups.ListGroupsRequest(states_filter=names), 4),
+        "TxnOffsetCommit": (
+            txn_offset_commit.TxnOffsetCommitRequest(
+                transactional_id="nobody",
+                group_id="nobody",
+                topics=[
+                    txn_offset_commit.TxnOffsetCommitRequestTopic(
+                        name=topic,
+                        partitions=[
+                            txn_offset_commit.TxnOffsetCommitRequestPartition(partition_index=each)
+                            for each in indexes
+                        ],
+                    )
+                ],
+            ),
+            3,
+        ),
         "DescribeTopicPartitions": (
             describe_topic_partitions.DescribeTopicPartitionsRequest(
                 topics=[describe_topic_partitions.TopicRequest(name=name) for name in names]

@@ -393,7 +393,7 @@ def read(piece: Piece, options: SourceOptions) -> Iterator[pa.RecordBatch]:
                         if rows.num_rows:
                             yield rows
                         if next_offset >= piece.offsets.end:
-                            return  # what lies behind may be damaged: nobody has asked for it
+                            return  # what lies after may be damaged: nobody has asked for it
         except FileNotFoundError:
             lost(f"{stretch.path} is gone", options)
         except InvalidBatch as error:
@@ -449,7 +449,7 @@ def _decoded(
 
 
 def _batch_with(offset: int, file: int, stretch: Stretch) -> int:
-    """Where in the stretch to begin, to find this offset and all behind it."""
+    """Where in the stretch to begin, to find this offset and all after it."""
     at = following = stretch.start
     while following < stretch.end:
         place = os.pread(file, _PLACE.size, following)

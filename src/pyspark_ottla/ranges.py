@@ -32,7 +32,7 @@ class Range(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a partition holds: its first offset, and the one behind the last that may be read."""
+    """What a partition holds: its first offset, and the one after the last that may be read."""
 
     first: int
     end: int

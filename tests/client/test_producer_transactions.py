@@ -303,6 +303,7 @@ def test_two_phases_across_a_crash(
 
 @pytest.mark.interop
 @pytest.mark.parametrize("decided", ["commit", "abort"])
+@pytest.mark.long
 def test_two_phases(two_phase_broker: str, topic: str, transactional_id: str, decided: str) -> None:
     with Admin(two_phase_broker) as admin:
         admin.create_topic(topic, partitions=1)

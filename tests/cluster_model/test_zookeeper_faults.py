@@ -198,12 +198,22 @@ def test_a_session_outlives_the_kill_of_its_server(victim: ZooKeeperProcess) -> 
     asyncio.run(run())
 
 
+def stop(server: ZooKeeperProcess) -> None:
+    """Stops all threads of a server. The signal alone is on its way when `signal` returns."""
+    server.signal(signal.SIGSTOP)
+    deadline = time.monotonic() + 30
+    for task in Path(f"/proc/{server.pid}/task").glob("*/stat"):
+        while task.read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+
 def test_a_stopped_server_is_noticed_even_while_requests_go_out(victim: ZooKeeperProcess) -> None:
     async def run() -> None:
         async with open_store(f"{victim.address}/c", session_timeout=9) as store:
             await store.multi([Create("/a", b"0")])
             events = store.session_events()
-            victim.signal(signal.SIGSTOP)
+            stop(victim)
             stopped = boottime()
             change = asyncio.create_task(store.multi([Set("/a", b"1", 0)]))
             suspended = asyncio.create_task(until(events, SessionEvent.SUSPENDED))

@@ -24,6 +24,7 @@ from collect_kit import PATIENCE, Collecting, wait_until
 
 from ottla import Admin, Consumer
 from ottla.testing import BrokerProcess
+from ottla.testing.guardian import end_with_this_program
 
 QUICK_ROUNDS = int(os.environ.get("COLLECT_ROUNDS", "2"))
 LONG_ROUNDS = int(os.environ.get("COLLECT_ROUNDS", "5"))
@@ -86,7 +87,9 @@ def start_collector(collecting: Collecting, *more: str) -> subprocess.Popen[byte
     # `named` is found by its name alone; rotated, no pattern finds it any more.
     command += [str(collecting.folder / "named.log"), str(collecting.folder / "glob*")]
     with (collecting.folder.parent / "collector.log").open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    end_with_this_program(process.pid)
+    return process
 
 
 def await_current(collecting: Collecting, writer: LogWriter) -> None:
@@ -168,6 +171,7 @@ def check(collecting: Collecting, writers: list[LogWriter]) -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.long
 def test_kills_of_the_collector_and_of_the_broker(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, QUICK_ROUNDS, int(os.environ.get("COLLECT_SEED", "1")))
 

@@ -319,15 +319,16 @@ def test_the_last_of_one_name_collects(collecting: Collecting) -> None:
     first = threading.Thread(target=run, daemon=True)
     first.start()
     collecting.await_values([b"1"])
+    lines = [b"1"]
     with collecting.following("a.log"):
-        with path.open("ab") as writer:
-            writer.write(b"2\n")
-        collecting.await_values([b"1", b"2"])
-        with path.open("ab") as writer:
-            writer.write(b"3\n")
-        first.join(40)
+        # Whoever is no longer the last learns of it with the next line that it sends, not before.
+        while first.is_alive():
+            lines.append(b"%d" % (len(lines) + 1))
+            with path.open("ab") as writer:
+                writer.write(lines[-1] + b"\n")
+            collecting.await_values(lines)
         assert ended
-        collecting.await_values([b"1", b"2", b"3"])
+        collecting.await_values(lines)
 
 
 def test_what_cannot_be_collected_is_refused(collecting: Collecting) -> None:

@@ -35,7 +35,7 @@ from durability_kit.writers import (
 
 from ottla.testing import BrokerDied, BrokerProcess
 
-QUICK_ROUNDS = int(os.environ.get("KILL_ROUNDS", "3"))
+QUICK_ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
 LONG_ROUNDS = int(os.environ.get("KILL_ROUNDS", "8"))
 SOAK_ROUNDS = int(os.environ.get("KILL_ROUNDS", "50"))
 

@@ -1,5 +1,5 @@
 """How a broker ends decides how it starts: after SIGTERM nothing is read again, after SIGKILL only
-what lies behind the recovery point."""
+what lies after the recovery point."""
 
 from __future__ import annotations
 
@@ -111,6 +111,7 @@ def test_stopping_in_the_middle_of_produce_keeps_every_promise(broker: BrokerPro
     stop_in_the_middle_of_produce(broker, [ConfluentWriter, ConfluentWriter])
 
 
+@pytest.mark.long
 def test_stopping_in_the_middle_of_pipelined_requests(broker: BrokerProcess) -> None:
     stop_in_the_middle_of_produce(broker, [ConfluentWriter, RawWriter])
 

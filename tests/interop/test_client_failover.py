@@ -118,6 +118,7 @@ def test_a_producer_and_a_group_go_on(cluster: RunningCluster, topic: str) -> No
     assert numbers(cluster.bootstrap, topic) == every(written[0])
 
 
+@pytest.mark.long
 def test_transactions_carry_each_record_once(cluster: RunningCluster, topic: str) -> None:
     source, target = f"{topic}-source", f"{topic}-target"
     for each in (source, target):

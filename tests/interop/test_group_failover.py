@@ -21,7 +21,9 @@ PATIENCE = 60.0
 
 pytestmark = [
     pytest.mark.timeout(300, func_only=True),
-    pytest.mark.parametrize("protocol", ["classic", "consumer"]),
+    pytest.mark.parametrize(
+        "protocol", [pytest.param("classic", marks=pytest.mark.long), "consumer"]
+    ),
 ]
 
 
@@ -150,6 +152,7 @@ def test_what_was_committed_is_there_after_the_coordinator_died(
     member.close()
 
 
+@pytest.mark.long
 def test_rebalances_end_without_the_coordinator_that_began_them(
     cluster: RunningCluster, topic: str, protocol: str
 ) -> None:

@@ -85,6 +85,7 @@ def test_topics(tool, reference, topic) -> None:
     assert topic not in tool("TopicCommand", "--list").lines
 
 
+@pytest.mark.long
 def test_topic_configs(run, broker, reference, topic) -> None:
     def configs(*arguments: str) -> str:
         where = ["--bootstrap-server", broker.bootstrap, "--entity-type", "topics"]
@@ -102,6 +103,7 @@ def test_topic_configs(run, broker, reference, topic) -> None:
     assert reference.topic_config(topic)["retention.ms"] == "604800000"
 
 
+@pytest.mark.long
 def test_broker_configs(run, broker) -> None:
     where = ["--bootstrap-server", broker.bootstrap, "--entity-type", "brokers"]
     described = run("kafka.admin.ConfigCommand", *where, "--describe", "--all").output
@@ -110,6 +112,7 @@ def test_broker_configs(run, broker) -> None:
         assert re.search(rf"^\s*{re.escape(name)} ", described, re.MULTILINE), name
 
 
+@pytest.mark.long
 def test_get_offsets(tool, reference, topic) -> None:
     reference.create_topic(topic, 2)
     records = numbered(plain_records(20, step=1000))
@@ -157,6 +160,7 @@ def test_console_consumer(tool, reference, topic) -> None:
     ]
 
 
+@pytest.mark.long
 def test_delete_records(tool, reference, topic, tmp_path: Path) -> None:
     reference.create_topic(topic)
     records = numbered(plain_records(30))
@@ -172,6 +176,7 @@ def test_delete_records(tool, reference, topic, tmp_path: Path) -> None:
     assert_same(reference.consume(topic, 0, 13, Start(offset=17)), records[17:])
 
 
+@pytest.mark.long
 def test_log_dirs(tool, reference, broker, topic) -> None:
     reference.create_topic(topic, 2)
     reference.produce(topic, plain_records(50))
@@ -206,12 +211,14 @@ def test_cluster_id(run, broker) -> None:
     assert re.search(r"Cluster ID: \S{22}", said.output)
 
 
+@pytest.mark.long
 def test_features(tool) -> None:
     for line in tool("FeatureCommand", "describe").lines:
         form = r"Feature: \S+\s+SupportedMinVersion: \S.*\sSupportedMaxVersion: \S.*\sFinalized"
         assert re.match(form, line), line
 
 
+@pytest.mark.long
 def test_producer_perf_test(tool, reference, topic) -> None:
     """kafka-producer-perf-test.sh, small: every record arrives."""
     reference.create_topic(topic, 3)
@@ -223,6 +230,7 @@ def test_producer_perf_test(tool, reference, topic) -> None:
     assert sum(reference.offsets(topic, partition)[1] for partition in range(3)) == 5000
 
 
+@pytest.mark.long
 def test_verifiable_producer(tool, reference, topic) -> None:
     reference.create_topic(topic)
     said = tool("VerifiableProducer", "--topic", topic, "--max-messages", "200", "--acks", "-1")
@@ -275,6 +283,7 @@ def test_dump_indexes(run, reference, fresh_broker, topic) -> None:
     assert "passed sanity check" in checked.output
 
 
+@pytest.mark.long
 def test_dump_of_what_coordinators_write(run, fresh_broker, topic) -> None:
     """Kafka's decoders read the records by which groups and transactions are remembered."""
     from confluent_kafka import Consumer, Producer, TopicPartition

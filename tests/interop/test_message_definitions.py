@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from interop_kit import toolchain
 
 PROGRAM = Path(__file__).resolve().parents[2] / "tools" / "message_declarations.py"
@@ -19,6 +20,7 @@ def definitions(version: str) -> str:
     return str(libraries / f"kafka-clients-{version}.jar")
 
 
+@pytest.mark.long
 def test_every_module_is_as_the_definitions_say() -> None:
     command = [sys.executable, PROGRAM, definitions(toolchain.KAFKA_VERSION)]
     done = subprocess.run(

@@ -58,12 +58,12 @@ class Kind:
 # One of each client and protocol in `make test`; all of them in `make test-long`.
 KINDS = [
     pytest.param(Kind("confluent-kafka", "classic", "range"), marks=pytest.mark.long),
-    Kind("confluent-kafka", "classic", "cooperative-sticky"),
+    pytest.param(Kind("confluent-kafka", "classic", "cooperative-sticky"), marks=pytest.mark.long),
     Kind("confluent-kafka", "consumer", "uniform"),
     Kind("aiokafka", "classic", "roundrobin"),
     pytest.param(Kind("java", "classic", "RangeAssignor"), marks=pytest.mark.long),
     pytest.param(Kind("java", "classic", "CooperativeStickyAssignor"), marks=pytest.mark.long),
-    Kind("java", "consumer", "uniform"),
+    pytest.param(Kind("java", "consumer", "uniform"), marks=pytest.mark.long),
     pytest.param(Kind("java", "consumer", "range"), marks=pytest.mark.long),
 ]
 

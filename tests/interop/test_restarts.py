@@ -12,6 +12,7 @@ from interop_kit.registry import CLIENTS, named
 from interop_kit.wire_client import WireClient
 
 FETCH = 1
+USUAL = {"confluent-kafka", "java", "kafkajs"}  # the others are long tests
 
 
 @pytest.fixture
@@ -23,7 +24,11 @@ def reader(request: pytest.FixtureRequest, watched_broker, tmp_path) -> Iterator
 
 @pytest.mark.parametrize(
     ("reader", "end"),
-    [(name, "kill") for name in named(CLIENTS, A.READ)] + [("confluent-kafka", "stop")],
+    [
+        pytest.param(name, "kill", marks=() if name in USUAL else pytest.mark.long)
+        for name in named(CLIENTS, A.READ)
+    ]
+    + [("confluent-kafka", "stop")],
     indirect=["reader"],
 )
 def test_a_reader_goes_on(reader, watched_broker, topic, end) -> None:

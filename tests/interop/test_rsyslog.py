@@ -15,6 +15,8 @@ from interop_kit import toolchain
 from interop_kit.wire import stored_batches
 from interop_kit.wire_client import WireClient
 
+from ottla.testing.guardian import end_with_this_program
+
 CONFIGURATION = """\
 global(workDirectory="{folder}")
 module(load="imfile")
@@ -72,6 +74,7 @@ def start_rsyslog(tmp_path: Path) -> Iterator[StartRsyslog]:
         command = [program, "-n", "-f", str(configuration), "-i", str(tmp_path / "rsyslog.pid")]
         with (tmp_path / "rsyslog.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        end_with_this_program(process.pid)
         started.append(process)
         return process
 

@@ -39,6 +39,8 @@ WAYS = [
         "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")),
 ]  # fmt: skip
 
+IN_SHORT_RUNS = [(TLS, ""), (SASL_TLS, "SCRAM-SHA-512")]
+
 
 @dataclass(frozen=True)
 class Secured:
@@ -158,11 +160,18 @@ def confluent_goes_round(options: dict[str, Any]) -> None:
     assert found == [str(number).encode() for number in range(10)]
 
 
-@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
+@pytest.mark.parametrize(
+    ("protocol", "mechanism"),
+    [
+        each if each in IN_SHORT_RUNS else pytest.param(*each, marks=pytest.mark.long)
+        for each in WAYS
+    ],
+)
 def test_confluent_kafka(protocol: str, mechanism: str, secured: Secured) -> None:
     confluent_goes_round(secured.options(protocol, mechanism))
 
 
+@pytest.mark.long
 def test_confluent_kafka_with_tokens(secured: Secured) -> None:
     options: dict[str, Any] = secured.options(SASL_TLS, "")
     options["sasl.mechanism"] = "OAUTHBEARER"
@@ -170,6 +179,7 @@ def test_confluent_kafka_with_tokens(secured: Secured) -> None:
     confluent_goes_round(options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_confluent_kafka_is_told_of_a_wrong_password(mechanism: str, secured: Secured) -> None:
     from confluent_kafka import KafkaError, Producer
@@ -297,3 +307,58 @@ def test_franz_go_over_tls_and_scram(secured: Secured, tmp_path: Path) -> None:
         failed = {each["Test"] for each in outcome if each["Action"] == "fail" and "Test" in each}
         assert not failed, done.stdout[-3000:]
         assert any(name.startswith(only.split("|")[0].rstrip("$")) for name in passed), passed
+
+
+# Kafka's tools for users, quotas and access control ---------------------------------------------
+
+
+@pytest.mark.long
+def test_kafkas_tools_manage_users_and_quotas(
+    secured: Secured, java: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    def configs(*words: str) -> str:
+        at = ("--bootstrap-server", secured.broker.bootstrap)
+        done = java("kafka.admin.ConfigCommand", *at, *words)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+    carol = ("--entity-type", "users", "--entity-name", "carol")
+    configs("--alter", *carol, "--add-config", "SCRAM-SHA-256=[iterations=5000,password=hers]")
+    assert "SCRAM-SHA-256=iterations=5000" in configs("--describe", *carol)
+    options = secured.options(SASL_PLAIN, "SCRAM-SHA-256", "hers")
+    confluent_goes_round({**options, "sasl.username": "carol"})
+    clients = ("--entity-type", "clients", "--entity-name", "slow")
+    configs("--alter", *clients, "--add-config", "producer_byte_rate=1024,request_percentage=50")
+    shown = configs("--describe", *clients)
+    assert "producer_byte_rate=1024.0" in shown
+    assert "request_percentage=50.0" in shown
+    configs("--alter", *clients, "--delete-config", "producer_byte_rate,request_percentage")
+    configs("--alter", *carol, "--delete-config", "SCRAM-SHA-256")
+    assert "SCRAM" not in configs("--describe", *carol)
+
+
+@pytest.mark.long
+def test_kafkas_tool_manages_access(
+    tmp_path: Path, java: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+
+        def acls(*words: str) -> str:
+            at = ("--bootstrap-server", broker.bootstrap)
+            done = java("org.apache.kafka.tools.AclCommand", *at, *words)
+            assert done.returncode == 0, done.stderr + done.stdout
+            return done.stdout
+
+        about = ("--topic", "orders-", "--resource-pattern-type", "prefixed")
+        acls("--add", "--allow-principal", "User:alice", "--operation", "Write", *about)
+        listed = acls("--list")
+        assert "resourceType=TOPIC, name=orders-, patternType=PREFIXED" in listed
+        assert "principal=User:alice, host=*, operation=WRITE, permissionType=ALLOW" in listed
+        acls(
+            "--remove", "--force", "--allow-principal", "User:alice", "--operation", "Write", *about
+        )
+        assert "User:alice" not in acls("--list")

@@ -22,6 +22,7 @@ from ottla.pipeline.archive import merging as archive_merging
 from ottla.pipeline.archive.folder import ArchiveError
 from ottla.pipeline.archive.job import ArchiveOptions, Archiving, archiving
 from ottla.testing import BrokerProcess
+from ottla.testing.guardian import end_with_this_program
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -209,9 +210,11 @@ def job(broker: BrokerProcess, topic: str, root: Path, log: Path) -> subprocess.
     command += ["--server", broker.bootstrap, "--master", "local[2]", "--batch", "200"]
     environment = {**os.environ, "XDG_STATE_HOME": str(root.parent)}
     with log.open("ab") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command, env=environment, stdout=output, stderr=output, start_new_session=True
         )
+    end_with_this_program(process.pid)
+    return process
 
 
 def has_files(root: Path, process: subprocess.Popen[bytes], count: int) -> bool:

@@ -371,6 +371,7 @@ def test_a_crash_at_every_point(tmp_path: Path) -> None:
 GONE = (FileNotFoundError, duckdb.IOException, polars.exceptions.PolarsError, OSError)
 
 
+@pytest.mark.long
 def test_readers_while_files_come_and_are_merged(
     tmp_path: Path, monkeypatch: Any, patience: float
 ) -> None:

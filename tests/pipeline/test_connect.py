@@ -92,6 +92,7 @@ def run_ottla(*words: object, state: Path) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_sql(address: str, broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path) -> None:
     """A query on standard output, to a topic and to a folder."""
     results = f"{topic}-results"
@@ -111,6 +112,7 @@ def test_sql(address: str, broker: BrokerProcess, admin: Admin, topic: str, tmp_
     assert pyarrow.parquet.read_table(tmp_path / "rows").num_rows == 3
 
 
+@pytest.mark.long
 def test_a_project(
     address: str,
     spark: SparkSession,

@@ -21,9 +21,15 @@ from pipeline_kit.faults import LOSER, Faults, FaultySource
 from pipeline_kit.streams import Numbers, wait_for
 from pipeline_kit.writing import until
 
-POINTS = ("before flush", "prepared", "before decision", "after decision", "between ends")
+POINTS = [
+    pytest.param("before flush", marks=pytest.mark.long),
+    "prepared",
+    pytest.param("before decision", marks=pytest.mark.long),
+    "after decision",
+    pytest.param("between ends", marks=pytest.mark.long),
+]
 ROUNDS = [
-    2,
+    1,
     pytest.param(5, marks=pytest.mark.long),
     pytest.param(30, marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
 ]
@@ -78,7 +84,9 @@ def test_a_query_that_was_stopped_and_goes_on(numbers: Numbers, admin: Admin) ->
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
-@pytest.mark.parametrize("point", ["prepared", "after decision"])
+@pytest.mark.parametrize(
+    "point", ["prepared", pytest.param("after decision", marks=pytest.mark.long)]
+)
 def test_started_again_after_the_timeout(
     spark: SparkSession,
     impatient: BrokerProcess,

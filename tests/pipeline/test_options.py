@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import pickle
+from pathlib import Path
 
 import pytest
 
+from ottla.client.configuration.clients import ConsumerSettings, read_settings
 from ottla.client.positions import TopicPartition
+from ottla.wire.sasl import Plain
 from pyspark_ottla.errors import OptionError
 from pyspark_ottla.options import EARLIEST, LATEST, NO_EFFECT, read_options
 
@@ -207,3 +211,21 @@ def test_what_is_for_streaming_queries_is_logged_in_batch_ones(
         read_options(given, "batch")
     assert "maxOffsetsPerTrigger has no effect" in caplog.text
     assert "groupId has no effect" in caplog.text
+
+
+def test_secrets_stay_in_their_file(tmp_path: Path) -> None:
+    """What is planned, pickled for the executors and shown has the path alone."""
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=u\n"
+        "sasl.password=not-to-be-seen\n"
+    )
+    options = read_options({**GIVEN, "kafka.config.file": str(file)})
+    assert options.client["config.file"] == str(file)
+    assert b"not-to-be-seen" not in pickle.dumps(options)
+    assert "not-to-be-seen" not in repr(options)
+    # As an executor reads them.
+    settings = read_settings(ConsumerSettings, options.client)
+    assert settings.security.sasl == Plain("u", "not-to-be-seen")
+    with pytest.raises(OptionError, match=r"kafka\.config\.file=.*none cannot be read"):
+        read_options({**GIVEN, "kafka.config.file": str(tmp_path / "none")})

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from ottla import Producer
 from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
+from ottla.testing.guardian import end_with_this_program
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -56,6 +57,7 @@ print("started")
 
 
 @pytest.mark.timeout(400, func_only=True)
+@pytest.mark.long
 def test_init_and_run(
     broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path, start: Start
 ) -> None:
@@ -79,6 +81,7 @@ def test_init_and_run(
 
 
 @pytest.mark.timeout(300, func_only=True)
+@pytest.mark.long
 def test_script(
     broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path, start: Start
 ) -> None:
@@ -127,6 +130,7 @@ class Terminal:
             start_new_session=True,
             preexec_fn=take_terminal,
         )
+        end_with_this_program(self.process.pid)
         os.close(theirs)
 
     def type(self, text: str) -> None:
@@ -153,6 +157,7 @@ class Terminal:
 
 
 @pytest.mark.timeout(300, func_only=True)
+@pytest.mark.long
 def test_sql_prompt(broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path) -> None:
     """On a terminal; nothing of Spark's noise reaches it, and Ctrl-C ends what it should."""
     admin.create_topic(topic, 1)

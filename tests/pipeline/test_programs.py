@@ -27,7 +27,9 @@ from pipeline_kit.writing import until
 
 __all__ = ["start"]
 
-pytestmark = pytest.mark.timeout(300, func_only=True)
+# Each starts Sparks of its own. What the commands do is tested with one Spark for all, too (test_sql.py,
+# test_mirror.py, test_weblogs.py); commands on their own also in test_sql_server.py and test_demo.py.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300, func_only=True)]
 
 BATCH = 30  # records that the mirror takes at once
 

@@ -564,6 +564,7 @@ def test_following(tables: TopicTables, broker: BrokerProcess, admin: Admin, top
     assert not query.isActive
 
 
+@pytest.mark.long
 def test_following_on_standard_output(
     spark: SparkSession, broker: BrokerProcess, admin: Admin, topic: str
 ) -> None:

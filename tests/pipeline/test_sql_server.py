@@ -130,6 +130,7 @@ def test_the_next_query_finds_spark_ready(
 
 
 @pytest.mark.timeout(200)
+@pytest.mark.long
 def test_it_ends_when_nobody_asks(broker: BrokerProcess, environment: dict[str, str]) -> None:
     idle = {**environment, "OTTLA_SPARK_IDLE": "3"}
     where = ("--server", broker.bootstrap, *LIGHT)

@@ -174,6 +174,7 @@ def both_sources(connector: Any) -> None:
 
 @pytest.mark.interop
 @pytest.mark.usefixtures("both_sources")
+@pytest.mark.long
 def test_batches_are_those_of_sparks_own_source(
     spark: SparkSession, broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
@@ -203,6 +204,7 @@ def test_batches_are_those_of_sparks_own_source(
 
 @pytest.mark.interop
 @pytest.mark.usefixtures("both_sources")
+@pytest.mark.long
 def test_a_checkpoint_of_sparks_own_source_is_continued_and_the_reverse(
     spark: SparkSession,
     broker: BrokerProcess,

@@ -114,6 +114,7 @@ def newest(bootstrap: str, topic: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.long
 def test_stopped_and_gone_on(
     spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:

@@ -237,6 +237,7 @@ def counts_of(spark: SparkSession, rows_per_batch: int = 10) -> DataFrame:
     return remainders.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value")
 
 
+@pytest.mark.long
 def test_complete_mode_appends_all_results(
     spark: SparkSession, broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
@@ -253,6 +254,7 @@ def test_complete_mode_appends_all_results(
     assert sorted(written[3:6]) == [(b"0", b"7"), (b"1", b"7"), (b"2", b"6")]
 
 
+@pytest.mark.long
 def test_update_mode_through_foreach_batch(
     spark: SparkSession, broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path
 ) -> None:

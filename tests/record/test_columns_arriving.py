@@ -104,7 +104,7 @@ def test_it_is_as_if_all_had_been_there(
         for _ in range(dice.randrange(6)):
             more = min(at + dice.randrange(len(whole)), len(whole))
             buffer[at:more] = whole[at:more]
-            # What lies behind is of an answer before this one.
+            # What lies after is of an answer before this one.
             buffer[more:] = dice.randbytes(len(whole) - more)
             at = more
             arriving.advance(at)

@@ -69,6 +69,7 @@ def test_a_short_command_never_meets_the_compiler(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_a_process_that_reads_much_gets_the_kernels_in_the_background(
     reader: tuple[Path, str],
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_process_that_reads_much_gets_the_kernels_in_the_background(
     assert list(cache.glob("kernels-*/**/*.nbi")), "nothing was cached"
 
 
+@pytest.mark.long
 def test_what_is_in_the_cache_is_not_compiled_again(filled: Path) -> None:
     script = """
         assert compile_kernels()
@@ -89,6 +91,7 @@ def test_what_is_in_the_cache_is_not_compiled_again(filled: Path) -> None:
     assert run(script, filled) == "1 0\nTrue 1000"
 
 
+@pytest.mark.long
 def test_a_damaged_cache_is_compiled_again_or_done_without(filled: Path, tmp_path: Path) -> None:
     script = "print(compile_kernels() in (True, False), rows())"
     for index in filled.glob("kernels-*/**/*.nb*"):
@@ -105,6 +108,7 @@ def test_without_a_folder_to_write_to(tmp_path: Path) -> None:
     assert run("print(compile_kernels(), rows())", file / "cache") == "True 1000"
 
 
+@pytest.mark.long
 def test_without_numba(tmp_path: Path) -> None:
     hidden = "sys.modules['numba'] = None\n"
     script = hidden + "print(compile_kernels())\nread_much()\nprint(rows())"

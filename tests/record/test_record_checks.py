@@ -335,6 +335,7 @@ def test_no_compiled_walk_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch
     assert own.load() is None
 
 
+@pytest.mark.long
 def test_a_damaged_file_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTTLA_CACHE_DIR", str(tmp_path))
     assert Readiness().load() is not None

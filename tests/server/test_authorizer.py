@@ -375,6 +375,10 @@ ROWS = [
     Row(K.DELETE_RECORDS, {"topics": [{"is": "DeleteRecordsTopic", "name": "orders", "partitions": [
         {"is": "DeleteRecordsPartition", "partition_index": 0, "offset": 0}]}], "timeout_ms": 1000},
         [on_topic(Op.DELETE)], of("topics", "partitions", "error_code"), NO_TOPIC),
+    Row(K.DELETE_RECORDS_AT, {"topics": [{"is": "DeleteRecordsAtTopic", "name": "orders",
+        "partitions": [{"is": "DeleteRecordsAtPartition", "partition_index": 0, "ranges": [
+            {"is": "DeletedRange", "first_offset": 99, "last_offset": 99}]}]}], "timeout_ms": 1000},
+        [on_topic(Op.DELETE)], of("topics", "partitions", "error_code"), NO_TOPIC),
     Row(K.INIT_PRODUCER_ID, {"transactional_id": "payments", "transaction_timeout_ms": 1000},
         [on_transaction(Op.WRITE)], whole, NO_ID, 4),
     Row(K.INIT_PRODUCER_ID, {"transactional_id": "payments", "transaction_timeout_ms": 1000,

@@ -69,6 +69,14 @@ HEAVY = [
     "ottla.record.validation.machine_code",
     "ottla.server.disk.worker_jobs",
     "ottla.testing",
+    "scramp",
+    "jwt",
+    "ottla.cluster.acls",
+    "ottla.cluster.credentials",
+    "ottla.server.network.tls",
+    "ottla.server.security.authorizer",
+    "ottla.server.security.guards",
+    "ottla.server.security.sasl",
 ]
 
 _PROGRAM = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 from server_kit.broker_thread import BrokerThread
 from server_kit.wire import Wire
 
+from ottla.server.network import connection
 from ottla.server.observability import limited_log as limited_log_module
 from ottla.server.observability.limited_log import LINES, PERIOD_SECONDS, LimitedLog
 
@@ -111,10 +113,30 @@ def test_a_traceback_is_written_and_not_kept(limited: LimitedLog, lines: Lines) 
         gc.enable()
 
 
+def test_a_loop_that_ends_takes_no_later_report_with_it(limited: LimitedLog, lines: Lines) -> None:
+    async def flood() -> None:
+        for number in range(10):
+            limited.warning("bad peer=%d", number)
+
+    asyncio.run(flood())  # which is over before the timer
+
+    async def flood_again() -> None:
+        await flood()
+        await asyncio.sleep(PERIOD_SECONDS)
+
+    asyncio.run(flood_again())
+    assert total(lines.lines) == 20
+
+
 def test_a_flood_of_malformed_requests(
-    inside: BrokerThread, connect: Callable[[], Wire], lines: Lines
+    inside: BrokerThread,
+    connect: Callable[[], Wire],
+    lines: Lines,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also after it ended, the log says how many there were."""
+    # One that owes no lines about what other tests have sent.
+    monkeypatch.setattr(connection, "limited_log", LimitedLog(connection.log))
     log = logging.getLogger("ottla")
     log.addHandler(lines)
     before = inside.run(lambda broker: broker.reactor.malformed)

@@ -56,6 +56,7 @@ from ottla.protocol.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
 )
+from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from ottla.wire.sasl import BearerToken, Mechanism, OAuthBearer, Plain, Scram
 
 StartBroker = Callable[..., BrokerThread]
@@ -249,6 +250,41 @@ class Tape:
         return answer.auth_bytes
 
 
+def final_message(password: str, first: str, challenge: str, nonce: str) -> bytes:
+    """A client's last message, for a nonce of its choice."""
+    fields = dict(part.partition("=")[::2] for part in challenge.split(","))
+    salted = hashlib.pbkdf2_hmac(
+        "sha256", password.encode(), base64.b64decode(fields["s"]), int(fields["i"])
+    )
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    final = f"c=biws,r={nonce}"
+    stored_key = hashlib.sha256(client_key).digest()
+    signature = hmac.digest(stored_key, f"{first},{challenge},{final}".encode(), "sha256")
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    return f"{final},p={base64.b64encode(proof).decode()}".encode()
+
+
+@pytest.mark.parametrize(
+    ("before", "password", "code"),
+    [
+        ("", SECRET, 0),
+        ("abcdef", SECRET, 0),  # as librdkafka up to 2.6.0 has it
+        ("abcdef", "wrong", ErrorCode.SASL_AUTHENTICATION_FAILED),
+        ("abcdefabcdef", SECRET, ErrorCode.SASL_AUTHENTICATION_FAILED),
+        ("other", SECRET, ErrorCode.SASL_AUTHENTICATION_FAILED),
+    ],
+)
+def test_a_client_may_repeat_its_nonce_once(
+    before: str, password: str, code: int, sasl_broker: BrokerThread
+) -> None:
+    with connect(sasl_broker) as wire:
+        agree(wire, "SCRAM-SHA-256")
+        first = "n=alice,r=abcdef"
+        challenge = step(wire, f"n,,{first}".encode()).auth_bytes.decode()
+        nonce = before + challenge.split(",")[0].removeprefix("r=")
+        assert step(wire, final_message(password, first, challenge, nonce)).error_code == code
+
+
 def test_scram_messages_cannot_be_replayed(sasl_broker: BrokerThread) -> None:
     with connect(sasl_broker) as wire:
         agree(wire, "SCRAM-SHA-256")
@@ -285,6 +321,76 @@ def test_garbage_is_refused(mechanism: str, garbage: bytes, sasl_broker: BrokerT
     with connect(sasl_broker) as wire:
         agree(wire, mechanism)
         assert step(wire, garbage).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert wire.is_closed()
+
+
+# The way of clients older than Kafka 1.0 ---------------------------------------------------------
+
+
+def bare(wire: Wire, message: bytes) -> bytes:
+    wire.send_raw(len(message).to_bytes(4, "big") + message)
+    return wire.frame()
+
+
+def agree_barely(wire: Wire, mechanism: str) -> None:
+    answer = wire.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse, 0)
+    assert answer.error_code == 0
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda each: f"{each.name}-{each.username}")
+def test_messages_may_come_without_requests(mechanism: Any, sasl_broker: BrokerThread) -> None:
+    with connect(sasl_broker) as wire:
+        agree_barely(wire, mechanism.name)
+
+        async def send(message: bytes) -> bytes:
+            return bare(wire, message)
+
+        asyncio.run(mechanism.converse(send))
+        assert who(sasl_broker) == {f"User:{mechanism.username}"}
+        create_topic(wire)
+
+
+def test_messages_without_requests_may_come_in_pieces(sasl_broker: BrokerThread) -> None:
+    message = f"\0bob\0{SECRET}".encode()
+    framed = len(message).to_bytes(4, "big") + message
+    with connect(sasl_broker) as wire:
+        agree_barely(wire, "PLAIN")
+        for at in range(len(framed)):
+            wire.send_raw(framed[at : at + 1])
+        assert wire.frame() == b""
+        create_topic(wire)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00\x00\x00\x0b\0bob\0wrong!!",
+        b"\x7f\xff\xff\xff",
+        b"\x00\x00\x00\x00",
+        # A request behind a refused message.
+        b"\x00\x00\x00\x0b\0bob\0wrong!!" + bytes(40),
+    ],
+)
+def test_a_bad_message_without_a_request_closes_the_connection(
+    sent: bytes, sasl_broker: BrokerThread
+) -> None:
+    with connect(sasl_broker) as wire:
+        agree_barely(wire, "PLAIN")
+        wire.send_raw(sent)
+        assert wire.is_closed()
+
+
+def test_nothing_is_served_that_was_sent_along_with_a_bare_message(
+    sasl_broker: BrokerThread,
+) -> None:
+    message = f"\0bob\0{SECRET}".encode()
+    with connect(sasl_broker) as wire:
+        agree_barely(wire, "PLAIN")
+        wire.send_raw(
+            len(message).to_bytes(4, "big")
+            + message
+            + wire.encode(MetadataRequest(topics=None), 12)
+        )
         assert wire.is_closed()
 
 

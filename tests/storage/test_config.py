@@ -40,7 +40,7 @@ KAFKA: dict[str, Any] = json.loads(
     Path(__file__).with_name("kafka_topic_settings.json").read_text(encoding="utf-8")
 )
 # What no Kafka has.
-OWN = {"delete.record.erase.ms"}
+OWN = {"delete.record.erase.ms", "visible.when.flushed"}
 OURS = [setting.name for setting in TOPIC_SETTINGS]
 
 

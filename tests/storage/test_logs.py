@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from storage_kit.logs import NOW, a_batch, stored_batches
@@ -430,12 +431,90 @@ def test_a_clock_that_is_set_back(maker: Maker) -> None:
     assert not any(name.startswith("gone") for name in os.listdir(maker.folders[0]))
 
 
+def test_what_is_scheduled_after_the_clock_was_set_back_keeps_its_delay(maker: Maker) -> None:
+    logs = maker.open()
+    logs.create("before", 0, ID)
+    logs.create("after", 0, OTHER_ID)
+    work(logs, NOW)
+    logs.delete("before", 0)
+    maker.clock.now = back = NOW - 3_600_000
+    logs.delete("after", 0)  # before anybody has asked what is due
+    work(logs, back + 500)
+    names = os.listdir(maker.folders[0])
+    assert [name.split("-")[0] for name in sorted(names) if name.endswith("-delete")] == [
+        "after",
+        "before",
+    ]
+    work(logs, back + 1000)
+    assert not [name for name in os.listdir(maker.folders[0]) if name.endswith("-delete")]
+
+
 def test_retention_does_nothing_foolish_when_the_clock_is_set_back(maker: Maker) -> None:
     logs = maker.open()
     logs.create("t", 0, ID)
     append(logs, "t", 0, b"a", b"b")
     assert [job for job in logs.retention(NOW - 3_600_000) if job is not None] == []
     assert values(logs, "t", 0) == [b"a", b"b"]
+
+
+class CountingFiles(Files):
+    """Counts the files that are opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[str] = []
+
+    def open(self, path: str, *arguments: Any) -> int:
+        self.opened.append(path)
+        return super().open(path, *arguments)
+
+
+def test_the_first_touch_of_a_long_log_does_not_read_all_its_segments(maker: Maker) -> None:
+    maker.config = replace(maker.config, segment_bytes=200)
+    logs = maker.open()
+    logs.create("t", 0, ID)
+    append(logs, "t", 0, *(b"%0100d" % number for number in range(50)))
+    logs.close()
+    files = CountingFiles()
+    again = maker.open(files)
+    log = again.get("t", 0)
+    assert len(log.segments.from_offset(0)) == 50
+    assert len([path for path in files.opened if path.endswith(".log")]) <= 2
+    # Untouched in between, it is still known.
+    again.close()
+    maker.open().close()
+    files = CountingFiles()
+    maker.open(files).get("t", 0)
+    assert len([path for path in files.opened if path.endswith(".log")]) <= 2
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "renamed", "no fingerprint"])
+def test_a_long_log_that_was_changed_at_rest(maker: Maker, damage: str) -> None:
+    maker.config = replace(maker.config, segment_bytes=200)
+    logs = maker.open()
+    logs.create("t", 0, ID)
+    append(logs, "t", 0, *(b"%0100d" % number for number in range(50)))
+    logs.close()
+    folder = Path(maker.folders[0])
+    segment = folder / "t-0" / f"{20:020}.log"
+    checkpoint = folder / "sealed-segments-checkpoint"
+    assert checkpoint.exists()
+    match damage:
+        case "missing":
+            segment.unlink()
+        case "cut":
+            segment.write_bytes(b"")
+        case "renamed":
+            segment.rename(folder / "t-0" / f"{51:020}.log")
+        case _:
+            checkpoint.write_text("nonsense")
+    again = maker.open()
+    if damage == "no fingerprint":
+        assert again.was_clean
+        assert len(values(again, "t", 0)) == 50
+    else:
+        with pytest.raises(LogOffline):
+            again.get("t", 0)
 
 
 def test_a_flush_that_is_wanted_at_once(maker: Maker) -> None:

@@ -60,7 +60,7 @@ def test_the_tail_forgets_and_the_index_takes_over(maker: LogMaker) -> None:
 
 
 def test_index_entries_are_where_kafka_puts_them(maker: LogMaker) -> None:
-    """The first batch that begins more than the interval behind the last entry's batch."""
+    """The first batch that begins more than the interval after the last entry's batch."""
     log, batches = filled(maker, 300)
     expected = []
     since = 0

@@ -71,6 +71,7 @@ def test_what_does_not_run_is_started_on_the_port_it_had(cluster: LocalCluster) 
         assert not runs(broker.process)
 
 
+@pytest.mark.long
 def test_a_process_that_died_unseen_is_noticed(cluster: LocalCluster) -> None:
     process = cluster.state.brokers[1].process
     assert process is not None
@@ -142,6 +143,7 @@ def test_status_asks_everyone(cluster: LocalCluster) -> None:
     assert status.problem == "no broker runs"
 
 
+@pytest.mark.long
 def test_a_zookeeper_of_somebody_else_is_used_and_left_alone(tmp_path: Path) -> None:
     with ZooKeeperProcess(tmp_path / "elsewhere") as zookeeper:
         address = f"{zookeeper.address}/mine"

@@ -13,7 +13,9 @@ def test_only_what_users_need_is_in_the_package() -> None:
         "__init__",
         "broker_process",
         "cluster",
+        "guardian",
         "process_identity",
+        "server_process",
         "zookeeper",
     }
     assert not list((folder.parent / "cluster").glob("faulty*"))

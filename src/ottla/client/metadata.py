@@ -85,12 +85,12 @@ class Metadata:
             }
         self.cluster_id = answer.cluster_id or self.cluster_id
         self.controller_id = answer.controller_id
-        told = set()
+        described = set()
         for topic in answer.topics:
             name = topic.name or self._names.get(topic.topic_id)
             if name is None:
                 continue
-            told.add(name)
+            described.add(name)
             code = error_code(topic.error_code)
             if code is ErrorCode.NONE:
                 self._learn_topic(name, topic, now)
@@ -99,9 +99,9 @@ class Metadata:
                 if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
                     self.forget(name)
         if asked is None:
-            for name in self.topics.keys() - told:
+            for name in self.topics.keys() - described:
                 self.forget(name)
-            self.errors = {name: code for name, code in self.errors.items() if name in told}
+            self.errors = {name: code for name, code in self.errors.items() if name in described}
         self.updated_at = now
         self.generation += 1
 

@@ -28,19 +28,15 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ottla.cluster import layout
-from ottla.cluster.acls import Acl, AclFilter
-from ottla.cluster.decisions import acls as acl_decisions
 from ottla.cluster.decisions import brokers as broker_decisions
 from ottla.cluster.decisions import configs as config_decisions
 from ottla.cluster.decisions import features as feature_decisions
 from ottla.cluster.decisions import moves as move_decisions
 from ottla.cluster.decisions import partitions as partition_decisions
-from ottla.cluster.decisions import quotas as quota_decisions
 from ottla.cluster.decisions import topics as topic_decisions
-from ottla.cluster.decisions import users as user_decisions
 from ottla.cluster.decisions.brokers import ProducerIdBlock
 from ottla.cluster.decisions.configs import AlteredResource, ConfigResult, ConfigRules
 from ottla.cluster.decisions.elections import ElectionPolicy, PolicyOf
@@ -52,7 +48,6 @@ from ottla.cluster.decisions.partitions import (
     IsrResult,
     WantedIsr,
 )
-from ottla.cluster.decisions.quotas import QuotaChange
 from ottla.cluster.decisions.topics import (
     DeadTopic,
     MorePartitions,
@@ -61,7 +56,6 @@ from ottla.cluster.decisions.topics import (
     TopicResult,
     new_uuid,
 )
-from ottla.cluster.decisions.users import ScramChange, UserResult
 from ottla.cluster.draft import Draft
 from ottla.cluster.loading import folder, load_image
 from ottla.cluster.metadata import ClusterImage, ImageDelta, ResourceType, difference
@@ -83,6 +77,12 @@ from ottla.cluster.store import (
 )
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import uuid_text
+
+if TYPE_CHECKING:
+    # Imported when they are first needed: few brokers ever do.
+    from ottla.cluster.acls import Acl, AclFilter
+    from ottla.cluster.decisions.quotas import QuotaChange
+    from ottla.cluster.decisions.users import ScramChange, UserResult
 
 log = logging.getLogger(__name__)
 
@@ -297,20 +297,28 @@ class Controller:
 
     async def alter_scram(self, changes: Sequence[ScramChange]) -> list[UserResult]:
         """Sets and deletes credentials of users."""
+        from ottla.cluster.decisions import users as user_decisions
+
         return await self._decide(lambda draft: user_decisions.alter_scram(draft, changes))
 
     async def create_acls(self, wanted: Sequence[Acl]) -> list[ProtocolError | None]:
         """Adds entries of access control; the error of each."""
+        from ottla.cluster.decisions import acls as acl_decisions
+
         return await self._decide(lambda draft: acl_decisions.create_acls(draft, wanted))
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
         """Deletes entries of access control; what each filter took."""
+        from ottla.cluster.decisions import acls as acl_decisions
+
         return await self._decide(lambda draft: acl_decisions.delete_acls(draft, filters))
 
     async def alter_quotas(
         self, changes: Sequence[QuotaChange], *, validate_only: bool = False
     ) -> list[ProtocolError | None]:
         """Changes quotas of clients; the error of each entity."""
+        from ottla.cluster.decisions import quotas as quota_decisions
+
         return await self._decide(
             lambda draft: quota_decisions.alter_quotas(draft, changes), validate_only
         )

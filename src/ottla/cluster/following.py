@@ -70,8 +70,8 @@ class MetadataFollower:
         # The controller of this broker is in office: its images are ahead of the store's news.
         self.led = False
         # Called when /controller changed, and when a node below /brokers/ids did.
-        self.on_controller: Callable[[], None] = _nothing
-        self.on_registrations: Callable[[], None] = _nothing
+        self.on_controller: Callable[[], None] = lambda: None
+        self.on_registrations: Callable[[], None] = lambda: None
 
     @property
     def image(self) -> ClusterImage:
@@ -245,10 +245,6 @@ class MetadataFollower:
         found = await self._store.get_many(wanted)
         nodes.update(zip(wanted, found, strict=True))
         return None not in found
-
-
-def _nothing() -> None:
-    pass
 
 
 def _release(waiting: deque[asyncio.Future[None]] | list[asyncio.Future[None]]) -> None:

@@ -88,9 +88,9 @@ class Membership:
         # The epoch of this broker's registration, -1 without one.
         self.epoch = -1
         # Called when the session is lost for good.
-        self.on_lost: Callable[[], None] = _nothing
+        self.on_lost: Callable[[], None] = lambda: None
         # Called when the controller of this broker takes or leaves office.
-        self.on_office: Callable[[], None] = _nothing
+        self.on_office: Callable[[], None] = lambda: None
         self._controller: Controller | None = None
         self._registration: tuple[Broker, bool] | None = None
         self._vacancy = asyncio.Event()
@@ -404,7 +404,3 @@ class Membership:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
                 await asyncio.sleep(_RETRY_SECONDS * 10)
-
-
-def _nothing() -> None:
-    pass

@@ -23,7 +23,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.logfiles.checkpoint import InvalidCheckpoint, parse_offsets
 from ottla.logfiles.names import DELETIONS_SNAPSHOT, RECOVERY_POINT_CHECKPOINT
-from ottla.record.batch import CONTROL_BIT, MAGIC, HeaderFields
+from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    CONTROL_BIT,
+    LAST_OFFSET_DELTA,
+    MAGIC,
+    MAGIC_BYTE,
+    PRODUCER_ID,
+    HeaderFields,
+)
 from ottla.record.checksum import crc32c
 from ottla.record.deletion import read_mark
 from ottla.record.errors import InvalidBatch
@@ -79,7 +88,11 @@ def decode_deletions(data: bytes) -> DeletionsSnapshot:
 
 def may_be_mark(fields: HeaderFields) -> bool:
     """Whether a batch has to be looked into: a control batch of nobody."""
-    return fields[3] == MAGIC and fields[9] < 0 and bool(fields[5] & CONTROL_BIT)
+    return (
+        fields[MAGIC_BYTE] == MAGIC
+        and fields[PRODUCER_ID] < 0
+        and bool(fields[ATTRIBUTES] & CONTROL_BIT)
+    )
 
 
 def take_mark(offsets: OffsetSet, batch: bytes | memoryview, fields: HeaderFields) -> bool:
@@ -92,7 +105,7 @@ def take_mark(offsets: OffsetSet, batch: bytes | memoryview, fields: HeaderField
         return False
     for start, end in ranges:
         offsets.add(start, end)
-    offsets.add(fields[0], fields[0] + fields[6] + 1)
+    offsets.add(fields[BASE_OFFSET], fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1)
     return True
 
 

@@ -22,6 +22,7 @@ RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_CHECKPOINT = "replication-offset-checkpoint"  # high watermarks
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+SEALED_SEGMENTS_CHECKPOINT = "sealed-segments-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 FOLDER_IDENTITY = "meta.properties"
 FOLDER_LOCK = ".lock"

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.logfiles.walk import OVERHEAD, SMALLEST_ENTRY, fields_at
-from ottla.record.batch import CODEC_MASK, CONTROL_BIT, MAGIC, BatchHeader, HeaderFields
+from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    CONTROL_BIT,
+    LAST_OFFSET_DELTA,
+    MAGIC,
+    MAGIC_BYTE,
+    BatchHeader,
+    HeaderFields,
+)
 from ottla.record.codecs import DEFAULT_LIMIT
 from ottla.record.deletion import hides, strip
 from ottla.record.errors import InvalidBatch, TooLarge, Truncated
@@ -39,11 +50,11 @@ def without(
             fields = fields_at(view, at)
         except Truncated:
             break
-        size = fields[1] + OVERHEAD
+        size = fields[BATCH_LENGTH] + OVERHEAD
         if at + size > len(view):
             break
-        first, last = fields[0], fields[0] + fields[6]
-        if fields[3] < MAGIC and fields[5] & CODEC_MASK:
+        first, last = fields[BASE_OFFSET], fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+        if fields[MAGIC_BYTE] < MAGIC and fields[ATTRIBUTES] & CODEC_MASK:
             # A compressed set of an old format tells the offset of its last message only.
             first = max(end_offset, 0)
         end_offset = last + 1
@@ -70,7 +81,7 @@ def _left(
 ) -> bytes | memoryview | None:
     if hides(hidden, first, last):
         return None
-    if fields[3] == MAGIC and fields[5] & CONTROL_BIT:
+    if fields[MAGIC_BYTE] == MAGIC and fields[ATTRIBUTES] & CONTROL_BIT:
         return batch
     try:
         return strip(batch, BatchHeader._make(fields), hidden, limit)

@@ -24,7 +24,17 @@ import zlib
 from collections.abc import Iterator
 from typing import Protocol
 
-from ottla.record.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE, MAGIC_AT, HeaderFields
+from ottla.record.batch import (
+    ATTRIBUTES_AT,
+    BATCH_LENGTH,
+    CHECKSUM,
+    HEADER,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA,
+    MAGIC_AT,
+    MAGIC_BYTE,
+    HeaderFields,
+)
 from ottla.record.checksum import crc32c
 from ottla.record.errors import CorruptBatch, Truncated, UnsupportedMagic
 
@@ -46,9 +56,11 @@ def fields_at(buffer: bytes | memoryview, at: int) -> HeaderFields:
     left = len(buffer) - at
     if left >= HEADER_SIZE:
         fields: HeaderFields = _unpack(buffer, at)
-        if fields[3] == 2:
-            if fields[1] < HEADER_SIZE - OVERHEAD or fields[6] < 0:
-                raise CorruptBatch(f"batch length {fields[1]}, last offset delta {fields[6]}")
+        if fields[MAGIC_BYTE] == 2:
+            if fields[BATCH_LENGTH] < HEADER_SIZE - OVERHEAD or fields[LAST_OFFSET_DELTA] < 0:
+                raise CorruptBatch(
+                    f"batch length {fields[BATCH_LENGTH]}, last offset delta {fields[LAST_OFFSET_DELTA]}"
+                )
             return fields
     if left < SMALLEST_ENTRY:
         raise Truncated(f"{left} bytes are no batch")
@@ -87,7 +99,7 @@ def walk(
             start = position
             at = 0
         fields = fields_at(buffer, at)
-        size = fields[1] + OVERHEAD
+        size = fields[BATCH_LENGTH] + OVERHEAD
         if position + size > end:
             raise Truncated(f"the batch needs {size} bytes, {end - position} are left")
         yield position, size, fields
@@ -107,7 +119,7 @@ def walk_checked(
             buffer = memoryview(file.read(min(chunk, end - position), position))
             start, at, left = position, 0, len(buffer)
         fields = fields_at(buffer, at)
-        size = fields[1] + OVERHEAD
+        size = fields[BATCH_LENGTH] + OVERHEAD
         if position + size > end:
             raise Truncated(f"the batch needs {size} bytes, {end - position} are left")
         if size > left:
@@ -132,8 +144,8 @@ def only_zeros(file: Readable, position: int, end: int, chunk: int = CHECK_CHUNK
 
 def check(batch: memoryview, fields: HeaderFields) -> None:
     """Raises InvalidBatch unless the batch is undamaged: as it was when it was checked in full."""
-    if fields[3] == 2:
-        if crc32c(batch[ATTRIBUTES_AT:]) != fields[4]:
+    if fields[MAGIC_BYTE] == 2:
+        if crc32c(batch[ATTRIBUTES_AT:]) != fields[CHECKSUM]:
             raise CorruptBatch("the CRC32C does not match")
-    elif zlib.crc32(batch[MAGIC_AT:]) != fields[4]:
+    elif zlib.crc32(batch[MAGIC_AT:]) != fields[CHECKSUM]:
         raise CorruptBatch("the CRC32 does not match")

@@ -56,7 +56,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two folders trade places: whoever opens either name finds the one or the other."""
+    """Lets two folders trade places: either name leads to the one or the other folder at any time."""
     library = ctypes.CDLL(None, use_errno=True)
     if sys.platform == "darwin":
         code = library.renamex_np(os.fsencode(one), os.fsencode(other), _EXCHANGE)

@@ -115,8 +115,8 @@ def _messages(results: Iterator[dict[str, Any]]) -> Iterator[str]:
         for result in results:
             if "pipeline_event_result" in result:
                 message = result["pipeline_event_result"].event.message
-                told, failed, why = message.partition("\nError: ")
-                yield f"{told} {sentence_in(why)}" if failed else told
+                said, failed, why = message.partition("\nError: ")
+                yield f"{said} {sentence_in(why)}" if failed else said
     except PySparkValueError as error:
         # Counters of Python workers may come at the end, for which PySpark 4.3 has no use here.
         if error.getCondition() != "UNKNOWN_RESPONSE" or not message.startswith(_DONE):

@@ -42,7 +42,7 @@ def run_script(
     former = open_sessions()
 
     def sessions() -> list[SparkSession]:
-        """Those that the script has made."""
+        """The Spark sessions that the script has made."""
         return [spark for spark in open_sessions() if spark not in former]
 
     def queries() -> list[StreamingQuery]:

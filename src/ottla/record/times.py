@@ -19,7 +19,7 @@ def first_not_older(
     hidden: Sequence[OffsetRange] = (),
 ) -> tuple[int, int] | None:
     """Timestamp and offset of the first record of a batch (or of an entry of an old message set) that
-    is not older, at or behind `start_offset`; None if there is none. `hidden` offsets, in order, count
+    is not older, at or after `start_offset`; None if there is none. `hidden` offsets, in order, count
     as none. InvalidBatch."""
     for record in _records(batch, limit):
         if (

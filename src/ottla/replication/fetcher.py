@@ -2,7 +2,8 @@
 
 A broker answers the requests of a connection in their order. So when the partitions to follow change
 (an election, a new topic) while a request waits at the leader for something to come, that connection is
-given up: the news must not wait for it.
+given up: the news must not wait for it. For the same reason records of a topic with
+`visible.when.flushed` are synced before the next request, which tells the leader so.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ log = logging.getLogger("ottla.replication")
 _LATEST, _EARLIEST = -1, -2
 # Beyond what a request may wait at the leader.
 _ANSWER_SECONDS = 30.0
+# How long other partitions wait for a sync at most.
+_FLUSH_SECONDS = 5.0
 
 
 class Fetcher:
@@ -114,6 +117,8 @@ class Fetcher:
             self._changed.clear()
             connection = self._connection = await self._connect(self.leader)
         self._changed.clear()
+        if self.following.unflushed:
+            await self._flushes()
         request = self.following.request(*self._identity(), self._now_ms())
         version = connection.version_of(FetchRequest)
         # One future for each request: this is the way of every acknowledgement with acks=all.
@@ -137,6 +142,31 @@ class Fetcher:
         lost = self.following.answered(response, self._now_ms())
         for partition in lost:
             await self._look_up(connection, partition)
+
+    async def _flushes(self) -> None:
+        """Wait for the syncs of what was taken, all of which are under way."""
+        loop = asyncio.get_running_loop()
+        waiting: list[asyncio.Future[None]] = []
+
+        def wait_for(partition: Partition) -> None:
+            flushed = loop.create_future()
+            waiting.append(flushed)
+
+            def reached(_: ErrorCode) -> None:
+                if not flushed.done():
+                    flushed.set_result(None)
+
+            partition.when_flushed(partition.log.log_end_offset, reached)
+
+        unflushed, self.following.unflushed = self.following.unflushed, set()
+        for partition in unflushed:
+            if partition.is_unflushed:
+                wait_for(partition)
+        if waiting:
+            # Should a sync fail, its log is offline, and nobody waits for it.
+            await asyncio.wait(waiting, timeout=_FLUSH_SECONDS)
+        for partition in unflushed:
+            self.following.changed(partition)
 
     async def _look_up(self, connection: Connection, partition: Partition) -> None:
         """Find out where the leader's log begins and ends, and go there."""

@@ -66,6 +66,8 @@ class Position(NamedTuple):
     leader_epoch: int
     last_epoch: int  # of its last batch, -1 if it has none
     log_start_offset: int
+    # What it has synced; -1 where that does not count.
+    flushed_offset: int = -1
 
 
 class Outcome(Enum):
@@ -83,6 +85,7 @@ def position_of(partition: Partition) -> Position:
         partition.leader_epoch,
         log_.epochs.latest_epoch if log_.log_end_offset > log_.log_start_offset else -1,
         log_.log_start_offset,
+        log_.recovery_point if partition.config.visible_when_flushed else -1,
     )
 
 
@@ -103,6 +106,8 @@ class Following:
         self._session_epoch = _INITIAL_EPOCH
         # What the request under way asked for, by partition.
         self._asked: dict[Key, Position] = {}
+        # Partitions that took records which count only once they are synced.
+        self.unflushed: set[Partition] = set()
 
     def put(self, partition: Partition) -> None:
         """Follow this partition from now on, or notice that its leader epoch changed."""
@@ -117,6 +122,10 @@ class Following:
             del self.partitions[key]
             self._changed.add(key)
             self._resting.pop(key, None)
+
+    def changed(self, partition: Partition) -> None:
+        """The next request is to say where this partition stands."""
+        self._changed.add((partition.topic_id, partition.index))
 
     def reset(self) -> None:
         """The connection was lost, and with it what was told."""
@@ -171,6 +180,8 @@ class Following:
                 continue
             self._told[key] = position
             self._add(topics, key, position)
+            if 0 <= position.flushed_offset < position.offset:
+                self.unflushed.add(partition)  # to be told again once that has changed
         self._changed = set()
         self._asked = self._told
         return FetchRequest(
@@ -204,6 +215,7 @@ class Following:
                 last_fetched_epoch=position.last_epoch,
                 log_start_offset=position.log_start_offset,
                 partition_max_bytes=self.limits.partition_max_bytes,
+                flushed_offset=position.flushed_offset,
             )
         )
 
@@ -276,6 +288,8 @@ class Following:
                 return Outcome.DONE
             records = whole_batches(data.records or b"")
             partition.take(records, data.high_watermark, now_ms)
+            if partition.is_unflushed:
+                self.unflushed.add(partition)
             if self._throttle is not None:
                 self._throttle.took(partition, len(records), now_ms)
             follow_start(partition, data.log_start_offset)

@@ -21,6 +21,10 @@ The high watermark is the offset below which every member of the in-sync set has
 the larger set while a change of the set is not confirmed, and it stands still while the set is smaller
 than `min.insync.replicas`: so what is below it is on that many brokers.
 
+Where the topic asks for `visible.when.flushed`, what a replica *has synced* counts in the place of what
+it has: the recovery point of the leader's log, and what followers say of theirs with what they ask for.
+So what is below the high watermark is on the disks of all members of the in-sync set.
+
 When an append may be acknowledged:
 - committed (acks=all): every in-sync replica has it, and it is flushed;
 - flushed (acks=1): it is on disk, if it is one of those that `flush.messages` asks to be. An append
@@ -47,7 +51,6 @@ if TYPE_CHECKING:
     from ottla.storage.append import Append
     from ottla.storage.log import Log
 
-READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 UNKNOWN = -1
 
@@ -94,11 +97,20 @@ class Owner(Protocol):
 class Follower:
     """What the leader knows of another replica."""
 
-    __slots__ = ("broker_epoch", "caught_up_ms", "end_offset", "fetched_end", "fetched_ms")
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_ms",
+        "end_offset",
+        "fetched_end",
+        "fetched_ms",
+        "flushed_offset",
+    )
 
     def __init__(self, now_ms: int) -> None:
         # Its log's end: everything below it was fetched in this term. UNKNOWN until it first fetches.
         self.end_offset = UNKNOWN
+        # Up to where it has synced that; UNKNOWN unless it says so.
+        self.flushed_offset = UNKNOWN
         # Of the life of its broker that fetched.
         self.broker_epoch = UNKNOWN
         # When it last had everything that the leader had at that time.
@@ -107,8 +119,16 @@ class Follower:
         self.fetched_ms = UNKNOWN
         self.fetched_end = UNKNOWN
 
-    def fetched(self, offset: int, broker_epoch: int, log_end: int, now_ms: int) -> None:
+    def fetched(
+        self,
+        offset: int,
+        broker_epoch: int,
+        log_end: int,
+        now_ms: int,
+        flushed_offset: int = UNKNOWN,
+    ) -> None:
         """It asks for what begins at `offset`, so it has what is before."""
+        self.flushed_offset = flushed_offset if flushed_offset < offset else offset
         if offset >= log_end:
             self.caught_up_ms = now_ms
         elif self.fetched_end != UNKNOWN and offset >= self.fetched_end:
@@ -137,6 +157,7 @@ class Partition:
         "_awaiting_flush",
         "_broken",
         "_counted",
+        "_flushed_counts",
         "_log",
         "_owner",
         "_uncommitted_bytes",
@@ -220,6 +241,8 @@ class Partition:
         self._counted: tuple[Follower, ...] = ()
         # This replica is the whole in-sync set: what it has is committed.
         self._alone = False
+        # What is synced counts, not what is there: `visible.when.flushed`.
+        self._flushed_counts = False
         self._uncommitted_bytes = 0
         self._follow(state, now_ms)
 
@@ -283,11 +306,13 @@ class Partition:
         # Nor does it wait for replicas on their way in.
         wanted = min(self.config.min_insync_replicas, len(self.replicas) - len(self.adding))
         self.under_min_isr = len(self.isr) < wanted
+        self._flushed_counts = self.config.visible_when_flushed
         self._alone = (
             self.role is Role.LEADER
             and self.isr == (self.broker_id,)
             and self.wanted_isr is None
             and not self.under_min_isr
+            and not self._flushed_counts
         )
         members = set(self.isr)
         if self.wanted_isr is not None:
@@ -340,6 +365,7 @@ class Partition:
 
     def configure(self, config: LogConfig) -> None:
         """The topic's settings are these from now on."""
+        flushed_counted = self._flushed_counts
         self.config = config
         self._settle()
         log = self._log
@@ -348,6 +374,10 @@ class Partition:
             if self.role is Role.LEADER:
                 self.advance()
             self._release_waiters(log)
+        if self._flushed_counts != flushed_counted and self.role is Role.FOLLOWER:
+            self._owner.role_changed(
+                self
+            )  # its leader is to be told what it has synced, or no more
 
     # As leader: appending -----------------------------------------------------------------------
 
@@ -466,6 +496,8 @@ class Partition:
     def flushed(self) -> None:
         """A flush of the log came to its end."""
         if self._log is not None:
+            if self._flushed_counts:
+                self.advance()
             self._release_waiters(self._log)
 
     def fail_waiters(self, code: ErrorCode) -> None:
@@ -490,7 +522,12 @@ class Partition:
         if log is None or self.role is not Role.LEADER:
             return
         end = log.log_end_offset
-        if not self._alone:
+        if self._flushed_counts:
+            if self.under_min_isr:
+                return
+            end = min((each.flushed_offset for each in self._counted), default=end)
+            end = min(end, log.recovery_point)
+        elif not self._alone:
             if self.under_min_isr:
                 return
             for follower in self._counted:
@@ -524,17 +561,25 @@ class Partition:
 
     # As leader: followers -----------------------------------------------------------------------
 
-    def fetched(self, broker_id: int, offset: int, broker_epoch: int, now_ms: int) -> None:
-        """A follower asks for what begins at `offset`. ProtocolError if it is none."""
+    def fetched(
+        self,
+        broker_id: int,
+        offset: int,
+        broker_epoch: int,
+        now_ms: int,
+        flushed_offset: int = UNKNOWN,
+    ) -> None:
+        """A follower asks for what begins at `offset`, and says what it has synced (UNKNOWN: nothing
+        about that). ProtocolError if it is none."""
         follower = self.followers.get(broker_id)
         if follower is None:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = self._log or self.log
         if not log.log_start_offset <= offset <= log.log_end_offset:
             return  # the answer says so
-        before = follower.end_offset
-        follower.fetched(offset, broker_epoch, log.log_end_offset, now_ms)
-        if offset != before:
+        before, flushed_before = follower.end_offset, follower.flushed_offset
+        follower.fetched(offset, broker_epoch, log.log_end_offset, now_ms, flushed_offset)
+        if offset != before or follower.flushed_offset != flushed_before:
             self.advance()
         if broker_id not in self.isr and self.wanted_isr is None:
             self._maybe_join(broker_id, follower, log.high_watermark)
@@ -542,6 +587,7 @@ class Partition:
     def _maybe_join(self, broker_id: int, follower: Follower, high_watermark: int) -> None:
         if (
             follower.end_offset >= high_watermark
+            and (not self._flushed_counts or follower.flushed_offset >= high_watermark)
             and follower.end_offset >= self.epoch_start_offset >= 0
             and self.broker_id in self.isr
             and self._owner.may_be_in_sync(broker_id, follower.broker_epoch)
@@ -594,6 +640,17 @@ class Partition:
         self.advance()
 
     # As follower --------------------------------------------------------------------------------
+
+    @property
+    def is_unflushed(self) -> bool:
+        """Whether what was taken does not count yet, because it is not synced."""
+        log = self._log
+        return (
+            self._flushed_counts
+            and log is not None
+            and log.offline is None
+            and log.recovery_point < log.log_end_offset
+        )
 
     def take(self, batches: memoryview | bytes, high_watermark: int, now_ms: int) -> int:
         """Append what the leader sent (whole batches), and learn what is committed; the new end."""

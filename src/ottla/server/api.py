@@ -233,9 +233,7 @@ def _guarded(
 ) -> Callable[[Request[R]], Answer]:
     """The handler behind the checks of the authorizer, if there is one, and with the audit log."""
     if key in CHANGING:
-        from ottla.server.mutation_quotas import limited
-
-        function = limited(key, function)
+        function = _limited(key, function)
     authorizer = broker.authorizer
     if authorizer is None and not broker.security.knows_clients:
         return function
@@ -252,6 +250,21 @@ def _guarded(
 
     def handle(request: Request[R]) -> Answer:
         return guard(Access(authorizer, request.connection), request, function)
+
+    return handle
+
+
+def _limited(
+    key: ApiKey, function: Callable[[Request[R]], Answer]
+) -> Callable[[Request[R]], Answer]:
+    """The handler of an API for which there is a quota of changes."""
+
+    def handle(request: Request[R]) -> Answer:
+        if request.broker.quotas is None:
+            return function(request)
+        from ottla.server.mutation_quotas import limited
+
+        return limited(key, function)(request)
 
     return handle
 

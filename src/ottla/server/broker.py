@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from functools import partial
@@ -160,6 +161,12 @@ class Broker:
             self.topic_config,
             max_open_files=self.descriptors.segment_files,
             producer_expiration_ms=config.producer_id_expiration_ms,
+        )
+        # Files that have to be synced before others can be opened are not waited for by the loop.
+        loop_thread = threading.get_ident()
+        self.logs.open_files.may_wait = lambda: threading.get_ident() != loop_thread
+        self.logs.open_files.on_crowded = lambda: self.lanes.hold_back(
+            folder.path for folder in self.logs.folders
         )
         self.logs.is_known = lambda key, topic_id: strays.belongs(
             self.image, self.id, key, topic_id
@@ -361,9 +368,14 @@ class Broker:
         return topic_config.parse(overrides, self.config.log_defaults, on_invalid=ignore)
 
     def refuse_version(
-        self, connection: Connection, key: int, version: int, correlation_id: int
+        self,
+        connection: Connection,
+        frame: memoryview,
+        key: int,
+        version: int,
+        correlation_id: int,
     ) -> None:
-        """A request of an API or a version that is not served."""
+        """Answers or hangs up on a request of an API or a version that is not served."""
         if key == ApiKey.API_VERSIONS:
             # The answer every client can read, so that it can ask again in a version we know.
             own = self.apis[ApiKey.API_VERSIONS]
@@ -382,7 +394,7 @@ class Broker:
             connection.hang_up("it has not authenticated")
             return
         if key not in self.apis:
-            unserved = unsupported_version(key, version)
+            unserved = unsupported_version(key, version, frame)
             if unserved is not None:
                 connection.answer(frame_response(unserved, version, correlation_id))
                 return

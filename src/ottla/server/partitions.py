@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.partitions")
 
 
-def now_ms() -> int:
+def monotonic_ms() -> int:
     """For lags and time-outs: a clock that never jumps."""
     return time.monotonic_ns() // 1_000_000
 
@@ -102,10 +102,10 @@ class Partitions:
             self.by_id[topic.topic_id] = known
         for state in topic.partitions:
             if state.index < len(known):
-                known[state.index].update(state, now_ms())
+                known[state.index].update(state, monotonic_ms())
             else:
                 partition = Partition(
-                    self._broker_id, topic.name, topic.topic_id, state, self, now_ms()
+                    self._broker_id, topic.name, topic.topic_id, state, self, monotonic_ms()
                 )
                 partition.internal = topic.internal
                 partition.is_new = is_new

@@ -33,6 +33,7 @@ class WatchedPartition:
     __slots__ = (
         "current_leader_epoch",
         "fetch_offset",
+        "flushed_offset",
         "high_watermark",
         "index",
         "last_fetched_epoch",
@@ -45,6 +46,8 @@ class WatchedPartition:
         self.topic = topic
         self.index = index
         self.fetch_offset = 0
+        # Of a replica: what it has synced; -1 if it does not say.
+        self.flushed_offset = -1
         self.max_bytes = 0
         self.current_leader_epoch = -1
         self.last_fetched_epoch = -1

@@ -88,6 +88,12 @@ class LogConfig:
     segment_jitter_ms: int = 0
     segment_ms: int = WEEK_MS
     unclean_leader_election_enable: bool = False
+    visible_when_flushed: bool = False
+
+    @property
+    def flushed_after(self) -> int:
+        """A flush is asked for after so many records."""
+        return 1 if self.visible_when_flushed else self.flush_messages
 
     @property
     def deletes(self) -> bool:
@@ -396,6 +402,14 @@ def _topic_settings() -> Iterator[Setting]:
         "Whether a replica that is not in sync may become leader when no other is left. Records "
         "can be lost by it.",
         "unclean.leader.election.enable",
+    )
+    yield setting(
+        "visible.when.flushed",
+        _BOOLEAN,
+        None,
+        "Whether consumers see a record, and producers with acks=all get their answer, only once it is "
+        "synced to the disks of all in-sync replicas. With acks=1 the leader's disk counts. Syncs are "
+        "shared by all records that came during the one before. Ottla's own.",
     )
 
 

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 
 from ottla.logfiles.deletions import DeletionsSnapshot, encode_deletions, may_be_mark
 from ottla.logfiles.names import DELETIONS_SNAPSHOT
+from ottla.record.batch import (
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+)
 from ottla.record.deletion import read_mark
 from ottla.record.errors import InvalidBatch
 from ottla.record.offset_set import OffsetRange, OffsetSet
@@ -120,11 +124,11 @@ def marks_from(segments: Segments, offset: int) -> Iterator[tuple[int, list[Offs
         if not segment.size:
             continue
         for at, size, fields in segment.walk(segment.batch_before(offset)):
-            if fields[0] + fields[6] < offset or not may_be_mark(fields):
+            if fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] < offset or not may_be_mark(fields):
                 continue
             ranges = mark_in(segment.file().read(size, at))
             if ranges is not None:
-                yield fields[0], ranges
+                yield fields[BASE_OFFSET], ranges
 
 
 def mark_in(batch: bytes | bytearray | memoryview) -> list[OffsetRange] | None:

@@ -222,7 +222,7 @@ class Files:
         return Reserve(count)
 
     def write_all(self, fd: int, data: ReadableBuffer, position: int) -> None:
-        """Writes everything or raises; what lies behind `position` after an error is unknown."""
+        """Writes everything or raises; what lies after `position` after an error is unknown."""
         size = memoryview(data).nbytes
         written = self.pwrite(fd, data, position)
         while written < size:
@@ -339,7 +339,7 @@ class Files:
 
     def map(self, path: str) -> memoryview:
         """The file mapped read-only; unmapped when the last view of it is gone. Only for files that
-        never shrink any more: reading behind the end of a mapped file kills the process."""
+        never shrink any more: reading beyond the end of a mapped file kills the process."""
         fd = self.open(path)
         try:
             if self.size_of(fd) == 0:

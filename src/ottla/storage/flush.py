@@ -1,6 +1,6 @@
 """Making a log last: what a flush has to sync, and in which order.
 
-The order is the promise. Data first; then index files, so that an entry on disk never points behind
+The order is the promise. Data first; then index files, so that an entry on disk never points beyond
 the data; then producer snapshots, leader epochs and deletions, which describe the data; then the
 names of new files. Only when all of it returned does the recovery point move, and later the checkpoint
 that recovery reads.

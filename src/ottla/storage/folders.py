@@ -18,6 +18,7 @@ from ottla.logfiles.names import (
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
+    SEALED_SEGMENTS_CHECKPOINT,
     parse_folder_name,
 )
 from ottla.storage.checkpoints import (
@@ -49,13 +50,15 @@ _IDENTITY_VERSION = "1"
 RUNNING = ".running"  # which boot of the machine a broker last ran in
 
 
-class Offsets(NamedTuple):
+class Checkpoints(NamedTuple):
     """What the checkpoint files of a folder say, by log."""
 
     recovery_points: Mapping[Key, int]
     start_offsets: Mapping[Key, int]
     high_watermarks: Mapping[Key, int]
     first_dirty_offsets: Mapping[Key, int]  # where compaction goes on
+    # Names and sizes of sealed segments at the last clean shutdown (Segments.fingerprint).
+    fingerprints: Mapping[Key, int]
 
 
 def key_of_folder(name: str) -> Key | None:
@@ -96,9 +99,9 @@ class DataFolder:
 
     Files beside the logs' folders: `.lock`, `.running` (the boot in which a broker last ran here),
     `.kafka_cleanshutdown` (only while no broker runs), `meta.properties` (whose logs these are) and
-    the checkpoints of recovery points, log starts, high watermarks and the offsets where compaction
-    goes on, each replaced as a whole. A checkpoint may be older than the logs, never newer: a recovery
-    point is stored after the sync, and lowered before a truncation.
+    the checkpoints of recovery points, log starts, high watermarks, the offsets where compaction goes on
+    and the sealed segments of long logs, each replaced as a whole. A checkpoint may be older than the
+    logs, never newer: a recovery point is stored after the sync, and lowered before a truncation.
     """
 
     def __init__(self, path: str, files: Files, reserve: Reserve | None = None) -> None:
@@ -122,7 +125,7 @@ class DataFolder:
         # Names of the folders of logs that were set aside.
         self.strays: list[str] = []
         # As the files have it. Replaced, never changed.
-        self.stored = Offsets({}, {}, {}, {})
+        self.stored = Checkpoints({}, {}, {}, {}, {})
         # The number of logs in the folder.
         self.partitions = 0
         # Logs that were deleted and whose names may still come back in a power loss.
@@ -155,11 +158,12 @@ class DataFolder:
             # Before anything is written: a crash from now on is one.
             self.files.unlink(marker)
         self.files.fsync_folder(self.path)
-        self.stored = Offsets(
+        self.stored = Checkpoints(
             self._read(RECOVERY_POINT_CHECKPOINT),
             self._read(LOG_START_CHECKPOINT),
             self._read(REPLICATION_CHECKPOINT),
             self._read(CLEANER_CHECKPOINT),
+            self._read(SEALED_SEGMENTS_CHECKPOINT, needed=False),
         )
         self.cluster_id = self._read_cluster_id()
         self._compare_boots()
@@ -238,25 +242,25 @@ class DataFolder:
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)
 
-    def _read(self, name: str) -> dict[Key, int]:
+    def _read(self, name: str, needed: bool = True) -> dict[Key, int]:
         try:
             return read_offsets(self._file(name), self.files)
         except CorruptCheckpoint as error:
             # Without recovery points the logs are checked from their start; nothing is lost.
             logger.warning("%s; ignored", error)
-            self.clean = False
+            self.clean = self.clean and not needed
             self._unreadable.add(name)
             self.changed = True
             return {}
 
     # Checkpoints
 
-    def checkpoint(self, offsets: Offsets) -> CheckpointJob:
+    def checkpoint(self, offsets: Checkpoints) -> CheckpointJob:
         """A job that stores them; collected now, written when it runs."""
         self.changed = False
         return CheckpointJob(self, offsets, self._generation)
 
-    def store_now(self, offsets: Offsets) -> None:
+    def store_now(self, offsets: Checkpoints) -> None:
         """Stores them before it returns, and makes jobs that are under way come to nothing: for what
         must not be ahead of the logs."""
         with self._writing:
@@ -269,12 +273,12 @@ class DataFolder:
             self._generation += 1
             self.changed = True
 
-    def store(self, offsets: Offsets, generation: int) -> None:
+    def store(self, offsets: Checkpoints, generation: int) -> None:
         with self._writing:
             if generation == self._generation:
                 self._reserve.use(lambda: self._store(offsets))
 
-    def _store(self, offsets: Offsets) -> None:
+    def _store(self, offsets: Checkpoints) -> None:
         # Log starts first: a log without segments ends at its start, and a recovery point behind
         # that end would look like lost records.
         for field, name in (
@@ -282,6 +286,7 @@ class DataFolder:
             ("recovery_points", RECOVERY_POINT_CHECKPOINT),
             ("high_watermarks", REPLICATION_CHECKPOINT),
             ("first_dirty_offsets", CLEANER_CHECKPOINT),
+            ("fingerprints", SEALED_SEGMENTS_CHECKPOINT),
         ):
             new: Mapping[Key, int] = getattr(offsets, field)
             if new != getattr(self.stored, field) or name in self._unreadable:
@@ -295,7 +300,7 @@ class CheckpointJob:
 
     __slots__ = ("_generation", "error", "folder", "offsets")
 
-    def __init__(self, folder: DataFolder, offsets: Offsets, generation: int) -> None:
+    def __init__(self, folder: DataFolder, offsets: Checkpoints, generation: int) -> None:
         self.folder = folder
         self.offsets = offsets
         self.error: OSError | None = None

@@ -22,7 +22,7 @@ class LeaderEpochs:
     entries, and a line `epoch start_offset` for each.
 
     The file is replaced as a whole and never torn. It may be behind memory: every batch carries its
-    epoch, so a log that was not shut down cleanly assigns the epochs of the batches behind its
+    epoch, so a log that was not shut down cleanly assigns the epochs of the batches after its
     recovery point again. So the changes have to be on disk before the recovery point moves past
     them. There is no file before the first entry.
     """

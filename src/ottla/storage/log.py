@@ -348,11 +348,14 @@ class Log(ReadableLog):
         for at, size, fields, base_offset, last_offset, max_timestamp, marker in append.batches:
             segment.add(position + at, size, last_offset, max_timestamp, self._index_interval)
             if fields[PRODUCER_ID] >= 0:
-                if isinstance(marker, EndMarker):
+                if marker is None:
+                    if not fields[ATTRIBUTES] & CONTROL_BIT:
+                        self.producers.update(
+                            fields, base_offset, last_offset, max_timestamp, now_ms
+                        )
+                elif isinstance(marker, EndMarker):
                     self._end_transaction(fields, marker, last_offset, max_timestamp, now_ms)
-                elif not fields[ATTRIBUTES] & CONTROL_BIT:
-                    self.producers.update(fields, base_offset, last_offset, max_timestamp, now_ms)
-            elif isinstance(marker, list):
+            elif marker is not None and isinstance(marker, list):
                 self.marked(base_offset, marker, now_ms)
             epoch = leader_epoch if leader_epoch >= 0 else fields[LEADER_EPOCH]
             if epoch != self.epochs.latest_epoch and epoch >= 0:
@@ -526,7 +529,9 @@ class Log(ReadableLog):
             try:
                 self.files.fsync_folder(self.folder)
             except OSError as error:
-                raise self.go_offline(f"sync of {self.folder} failed: {error}") from error
+                # For want of descriptors, memory or room: then the flush syncs it, which is due at once.
+                if not passes(error):
+                    raise self.go_offline(f"sync of {self.folder} failed: {error}") from error
         self.folder_unsynced = True
         self.owner.wants_flush(self)
 

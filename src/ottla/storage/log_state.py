@@ -186,7 +186,7 @@ class LogState:
         self._append_time = config.stamps_append_time
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._index_interval = config.index_interval_bytes
-        self.flush_at_offset = self.recovery_point + config.flush_messages
+        self.flush_at_offset = self.recovery_point + config.flushed_after
         active = self.active
         active.max_index_bytes = config.segment_index_bytes
         active.roll_after = FOREVER if not active.size else NO_TIMESTAMP - 1  # reckoned anew
@@ -289,7 +289,7 @@ class LogState:
         """Everything below `offset` has been synced: the recovery point moves up."""
         assert offset <= self.log_end_offset
         self.recovery_point = max(self.recovery_point, offset)
-        self.flush_at_offset = self.recovery_point + self._config.flush_messages
+        self.flush_at_offset = self.recovery_point + self._config.flushed_after
 
     # Deletion of single records (deletions.py)
 

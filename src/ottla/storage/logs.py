@@ -46,9 +46,9 @@ from ottla.storage.flush import CLOSING_SNAPSHOT_BYTES, FlushJob
 from ottla.storage.folders import (
     DELETE_SUFFIX,
     CheckpointJob,
+    Checkpoints,
     DataFolder,
     Key,
-    Offsets,
     deleted_folder_name,
     key_of_folder,
     stray_folder_name,
@@ -125,7 +125,7 @@ class Logs(LogOwner):
         self._removal_count = 0
         self._checkpointing: set[DataFolder] = set()
         self._checkpointed_ms: dict[DataFolder, int] = {}
-        # What the clock said when it was last asked what is due.
+        # What the clock said when it was last read.
         self._last_looked_ms = 0
         # When it was last said that a folder has no room, or that there were no descriptors for it.
         self._complained_ms: dict[DataFolder, int] = {}
@@ -248,7 +248,7 @@ class Logs(LogOwner):
             if folder.offline is not None:
                 continue
             try:
-                folder.store_now(self._offsets(folder))
+                folder.store_now(self._offsets(folder, closing=True))
                 if folder not in unclean:
                     folder.mark_clean(broker_epoch)
             except OSError as error:
@@ -313,6 +313,7 @@ class Logs(LogOwner):
                 high_watermark=stored.high_watermarks.get(key, 0),
                 now_ms=self._clock(),
                 first_dirty_offset=stored.first_dirty_offsets.get(key, 0),
+                fingerprint=stored.fingerprints.get(key, 0),
                 producer_expiration_ms=self.producer_expiration_ms,
             )
         except (OSError, CorruptFile) as error:
@@ -442,7 +443,7 @@ class Logs(LogOwner):
         folder.partitions -= 1
         folder.unsynced_deletions.add(key)
         folder.void_jobs()
-        now_ms = self._clock()
+        now_ms = self._now()
         delay_ms = self._config_of(topic).file_delete_delay_ms
         self._schedule(now_ms, RemovalJob(self.files, sync_folders=[folder.path]))
         self._schedule(now_ms + delay_ms, RemovalJob(self.files, folders=[renamed]))
@@ -521,8 +522,13 @@ class Logs(LogOwner):
         start_offsets = dict(offsets.start_offsets)
         start_offsets[key] = min(offset, start_offsets.get(key, 0))
         first_dirty = {**offsets.first_dirty_offsets, key: log.lower_first_dirty(offset)}
-        high_watermarks = offsets.high_watermarks
-        folder.store_now(Offsets(recovery_points, start_offsets, high_watermarks, first_dirty))
+        folder.store_now(
+            offsets._replace(
+                recovery_points=recovery_points,
+                start_offsets=start_offsets,
+                first_dirty_offsets=first_dirty,
+            )
+        )
 
     def take_folder_offline(self, folder: DataFolder, reason: str) -> None:
         """The folder failed: all its logs with it."""
@@ -553,14 +559,24 @@ class Logs(LogOwner):
             jobs.append(heapq.heappop(self._removals)[2])
         return jobs
 
+    def _now(self) -> int:
+        """The clock, after what was noted by an earlier reading has been put right."""
+        now_ms = self._clock()
+        self._forgive_the_clock(now_ms)
+        return now_ms
+
     def _forgive_the_clock(self, now_ms: int) -> None:
-        """If the clock was set back, what was to happen in a while happens in the same while."""
+        """If the clock was set back, what was to happen in a while happens in the same while.
+
+        Asked before any time is noted: what is noted after the step must not be moved with the rest.
+        """
         back = self._last_looked_ms - now_ms
         self._last_looked_ms = now_ms
         if back <= 0:
             return
-        for folder in self._checkpointed_ms:
-            self._checkpointed_ms[folder] -= back
+        for times in (self._checkpointed_ms, self._complained_ms):
+            for folder in times:
+                times[folder] -= back
         # All by the same, so it stays a heap.
         self._removals = [(at - back, count, job) for at, count, job in self._removals]
 
@@ -594,6 +610,7 @@ class Logs(LogOwner):
 
     def checkpoint(self, now_ms: int) -> list[CheckpointJob]:
         """Jobs that store all checkpoints."""
+        self._forgive_the_clock(now_ms)
         return [
             self._checkpoint(folder, now_ms)
             for folder in self.folders
@@ -605,13 +622,15 @@ class Logs(LogOwner):
         self._checkpointed_ms[folder] = now_ms
         return folder.checkpoint(self._offsets(folder))
 
-    def _offsets(self, folder: DataFolder) -> Offsets:
-        """What a folder's checkpoints should say; logs at offset 0 need no line."""
+    def _offsets(self, folder: DataFolder, closing: bool = False) -> Checkpoints:
+        """What a folder's checkpoints should say; logs at offset 0 need no line. Fingerprints of
+        segments are taken at a clean shutdown only, and believed after one only."""
         stored = folder.stored
         recovery_points: dict[Key, int] = {}
         start_offsets: dict[Key, int] = {}
         high_watermarks: dict[Key, int] = {}
         first_dirty_offsets: dict[Key, int] = {}
+        fingerprints: dict[Key, int] = {}
         for key, place in self._places.items():
             if place is not folder:
                 continue
@@ -621,11 +640,15 @@ class Logs(LogOwner):
                 start = stored.start_offsets.get(key, 0)
                 high_watermark = stored.high_watermarks.get(key, 0)
                 first_dirty = stored.first_dirty_offsets.get(key, 0)
+                fingerprint = stored.fingerprints.get(key, 0)
             else:
                 recovery_point = log.recovery_point
                 start = log.log_start_offset
                 high_watermark = log.high_watermark
                 first_dirty = log.first_dirty_offset
+                fingerprint = (
+                    log.segments.fingerprint() if closing else stored.fingerprints.get(key, 0)
+                )
             if recovery_point:
                 recovery_points[key] = recovery_point
             if start:
@@ -634,7 +657,11 @@ class Logs(LogOwner):
                 high_watermarks[key] = high_watermark
             if first_dirty:
                 first_dirty_offsets[key] = first_dirty
-        return Offsets(recovery_points, start_offsets, high_watermarks, first_dirty_offsets)
+            if fingerprint:
+                fingerprints[key] = fingerprint
+        return Checkpoints(
+            recovery_points, start_offsets, high_watermarks, first_dirty_offsets, fingerprints
+        )
 
     def finish(self, job: Job) -> None:
         """Takes a job back that ran."""
@@ -666,10 +693,10 @@ class Logs(LogOwner):
                 self._folder_failed(job.folder, job.error)
             for retired in job.retired:
                 removal = RemovalJob(self.files, retired=[retired])
-                self._schedule(self._clock() + retired.delay_ms, removal)
+                self._schedule(self._now() + retired.delay_ms, removal)
         elif job.error is not None:
             if passes(job.error):
-                self._schedule(self._clock() + RETRY_MS, job)
+                self._schedule(self._now() + RETRY_MS, job)
                 job.error = None
             else:
                 # Files that could not be removed are removed at the next start.
@@ -679,7 +706,7 @@ class Logs(LogOwner):
         if not passes(error):
             self.take_folder_offline(folder, str(error))
             return
-        now_ms = self._clock()
+        now_ms = self._now()
         if now_ms - self._complained_ms.get(folder, 0) >= COMPLAINT_MS:
             self._complained_ms[folder] = now_ms
             what = "is full" if is_full_disk(error) else "is tried again"
@@ -704,7 +731,7 @@ class Logs(LogOwner):
         if folder is not None:
             folder.changed = True
         for each in retired:
-            self._schedule(self._clock() + each.delay_ms, RemovalJob(self.files, retired=[each]))
+            self._schedule(self._now() + each.delay_ms, RemovalJob(self.files, retired=[each]))
 
     def may_have_gaps(self, key: Key) -> bool:
         """Whether compaction may have left gaps between the segments of a log."""

@@ -28,7 +28,13 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ottla.logfiles.names import DELETED_SUFFIX, SNAPSHOT_SUFFIX, offset_in, segment_name
-from ottla.record.batch import TRANSACTIONAL_BIT
+from ottla.record.batch import (
+    BASE_SEQUENCE,
+    LAST_OFFSET_DELTA,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    TRANSACTIONAL_BIT,
+)
 from ottla.record.checksum import crc32c
 from ottla.storage.errors import (
     CoordinatorFenced,
@@ -117,7 +123,7 @@ class CompletedTransaction(NamedTuple):
     # The marker's.
     last_offset: int
     aborted: bool
-    # Where the first transaction that is still open begins, or behind the marker.
+    # Where the first transaction that is still open begins, or after the marker.
     last_stable_offset: int
 
 
@@ -322,11 +328,11 @@ class ProducerStates:
     def expecting(self, header: HeaderFields) -> ProducerState | None:
         """The producer of a batch that goes on where its last one ended, outside of transactions;
         None if there is more to be said: then `check` says it."""
-        state = self.producers.get(header[9])
+        state = self.producers.get(header[PRODUCER_ID])
         if (
             state is None
-            or state.epoch != header[10]
-            or state.next_sequence != header[11]
+            or state.epoch != header[PRODUCER_EPOCH]
+            or state.next_sequence != header[BASE_SEQUENCE]
             or state.transaction_first_offset >= 0
         ):
             return None
@@ -342,9 +348,9 @@ class ProducerStates:
         now: int,
     ) -> None:
         """`update`, for a batch that begins no transaction, of a producer whose state is at hand."""
-        sequence = header[11]
+        sequence = header[BASE_SEQUENCE]
         if sequence >= 0:
-            last_sequence = sequence + header[6] & MAX_SEQUENCE
+            last_sequence = sequence + header[LAST_OFFSET_DELTA] & MAX_SEQUENCE
             state.next_sequence = last_sequence + 1 & MAX_SEQUENCE
         else:
             # A coordinator's batch: what a client may send next then takes a closer look.

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ottla.record.batch import MAGIC
+from ottla.record.batch import (
+    BASE_OFFSET,
+    MAGIC,
+    MAGIC_BYTE,
+)
 from ottla.storage.errors import (
     CorruptFile,
     CorruptIndex,
@@ -53,7 +57,7 @@ class ReadableLog(LogState):
         wait: bool = True,
     ) -> Slice | None:
         """A file range that begins with the batch which holds `offset` (or, where compaction left a
-        gap, the first behind it) and has no batch at or behind `upper`; None if there is none.
+        gap, the first after it) and has no batch at or after `upper`; None if there is none.
 
         At most max_bytes, but never less than the first batch if `at_least_one`. OffsetOutOfRange
         outside of [log_start_offset, log_end_offset]. NotInMemory, unless told to `wait`, if the
@@ -152,7 +156,10 @@ class ReadableLog(LogState):
                 batch = found.piece.read()
             except OSError as error:
                 raise self._read_failed(error) from error
-            first, end = found.fields[0] if found.fields[3] == MAGIC else start, found.end_offset
+            first, end = (
+                found.fields[BASE_OFFSET] if found.fields[MAGIC_BYTE] == MAGIC else start,
+                found.end_offset,
+            )
             hidden = [] if self.deletions is None else self.deletions.invisible.between(first, end)
             timed = time_in_batch(batch, found.fields, timestamp, start, hidden)
             if timed is not None:
@@ -163,7 +170,7 @@ class ReadableLog(LogState):
     def batch_for_time(
         self, timestamp: int, start_offset: int, wait: bool = True
     ) -> TimedBatch | None:
-        """The first batch at or behind start_offset that should have a record which is not older.
+        """The first batch at or after start_offset that should have a record which is not older.
         NotInMemory, unless told to `wait`, if the search would have to ask the disk."""
         self.check_online()
         try:

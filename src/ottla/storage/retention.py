@@ -2,7 +2,7 @@
 
 Whole segments go, oldest first, as long as each may: because all of its records are older than
 `retention.ms`, because the log is larger than `retention.bytes` without it, or because the log
-starts behind it. None goes that is not below the high watermark in full. A compacted topic loses
+starts after it. None goes that is not below the high watermark in full. A compacted topic loses
 only what lies below the log start.
 """
 
@@ -168,7 +168,7 @@ def retire(log: Log, now_ms: int) -> Retired | None:
         raise log.go_offline(f"read failed: {error}") from error
     count = count_to_delete(facts, log.config, log.log_start_offset, log.high_watermark, now_ms)
     if count and log.flushing is not None:
-        # A flush holds on to segments at and behind the recovery point: those wait for it.
+        # A flush holds on to segments at and after the recovery point: those wait for it.
         while count and facts[count - 1].end_offset > log.recovery_point:
             count -= 1
     if not count:

@@ -15,7 +15,12 @@ from typing import NamedTuple
 from ottla.logfiles.folders import LogFolder, SegmentFiles
 from ottla.logfiles.names import LOG_SUFFIX, offset_in
 from ottla.logfiles.walk import OVERHEAD, check, fields_at
-from ottla.record.batch import HEADER_SIZE
+from ottla.record.batch import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA,
+)
 from ottla.record.errors import InvalidBatch
 from ottla.storage.files import READ_ONLY
 
@@ -79,7 +84,7 @@ def _scrub(
         head = os.pread(fd, HEADER_SIZE, position)
         try:
             fields = fields_at(head, 0)
-            length = fields[1] + OVERHEAD
+            length = fields[BATCH_LENGTH] + OVERHEAD
             if position + length > size:
                 raise InvalidBatch(f"the batch needs {length} bytes, {size - position} are left")
         except InvalidBatch as error:
@@ -91,12 +96,12 @@ def _scrub(
         try:
             check(memoryview(os.pread(fd, length, position)), fields)
         except InvalidBatch as error:
-            findings.append(Finding(name, position, fields[0], error.reason))
-        if fields[0] < expected:
-            reason = f"offset {fields[0]} comes after {expected - 1}"
-            findings.append(Finding(name, position, fields[0], reason))
-        dense = dense and fields[0] == expected
-        next_offset = max(expected, fields[0] + fields[6] + 1)
+            findings.append(Finding(name, position, fields[BASE_OFFSET], error.reason))
+        if fields[BASE_OFFSET] < expected:
+            reason = f"offset {fields[BASE_OFFSET]} comes after {expected - 1}"
+            findings.append(Finding(name, position, fields[BASE_OFFSET], reason))
+        dense = dense and fields[BASE_OFFSET] == expected
+        next_offset = max(expected, fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1)
         position += length
     over = over or position >= size
     return Progress(position, next_offset, dense, inode, size, over), tuple(findings)

@@ -16,7 +16,16 @@ from ottla.logfiles.names import (
     segment_name,
 )
 from ottla.logfiles.walk import HEADER_CHUNK, OVERHEAD, SMALLEST_ENTRY, fields_at, walk
-from ottla.record.batch import HEADER_SIZE, MAGIC, MAGIC_AT, HeaderFields
+from ottla.record.batch import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA,
+    MAGIC,
+    MAGIC_AT,
+    MAX_TIMESTAMP,
+    HeaderFields,
+)
 from ottla.record.errors import InvalidBatch
 from ottla.storage.errors import CorruptFile, CorruptIndex, CorruptLog, NotInMemory
 from ottla.storage.files import READ_ONLY, READ_WRITE, READ_WRITE_CREATE, Files
@@ -63,12 +72,12 @@ class _HeldInMemory:
 class Segment:
     """The records from `base_offset` up to the next segment's.
 
-    Files `<base offset in 20 digits>` with `.log` (batches, one behind the other, nothing between
+    Files `<base offset in 20 digits>` with `.log` (batches, one after the other, nothing between
     them), `.index`, `.timeindex` and, if a transaction was aborted in it, `.txnindex`. The log file
     is made at the first append, index files at the first flush.
 
     Crash policy: everything below the log's recovery point was synced, data before indexes. What
-    lies behind it is checked batch by batch, cut at the first that is not whole, and its index
+    lies after it is checked batch by batch, cut at the first that is not whole, and its index
     entries are made anew (recovery.py).
 
     All methods belong to the thread of the log. (A write that the log hands out on purpose makes
@@ -158,7 +167,7 @@ class Segment:
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transaction_index: TransactionIndex | None = None
-        # Bytes behind the batch that has the last index entry.
+        # Bytes after the batch that has the last index entry.
         self.bytes_since_index = 0
         self.index_full = False
         # The largest timestamp (None: not yet read), and the last offset of the first batch that
@@ -309,7 +318,7 @@ class Segment:
         self.tail_positions = []
 
     def unseal(self) -> None:
-        """Appends again: the segments behind this one were cut off. The caller loads the tail."""
+        """Appends again: the segments after this one were cut off. The caller loads the tail."""
         if self.settled:
             self._open_files.close(self)  # it was opened for reading only
             for index in self.indexes:
@@ -354,7 +363,7 @@ class Segment:
         return self._offset_of_max_timestamp
 
     def _read_max_timestamp(self) -> None:
-        """From the time index, and from what lies behind the last entry of the offset index: with
+        """From the time index, and from what lies after the last entry of the offset index: with
         each of those, the time index was told the largest timestamp so far."""
         # First, because it may find that both have to be made anew.
         position = self.batch_before(self.base_offset + MAX_RELATIVE_OFFSET) if self.size else 0
@@ -362,9 +371,9 @@ class Segment:
         if timestamp < 0:
             position = 0
         for _, _, fields in self.walk(position):
-            if fields[8] > timestamp:
-                timestamp = fields[8]
-                offset = fields[0] + fields[6]
+            if fields[MAX_TIMESTAMP] > timestamp:
+                timestamp = fields[MAX_TIMESTAMP]
+                offset = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
         self.remember_max_timestamp(timestamp, offset)
 
     def remember_max_timestamp(self, timestamp: int, offset: int) -> None:
@@ -374,15 +383,18 @@ class Segment:
     def read_first_timestamp(self) -> int:
         """The largest timestamp of the first batch, by which the segment's age is reckoned."""
         if self.first_timestamp is None:
+            was_open = self.opened is not None
             for _, _, fields in self.walk(0):
-                self.first_timestamp = fields[8]
+                self.first_timestamp = fields[MAX_TIMESTAMP]
                 break
             else:
                 return NO_TIMESTAMP
+            if not was_open and self._open_files.crowded:
+                self.close()  # there are too many already
         return self.first_timestamp
 
     def locate(self, offset: int, wait: bool = True) -> tuple[int, int] | None:
-        """(position, size) of the first batch that ends at or behind `offset`; None if this segment
+        """(position, size) of the first batch that ends at or after `offset`; None if this segment
         has none. Unless told to `wait`, NotInMemory where the disk would have to be asked."""
         if offset >= self.tail_start:
             slot = bisect_left(self.tail_last_offsets, offset)
@@ -464,13 +476,16 @@ class Segment:
         except InvalidBatch:
             return False
         return (
-            self.base_offset <= fields[0] <= fields[0] + fields[6] <= offset
-            and position + fields[1] + OVERHEAD <= self.size
+            self.base_offset
+            <= fields[BASE_OFFSET]
+            <= fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+            <= offset
+            and position + fields[BATCH_LENGTH] + OVERHEAD <= self.size
         )
 
     def expect_times_in_memory(self) -> None:
         """Before a search by time: NotInMemory if what such a search looks at first (both indexes,
-        and what lies behind their last entries) may have to come from the disk."""
+        and what lies after their last entries) may have to come from the disk."""
         if not self.settled or (
             self._max_timestamp is not None
             and self.time_index.is_mapped
@@ -534,7 +549,7 @@ class Segment:
                 base, length, magic, delta = _unpack_short(buffer, at)
                 if magic != 2:
                     if at and at + HEADER_SIZE > len(buffer):
-                        break  # an old entry whose header may go on behind the buffer
+                        break  # an old entry whose header may go on beyond the buffer
                     base, length, delta = self._old_entry(buffer, at, position)
                 size: int = length + OVERHEAD
                 if size <= OVERHEAD or position + at + size > end:
@@ -552,7 +567,7 @@ class Segment:
             fields = fields_at(buffer, at)
         except InvalidBatch as error:
             raise CorruptLog(self.path, f"no batch at {position + at}: {error.reason}") from error
-        return fields[0], fields[1], 0
+        return fields[BASE_OFFSET], fields[BATCH_LENGTH], 0
 
     def walk(
         self, position: int = 0, chunk: int = HEADER_CHUNK, wait: bool = True
@@ -570,17 +585,17 @@ class Segment:
             raise CorruptLog(self.path, error.reason) from error
 
     def end_offset(self) -> int:
-        """The offset behind the last record, read from the end of the file."""
+        """The offset after the last record, read from the end of the file."""
         position = self.batch_before(self.base_offset + MAX_RELATIVE_OFFSET)
         end = self.base_offset
         for _, _, fields in self.walk(position):
-            end = fields[0] + fields[6] + 1
+            end = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
         return end
 
     # Repair
 
     def cut(self, position: int, end_offset: int) -> None:
-        """Drops what lies at and behind `position`, where `end_offset` begins, and syncs that. The
+        """Drops what lies at and after `position`, where `end_offset` begins, and syncs that. The
         caller loads the tail."""
         file = self.file()
         self.files.truncate(file.fd, position)
@@ -608,9 +623,9 @@ class Segment:
         # Kafka's interval default; a rebuilt index may be sparser or denser than the lost one.
         interval = 4096
         for position, _, fields in self.walk(0, REBUILD_CHUNK):
-            last_offset = fields[0] + fields[6]
-            if fields[8] > timestamp:
-                timestamp, offset_of_timestamp = fields[8], last_offset
+            last_offset = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+            if fields[MAX_TIMESTAMP] > timestamp:
+                timestamp, offset_of_timestamp = fields[MAX_TIMESTAMP], last_offset
             if position - indexed > interval:
                 offset_index.append(last_offset, position)
                 if timestamp >= 0:

@@ -14,6 +14,7 @@ import os
 import resource
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.storage.errors import TRANSIENT
@@ -125,7 +126,7 @@ class OpenFiles:
     A segment with unsynced data is not closed: the kernel tells of a failed write-back only to
     descriptors that were open when it failed. `crowded` asks the logs' owner to flush some then. Where
     that comes too late, because more logs are written to at once than may have open files, the file
-    that was used least is synced here and closed.
+    that was used least is synced here and closed, by whoever may wait for a disk.
     """
 
     def __init__(self, files: Files, limit: int | None = None) -> None:
@@ -133,6 +134,11 @@ class OpenFiles:
         # May be changed while running: see `open_files_budget`.
         self.limit = open_files_budget() if limit is None else limit
         self.reserve = files.reserve(RESERVED_FILES)
+        # Called when a file is opened although there are too many: those that follow should be opened
+        # where a sync may be waited for.
+        self.on_crowded: Callable[[], None] | None = None
+        # Whether the thread that asks may wait for a sync.
+        self.may_wait: Callable[[], bool] = lambda: True
         # Exactly those with an open file; next to be looked at first.
         self._queue: OrderedDict[Segment, None] = OrderedDict()
         # A write that was handed to a thread opens files there.
@@ -152,7 +158,10 @@ class OpenFiles:
                 raise FileNotFoundError(errno.ENOENT, "its log is gone", segment.path)
             if len(self._queue) >= self.limit:
                 self._evict(2)  # one would never bring a crowd back to the limit
-                if len(self._queue) >= self.limit + self.limit // 4:
+                if len(self._queue) >= self.limit and self.on_crowded is not None:
+                    self.on_crowded()
+                excess = len(self._queue) - self.limit
+                if excess >= self.limit // 2 or (excess >= self.limit // 4 and self.may_wait()):
                     self._sync_and_close_one()
             try:
                 fd = self.files.open(segment.path, flags)
@@ -175,8 +184,8 @@ class OpenFiles:
         return self.files.open(path, flags)
 
     def _sync_and_close_one(self) -> None:
-        """Of the segments with unsynced data, the one that was used least. It blocks: the last way
-        out."""
+        """Syncs and closes, of the segments with unsynced data, the one that was used least. It blocks:
+        the last way out."""
         for segment in list(self._queue)[:LOOKS]:
             file, size = segment.opened, segment.size
             if file is None or segment.sync_error is not None:

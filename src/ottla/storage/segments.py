@@ -6,11 +6,19 @@ entry by offset or time, then a few KiB of batch headers. None of it grows with 
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from ottla.record.batch import HeaderFields
+from ottla.record.batch import (
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    MAGIC_BYTE,
+    MAX_TIMESTAMP,
+    HeaderFields,
+)
 from ottla.record.errors import InvalidBatch
 from ottla.record.offset_set import OffsetRange
 from ottla.record.times import first_not_older
@@ -18,6 +26,9 @@ from ottla.storage.errors import CorruptIndex, NotInMemory
 from ottla.storage.index.transaction_index import AbortedTransaction
 from ottla.storage.segment import Segment
 from ottla.storage.segment_file import Slice
+
+# Logs with more of them are known by a fingerprint: to read all their ends takes a while.
+MANY_SEGMENTS: Final = 16
 
 
 class TimedOffset(NamedTuple):
@@ -36,7 +47,7 @@ class TimedBatch(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        return self.fields[0] + self.fields[6] + 1
+        return self.fields[BASE_OFFSET] + self.fields[LAST_OFFSET_DELTA] + 1
 
 
 class Segments:
@@ -70,25 +81,34 @@ class Segments:
     def size(self) -> int:
         return sum(segment.size for segment in self._segments)
 
+    def fingerprint(self) -> int:
+        """A number for the names and sizes of all segments but the active one; 0 if there are few, whose
+        ends are read quickly."""
+        if len(self._segments) <= MANY_SEGMENTS:
+            return 0
+        sealed = self._segments[:-1]
+        text = ",".join([f"{segment.base_offset}:{segment.size}" for segment in sealed])
+        return 1 << 32 | zlib.crc32(text.encode())
+
     def add(self, segment: Segment) -> None:
-        """Behind all others."""
+        """After all others."""
         assert not self._bases or segment.base_offset > self._bases[-1]
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
 
     def take_first(self, count: int) -> list[Segment]:
         """Detaches the `count` oldest."""
-        taken = self._segments[:count]
+        detached = self._segments[:count]
         del self._segments[:count]
         del self._bases[:count]
-        return taken
+        return detached
 
     def take_from(self, slot: int) -> list[Segment]:
         """Detaches those from `slot` on."""
-        taken = self._segments[slot:]
+        detached = self._segments[slot:]
         del self._segments[slot:]
         del self._bases[slot:]
-        return taken
+        return detached
 
     def replace(self, slot: int, count: int, segment: Segment) -> None:
         """One compacted segment in the place of `count` others, with the base offset of the first."""
@@ -101,11 +121,11 @@ class Segments:
         return max(0, bisect_right(self._bases, offset) - 1)
 
     def from_offset(self, offset: int) -> list[Segment]:
-        """The segments that may hold records at or behind `offset`."""
+        """The segments that may hold records at or after `offset`."""
         return self._segments[self.slot_of(offset) :]
 
     def end_of(self, slot: int, log_end_offset: int) -> int:
-        """The offset behind the range of a segment."""
+        """The offset after the range of a segment."""
         return self._bases[slot + 1] if slot + 1 < len(self._bases) else log_end_offset
 
     def read(
@@ -174,7 +194,7 @@ class Segments:
             index = segment.transaction_index
             if not wait and (walk := index.long_walk()) is not None:
                 raise NotInMemory(index.path, walk)
-            # Not only up to `upper`: a marker behind it may end a transaction that began before it.
+            # Not only up to `upper`: a marker after it may end a transaction that began before it.
             some, complete = index.aborted_between(from_offset, upper)
             found += some
             if complete:
@@ -182,7 +202,7 @@ class Segments:
         return found
 
     def batch_for_time(self, timestamp: int, start_offset: int, wait: bool) -> TimedBatch | None:
-        """The first batch with a record at or behind start_offset that says to have one which is not
+        """The first batch with a record at or after start_offset that says to have one which is not
         older than the timestamp."""
         for segment in self.from_offset(start_offset):
             if segment.size and self._newest(segment, timestamp, wait) >= timestamp:
@@ -192,7 +212,7 @@ class Segments:
         return None
 
     def max_timestamp(self, start_offset: int, wait: bool) -> int:
-        """The largest of the segments that have records at or behind start_offset; -1: there is
+        """The largest of the segments that have records at or after start_offset; -1: there is
         none."""
         newest = -1
         for segment in self.from_offset(start_offset):
@@ -220,7 +240,10 @@ def _find_batch(
     offset = max(segment.offset_before_time(timestamp), start_offset)
     position = segment.batch_before(offset) if wait else segment.position_before(offset)
     for at, size, fields in segment.walk(position, wait=wait):
-        if fields[8] >= timestamp and fields[0] + fields[6] >= start_offset:
+        if (
+            fields[MAX_TIMESTAMP] >= timestamp
+            and fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] >= start_offset
+        ):
             return TimedBatch(Slice(segment.file(), at, size, size, segment), fields)
     return None
 
@@ -232,16 +255,20 @@ def time_in_batch(
     start_offset: int,
     hidden: Sequence[OffsetRange] = (),
 ) -> TimedOffset | None:
-    """The first record of a batch that is not older, at or behind start_offset, and not hidden."""
+    """The first record of a batch that is not older, at or after start_offset, and not hidden."""
     try:
         found = first_not_older(batch, timestamp, start_offset, hidden=hidden)
     except InvalidBatch:
         return unreadable(fields, start_offset)
-    return None if found is None else TimedOffset(*found, fields[2])
+    return None if found is None else TimedOffset(*found, fields[LEADER_EPOCH])
 
 
 def unreadable(fields: HeaderFields, start_offset: int) -> TimedOffset:
     """What can be said of a batch whose records cannot be read: its checksum was right when it was
     stored, so a client sent it like this."""
-    first = fields[0] if fields[3] == 2 else fields[0] + fields[6]
-    return TimedOffset(fields[8], max(first, start_offset), fields[2])
+    first = (
+        fields[BASE_OFFSET]
+        if fields[MAGIC_BYTE] == 2
+        else fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+    )
+    return TimedOffset(fields[MAX_TIMESTAMP], max(first, start_offset), fields[LEADER_EPOCH])

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_OFFSET,
     CONTROL_BIT,
+    LAST_OFFSET_DELTA,
     MAGIC,
+    MAGIC_BYTE,
+    PRODUCER_ID,
+    RECORD_COUNT,
     TRANSACTIONAL_BIT,
     BatchHeader,
     HeaderFields,
@@ -76,8 +82,8 @@ def check_records(log: Log, start: int, end: int, wait: bool = False) -> int:
         if found is None:
             continue  # behind what compaction left of it
         for at, size, fields in segment.walk(found[0], wait=wait):
-            first, last = fields[0], fields[0] + fields[6]
-            if fields[3] == MAGIC and first > start:
+            first, last = fields[BASE_OFFSET], fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+            if fields[MAGIC_BYTE] == MAGIC and first > start:
                 raise _gone(start)
             upper = min(end, last + 1)
             _check_batch(log, segment, at, size, fields, start, upper)
@@ -104,14 +110,14 @@ def _check_batch(
     end: int,
 ) -> None:
     """Of the offsets in a batch from `start` to before `end`."""
-    if fields[3] == MAGIC:
-        if fields[5] & CONTROL_BIT:
+    if fields[MAGIC_BYTE] == MAGIC:
+        if fields[ATTRIBUTES] & CONTROL_BIT:
             raise UndeletableOffset(start, "holds no record, but the end of a transaction")
-        if fields[5] & TRANSACTIONAL_BIT and _is_aborted(log, fields):
+        if fields[ATTRIBUTES] & TRANSACTIONAL_BIT and _is_aborted(log, fields):
             raise UndeletableOffset(
                 start, "is in an aborted transaction, which consumers do not see anyhow"
             )
-        if fields[12] == fields[6] + 1:
+        if fields[RECORD_COUNT] == fields[LAST_OFFSET_DELTA] + 1:
             return
     try:
         missing = OffsetSet([(start, end)])
@@ -124,18 +130,20 @@ def _check_batch(
 
 
 def _is_aborted(log: Log, fields: HeaderFields) -> bool:
-    first, last = fields[0], fields[0] + fields[6]
+    first, last = fields[BASE_OFFSET], fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
     return any(
-        each.producer_id == fields[9] and each.first_offset <= last and each.last_offset >= first
+        each.producer_id == fields[PRODUCER_ID]
+        and each.first_offset <= last
+        and each.last_offset >= first
         for each in log.segments.aborted_transactions(first, last + 1)
     )
 
 
 def _offsets(batch: bytes, fields: HeaderFields) -> list[int]:
     """Those of the records that are left in a batch."""
-    if fields[3] != MAGIC:
+    if fields[MAGIC_BYTE] != MAGIC:
         from ottla.record.legacy import messages  # rarely needed
 
         return [record.offset for record in messages(batch, DEFAULT_LIMIT)]
     data = contents(memoryview(batch), BatchHeader._make(fields), DEFAULT_LIMIT)
-    return [fields[0] + span[2] for span in record_spans(data, fields[12])]
+    return [fields[BASE_OFFSET] + span[2] for span in record_spans(data, fields[RECORD_COUNT])]

@@ -3,7 +3,7 @@
 The order makes every crash harmless. First the recovery point is lowered on disk, so that recovery
 will look at all that may be half cut; then the producer snapshots and the later segments go, newest
 first, and their names are synced; then the segment with the new end is cut and synced, before
-anything is appended: otherwise a record that was cut could come back behind new ones of equal length.
+anything is appended: otherwise a record that was cut could come back after new ones of equal length.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.logfiles.names import SEGMENT_SUFFIXES
+from ottla.record.batch import (
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+)
 from ottla.storage import flush
 from ottla.storage.deletions import Deletions, marks_from
 from ottla.storage.errors import CorruptFile
@@ -93,7 +97,7 @@ def _end_of_rest(segment: Segment, offset: int, position: int) -> int:
     for at, _, fields in segment.walk(segment.batch_before(offset - 1)):
         if at >= position:
             break
-        end = fields[0] + fields[6] + 1
+        end = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
     return end
 
 

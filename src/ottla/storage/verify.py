@@ -73,7 +73,7 @@ class Verdict(NamedTuple):
     records: int
     size: int  # bytes of all segments
     start_offset: int | None  # of the first batch; None in an empty log
-    end_offset: int | None  # behind the last batch
+    end_offset: int | None  # after the last batch
     deleted_on_disk: int  # records that are deleted and not erased
     problems: tuple[Problem, ...]
 

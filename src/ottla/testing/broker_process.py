@@ -12,20 +12,14 @@ again.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import struct
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
-# A test that waits longer than this for a broker on a busy machine has found a broker that hangs.
-START_TIMEOUT = 30.0
-STOP_TIMEOUT = 20.0
-POLL_INTERVAL = 0.01
+from ottla.testing.server_process import START_TIMEOUT, ServerDied, ServerProcess, text_of
 
 # What a test would only wait for.
 QUICK_SETTINGS: Mapping[str, str] = {"group.initial.rebalance.delay.ms": "0"}
@@ -34,7 +28,7 @@ _API_VERSIONS_KEY = 18
 _CORRELATION_ID = 7
 
 
-class BrokerDied(RuntimeError):
+class BrokerDied(ServerDied):
     """The broker's process ended, or never answered; the message ends with what it logged last."""
 
 
@@ -47,7 +41,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def answers(host: str, port: int, timeout: float = 1.0) -> bool:
-    """Whether a broker behind this address answers an ApiVersions request (version 0)."""
+    """Whether a broker at this address answers an ApiVersions request (version 0)."""
     client_id = b"ottla-testing"
     body = struct.pack(">hhih", _API_VERSIONS_KEY, 0, _CORRELATION_ID, len(client_id)) + client_id
     try:
@@ -65,13 +59,15 @@ def answers(host: str, port: int, timeout: float = 1.0) -> bool:
     return correlation_id == _CORRELATION_ID
 
 
-class BrokerProcess:
+class BrokerProcess(ServerProcess):
     """One `ottla serve` as a child process.
 
-    Its data folder outlives it, so that a test can kill it, look at the files, and start it anew.
     What it writes to stdout and stderr is appended to `log_path` (outside the data folder, which
     belongs to the broker).
     """
+
+    kind = "broker"
+    died = BrokerDied
 
     def __init__(
         self,
@@ -84,29 +80,17 @@ class BrokerProcess:
         environment: Mapping[str, str] | None = None,
         log_path: Path | None = None,
     ) -> None:
+        super().__init__(host, port if port is not None else free_port(host))
         self.data = data
-        self.host = host
         self._fixed_port = port is not None
-        self.port = port if port is not None else free_port(host)
         self.settings = {**QUICK_SETTINGS, **(settings or {})}
         self.arguments = list(arguments)
         self.environment = dict(environment or {})
         self.log_path = log_path or data.parent / f"{data.name}.log"
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap(self) -> str:
-        return f"{self.host}:{self.port}"
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        if self.process is None:
-            raise BrokerDied("the broker was never started")
-        return self.process.pid
+        return self.address
 
     def command(self) -> list[str]:
         command = [sys.executable, "-m", "ottla.cli.main", "serve"]
@@ -115,13 +99,12 @@ class BrokerProcess:
             command += ["--set", f"{name}={value}"]
         return command + self.arguments
 
-    def start(self, timeout: float = START_TIMEOUT) -> BrokerProcess:
-        """Start the process and return once it answers."""
+    def start(self, timeout: float = START_TIMEOUT) -> Self:
+        """Starts the process and returns once it answers."""
         attempts = 1 if self._fixed_port else 5
         for attempt in range(attempts):
-            self.spawn()
             try:
-                self.wait_until_ready(timeout)
+                super().start(timeout)
             except BrokerDied:
                 # Somebody else may have been given the port between our look and the broker's bind.
                 if attempt + 1 == attempts or "in use" not in self.log_text():
@@ -133,80 +116,12 @@ class BrokerProcess:
         raise AssertionError("unreachable")
 
     def spawn(self) -> None:
-        """Start the process and do not wait for it."""
-        if self.running:
-            raise RuntimeError(f"the broker on {self.bootstrap} runs already")
         self.data.parent.mkdir(parents=True, exist_ok=True)
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("ab") as log:
-            # In a session of its own: Ctrl-C at the terminal is meant for the test run.
-            self.process = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
-                start_new_session=True,
-            )
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **self.environment}
+        self._launch(self.command(), self.log_path, environment)
 
-    def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
-        deadline = time.monotonic() + timeout
-        while not answers(self.host, self.port):
-            if not self.running:
-                raise BrokerDied(self._story("ended before it answered"))
-            if time.monotonic() > deadline:
-                self.kill()
-                raise BrokerDied(self._story(f"did not answer within {timeout:.0f} s"))
-            time.sleep(POLL_INTERVAL)
-        if not self.running:
-            raise BrokerDied(self._story("ended, and something else answers on its port"))
-
-    def stop(self, timeout: float = STOP_TIMEOUT) -> int:
-        """Ask it to stop (SIGTERM) and return its exit status; a broker that hangs is killed."""
-        if self.process is None:
-            return 0
-        self.signal(signal.SIGTERM)
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise BrokerDied(self._story(f"did not stop within {timeout:.0f} s")) from None
-
-    def kill(self) -> None:
-        """End it as a crash would (SIGKILL): no flush, no marker."""
-        if self.process is not None:
-            self.signal(signal.SIGKILL)
-            self.process.wait()
-
-    def restart(self, timeout: float = START_TIMEOUT) -> BrokerProcess:
-        self.stop()
-        return self.start(timeout)
-
-    def signal(self, number: signal.Signals) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(number)
+    def serves(self) -> bool:
+        return answers(self.host, self.port)
 
     def log_text(self) -> str:
-        try:
-            return self.log_path.read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
-
-    def _story(self, what: str) -> str:
-        status = None if self.process is None else self.process.poll()
-        tail = "\n".join(self.log_text().splitlines()[-40:])
-        return f"the broker on {self.bootstrap} {what} (exit status {status}); it logged:\n{tail}"
-
-    def __enter__(self) -> BrokerProcess:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.stop()
-        else:
-            self.kill()
+        return text_of(self.log_path)

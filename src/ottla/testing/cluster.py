@@ -3,8 +3,9 @@
     with LocalCluster(tmp_path / "cluster", base_port=None) as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
 
-`ottla cluster` is this class with words. The processes outlive whoever started them; what there is of
-a cluster, with its ports, is in the folder, so that the next command finds it:
+Processes that are started inside of such a block end with the program, even if it is killed.
+`ottla cluster` is this class with words: what `start` starts without a block outlives the program. What
+there is of a cluster, with its ports, is in the folder, so that the next command finds it:
 
     cluster.json     ports, process ids and settings (ClusterState)
     cluster.lock     held by the command that changes something
@@ -29,8 +30,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from ottla.testing.broker_process import STOP_TIMEOUT, BrokerDied, BrokerProcess
+from ottla.testing.broker_process import BrokerDied, BrokerProcess
 from ottla.testing.process_identity import ProcessIdentity, identify, runs, send, wait_for_end
+from ottla.testing.server_process import STOP_TIMEOUT
 from ottla.testing.zookeeper import (
     ZooKeeperDied,
     ZooKeeperMissing,
@@ -135,6 +137,8 @@ class LocalCluster:
         self._settings = dict(settings or {})
         # Processes that this object has started, to be reaped.
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        # What is started outlives this program, unless a `with` block says how long it is needed.
+        self._outlives = True
 
     # What there is
 
@@ -241,15 +245,15 @@ class LocalCluster:
         return state
 
     def _port_of_new(self, state: ClusterState, number: int) -> int:
-        taken = {broker.port for broker in state.brokers.values()}
+        used = {broker.port for broker in state.brokers.values()}
         if state.zookeeper is not None:
-            taken.add(state.zookeeper.port)
+            used.add(state.zookeeper.port)
         if state.base_port is not None:
             port = state.base_port + number - 1
-            while port in taken:
+            while port in used:
                 port += 1
             return port
-        while (port := free_ports(1)[0]) in taken:
+        while (port := free_ports(1)[0]) in used:
             pass
         return port
 
@@ -269,6 +273,7 @@ class LocalCluster:
         if state.zookeeper is None or state.zookeeper.running:
             return []
         server = ZooKeeperProcess(self.folder / ZOOKEEPER, host=HOST, port=state.zookeeper.port)
+        server.outlives = self._outlives
         try:
             server.spawn()
             self._note(state, state.zookeeper, server.process, None)
@@ -296,6 +301,7 @@ class LocalCluster:
                 },
                 log_path=self.log_path(number),
             )
+            broker.outlives = self._outlives
             broker.spawn()
             self._note(state, server, broker.process, __version__)
             begun[number] = broker
@@ -386,11 +392,11 @@ class LocalCluster:
         self, servers: Mapping[str, ServerState], number: signal.Signals, timeout: float
     ) -> list[str]:
         """Sends a signal to all that run, waits for their ends, and notes them."""
-        told: dict[str, ProcessIdentity] = {}
+        signalled: dict[str, ProcessIdentity] = {}
         for name, server in servers.items():
             if server.process is not None and send(server.process, number):
-                told[name] = server.process
-        for process in told.values():
+                signalled[name] = server.process
+        for process in signalled.values():
             if not wait_for_end(process, timeout):
                 send(process, signal.SIGKILL)
                 wait_for_end(process, _KILL_TIMEOUT)
@@ -399,14 +405,14 @@ class LocalCluster:
                 child.wait()
         for server in servers.values():
             server.process = None
-        return list(told)
+        return list(signalled)
 
     # Looking
 
     def status(self) -> ClusterStatus:
         """Asks every process and the brokers. Changes nothing, and waits for no other command."""
         state = self.state
-        known, told = self._ask_brokers(state)
+        known, answer = self._ask_brokers(state)
         servers = [self._status_of_zookeeper(state)]
         for number, broker in state.brokers.items():
             if not broker.running:
@@ -417,7 +423,7 @@ class LocalCluster:
                 at_work = number in known
                 condition = "running" if at_work else "not in the cluster"
                 servers.append(_status(str(number), broker, at_work, condition))
-        return ClusterStatus(servers, **told)
+        return ClusterStatus(servers, **answer)
 
     def _status_of_zookeeper(self, state: ClusterState) -> ServerStatus:
         own = state.zookeeper
@@ -528,6 +534,7 @@ class LocalCluster:
             yield
 
     def __enter__(self) -> LocalCluster:
+        self._outlives = False
         try:
             self.start()
         except BaseException:

@@ -100,8 +100,8 @@ def _started(pid: int) -> str | None:
 
 
 def _started_by_ps(pid: int) -> str | None:
-    told = subprocess.run(
+    completed = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
-    state, _, started = told.stdout.strip().partition(" ")
-    return None if told.returncode or state.startswith("Z") else started.strip()
+    state, _, started = completed.stdout.strip().partition(" ")
+    return None if completed.returncode or state.startswith("Z") else started.strip()

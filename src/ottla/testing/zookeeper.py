@@ -14,19 +14,13 @@ import os
 import random
 import signal
 import socket
-import subprocess
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-START_TIMEOUT: Final = 30.0
-STOP_TIMEOUT: Final = 10.0
-# How long one look at the server takes while it comes up; the socket is asked again at once when it
-# is refused, so this is the time between two looks.
-_LOOK_INTERVAL: Final = 0.02
+from ottla.testing.server_process import START_TIMEOUT, ServerDied, ServerProcess, text_of
 
 # What a server needs of PySpark's jars; with all of them on the class path it would start slower.
 _JARS: Final = (
@@ -58,7 +52,7 @@ class ZooKeeperMissing(RuntimeError):
     """No ZooKeeper can be started here; the message says what to install."""
 
 
-class ZooKeeperDied(RuntimeError):
+class ZooKeeperDied(ServerDied):
     """The server ended, or never answered; the message ends with what it logged last."""
 
 
@@ -85,12 +79,12 @@ def four_letter_word(host: str, port: int, word: bytes, timeout: float = 2.0) ->
     try:
         with socket.create_connection((host, port), timeout=timeout) as connection:
             connection.sendall(word)
-            told = b""
+            answer = b""
             while chunk := connection.recv(65536):
-                told += chunk
+                answer += chunk
     except OSError:
         return None
-    return told.decode(errors="replace")
+    return answer.decode(errors="replace")
 
 
 def server_mode(host: str, port: int, timeout: float = 2.0) -> str | None:
@@ -102,8 +96,11 @@ def server_mode(host: str, port: int, timeout: float = 2.0) -> str | None:
     return None
 
 
-class ZooKeeperProcess:
+class ZooKeeperProcess(ServerProcess):
     """One server as a child process. Everything it writes is in `folder`."""
+
+    kind = "ZooKeeper"
+    died = ZooKeeperDied
 
     def __init__(
         self,
@@ -116,38 +113,23 @@ class ZooKeeperProcess:
         secure: bool = False,
     ) -> None:
         """`settings` are lines of zoo.cfg. With `secure` it has the jars for TLS and SASL."""
+        super().__init__(host, port if port is not None else free_ports(1, host)[0])
         self.folder = folder
-        self.host = host
-        self.port = port if port is not None else free_ports(1, host)[0]
         self.settings = dict(settings or {})
         self.java_options = list(java_options)
         self.secure = secure
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def address(self) -> str:
-        return f"{self.host}:{self.port}"
 
     @property
     def log_path(self) -> Path:
         return self.folder / "zookeeper.log"
 
     @property
-    def running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        if self.process is None:
-            raise ZooKeeperDied("the ZooKeeper was never started")
-        return self.process.pid
+    def _output_path(self) -> Path:
+        return self.folder / "zookeeper.out"
 
     def spawn(self) -> None:
-        """Starts the process and does not wait for it."""
         from ottla.pipeline.spark.java import JavaMissing, java_home
 
-        if self.running:
-            raise RuntimeError(f"the ZooKeeper on {self.address} runs already")
         class_path = server_class_path(secure=self.secure)
         try:
             java = java_home() / "bin" / "java"
@@ -173,15 +155,7 @@ class ZooKeeperProcess:
         ]
         environment = {**os.environ}
         environment.pop("JAVA_TOOL_OPTIONS", None)
-        with (self.folder / "zookeeper.out").open("ab") as output:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
+        self._launch(command, self._output_path, environment)
 
     def _write_files(self) -> None:
         settings = {
@@ -203,66 +177,11 @@ class ZooKeeperProcess:
         (self.folder / "zoo.cfg").write_text("".join(lines))
         (self.folder / "log4j2.properties").write_text(_LOGGING.format(log=self.log_path))
 
-    def start(self, timeout: float = START_TIMEOUT) -> ZooKeeperProcess:
-        """Starts the process and returns once it serves."""
-        self.spawn()
-        self.wait_until_ready(timeout)
-        return self
+    def serves(self) -> bool:
+        return server_mode(self.host, self.port) is not None
 
-    def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
-        deadline = time.monotonic() + timeout
-        while server_mode(self.host, self.port) is None:
-            process = self.process
-            if process is None or process.poll() is not None:
-                raise ZooKeeperDied(self._story("ended before it answered"))
-            if time.monotonic() > deadline:
-                self.kill()
-                raise ZooKeeperDied(self._story(f"did not serve within {timeout:.0f} s"))
-            # Until the next look, or its end.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_LOOK_INTERVAL)
-        if not self.running:
-            raise ZooKeeperDied(self._story("ended, and something else answers on its port"))
-
-    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """Asks it to stop (SIGTERM); one that hangs is killed."""
-        if self.process is None:
-            return
-        self.signal(signal.SIGTERM)
-        try:
-            self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-    def kill(self) -> None:
-        """Ends it as a crash would (SIGKILL)."""
-        if self.process is not None:
-            self.signal(signal.SIGKILL)
-            self.process.wait()
-
-    def signal(self, number: signal.Signals) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(number)
-
-    def _story(self, what: str) -> str:
-        status = None if self.process is None else self.process.poll()
-        lines: list[str] = []
-        for path in (self.folder / "zookeeper.out", self.log_path):
-            with contextlib.suppress(FileNotFoundError):
-                lines += path.read_text(errors="replace").splitlines()[-20:]
-        tail = "\n".join(lines)
-        return f"the ZooKeeper on {self.address} {what} (exit status {status}); it logged:\n{tail}"
-
-    def __enter__(self) -> ZooKeeperProcess:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+    def log_text(self) -> str:
+        return text_of(self._output_path) + text_of(self.log_path)
 
 
 class ZooKeeperEnsemble:

@@ -52,20 +52,20 @@ _ledgers: dict[tuple[str, ClientKey], Ledger] = {}
 _settled: set[Owner] = set()
 
 
-def commit(batch: int, told: Iterable[Prepared], options: SinkOptions) -> None:
+def commit(batch: int, messages: Iterable[Prepared], options: SinkOptions) -> None:
     """Make the batch count. Raises AttemptLost, BatchTorn, Fenced, and what brokers answer."""
-    told = list(told)
-    attempts = tuple(each.attempt for each in told if each.attempt is not None)
-    if not told or (not attempts and told[0].owner in _settled):
+    messages = list(messages)
+    attempts = tuple(each.attempt for each in messages if each.attempt is not None)
+    if not messages or (not attempts and messages[0].owner in _settled):
         return
-    background_loop().run(_commit(batch, told[0].owner, attempts, options))
+    background_loop().run(_commit(batch, messages[0].owner, attempts, options))
 
 
-def abort(batch: int, told: Iterable[Prepared], options: SinkOptions) -> None:
+def abort(batch: int, messages: Iterable[Prepared], options: SinkOptions) -> None:
     """Make sure that nothing of this run's counts, unless the batch is decided."""
-    told = list(told)
-    if told:
-        background_loop().run(_abort(batch, told[0].owner, options))
+    messages = list(messages)
+    if messages:
+        background_loop().run(_abort(batch, messages[0].owner, options))
 
 
 def is_decided(batch: int, owner: Owner, options: SinkOptions) -> bool:

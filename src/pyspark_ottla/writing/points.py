@@ -13,7 +13,7 @@ Point = Literal[
     "prepared",  # a task: all rows are acknowledged, the driver does not know yet
     "before decision",  # the driver: the decision is written, but not committed
     "after decision",  # the driver: the batch counts, and none of its transactions has ended
-    "between ends",  # the driver: behind the end of a transaction
+    "between ends",  # the driver: beyond the end of a transaction
 ]
 
 

@@ -13,7 +13,7 @@ from groups_kit.machine import Machine, MachineTarget
 from groups_kit.scenarios import play
 from groups_kit.world import check_group, lasting
 
-from ottla.coordinator.groups.classic_group import ClassicGroup
+from ottla.coordinator.groups.classic.group import ClassicGroup
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.join_group import (
     JoinGroupRequest,

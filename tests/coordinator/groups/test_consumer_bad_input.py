@@ -9,7 +9,7 @@ from groups_kit.consumer_world import check_consumer_group, lasting_groups
 from groups_kit.machine import SETTINGS, Machine, MachineTarget
 from groups_kit.scenarios import play
 
-from ottla.coordinator.groups.consumer_group import ConsumerGroup
+from ottla.coordinator.groups.consumer.group import ConsumerGroup
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from groups_kit.machine import Topics
 
-from ottla.coordinator.groups.consumer_group_hash import TopicHashes, topic_hash
+from ottla.coordinator.groups.consumer.hash import TopicHashes, topic_hash
 
 
 class RackedTopics(Topics):

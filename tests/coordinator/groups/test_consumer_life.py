@@ -7,11 +7,11 @@ from dataclasses import replace
 from groups_kit.machine import SETTINGS, Machine, MachineTarget
 from groups_kit.scenarios import play
 
-from ottla.coordinator.groups.consumer_group import ConsumerGroup
-from ottla.coordinator.groups.consumer_group_changes import (
+from ottla.coordinator.groups.consumer.changes import (
     PATTERN_REFRESH_AT_LEAST_MS,
     PATTERN_REFRESH_MS,
 )
+from ottla.coordinator.groups.consumer.group import ConsumerGroup
 from ottla.protocol.errors import ErrorCode
 
 SESSION_MS = SETTINGS.group_consumer_session_timeout_ms

@@ -9,9 +9,9 @@ from groups_kit.consumer_world import lasting_groups
 from groups_kit.machine import Machine, MachineTarget
 from groups_kit.scenarios import play
 
-from ottla.coordinator.groups.consumer_group import ConsumerGroup
-from ottla.coordinator.groups.consumer_group_member import MemberState
-from ottla.coordinator.groups.consumer_group_records import (
+from ottla.coordinator.groups.consumer.group import ConsumerGroup
+from ottla.coordinator.groups.consumer.member import MemberState
+from ottla.coordinator.groups.consumer.records import (
     ResolvedPattern,
     current_key,
     epoch_key,

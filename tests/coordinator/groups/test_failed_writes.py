@@ -9,7 +9,7 @@ from groups_kit.machine import Machine, MachineTarget
 from groups_kit.scenarios import play
 from groups_kit.world import check_group
 
-from ottla.coordinator.groups.classic_group import ClassicGroup
+from ottla.coordinator.groups.classic.group import ClassicGroup
 from ottla.protocol.errors import ErrorCode
 
 ALONE = """

@@ -6,7 +6,7 @@ import pytest
 from groups_kit.machine import Machine, MachineTarget
 from groups_kit.scenarios import play
 
-from ottla.coordinator.groups.classic_group import ClassicGroup
+from ottla.coordinator.groups.classic.group import ClassicGroup
 from ottla.coordinator.groups.offsets import CommittedOffset
 from ottla.coordinator.groups.records import (
     empty_group_record,

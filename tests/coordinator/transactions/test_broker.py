@@ -143,7 +143,9 @@ def test_ids_expire(start_broker: StartBroker) -> None:
         for name in names[1:]:
             begin(wire, name)
         running.until(
-            lambda broker: not any(broker.transactions.ask_all(lambda shard, _: shard.transactions))
+            lambda broker: (
+                not any(shard.transactions for shard in broker.transactions.serving_shards())
+            )
         )
         assert describe(wire, names[0]).error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         assert add(wire, names[0], first, (create_topic(wire), 0)) == [

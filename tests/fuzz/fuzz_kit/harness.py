@@ -30,7 +30,7 @@ from ottla.server.api import DECLARED
 from ottla.server.broker import Broker
 from ottla.server.configuration.broker_config import load
 from ottla.server.network.connection import Connection
-from ottla.server.unserved import unsupported_version
+from ottla.server.unserved import messages_of
 
 _HEADER = struct.Struct(">ihhi")
 # A broker that needs longer for one request hangs.
@@ -277,16 +277,19 @@ class Harness:
         cls = self._responses.get(key)
         if cls is None:
             # An API that is not served may be refused in its own words.
-            refusal = unsupported_version(key, version)
-            if refusal is None:
+            found = messages_of(key, version)
+            if found is None:
                 return False
-            _, at = parse_response_header(frame, 0, has_flexible_response_header(key, version))
-            return frame[at:] == refusal.encode(version)
+            return self._holds(frame, key, version, found[1])
         lowest, highest = DECLARED[ApiKey(key)].versions
         if not lowest <= version <= highest:
             if key != ApiKey.API_VERSIONS:
                 return False
             version = 0
+        return self._holds(frame, key, version, cls)
+
+    def _holds(self, frame: bytes, key: int, version: int, cls: type[Message]) -> bool:
+        """Whether a frame is one whole response of this kind."""
         try:
             flexible = has_flexible_response_header(key, version)
             _, at = parse_response_header(frame, 0, flexible)

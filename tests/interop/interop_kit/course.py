@@ -48,7 +48,10 @@ COMMANDS: dict[str, Callable[[], list[str]]] = {
     "java": lambda: java_worker("Relay"),
 }
 KINDS = [
-    pytest.param((client, protocol), marks=[pytest.mark.long] if client == "java" else [])
+    pytest.param(
+        (client, protocol),
+        marks=[] if (client, protocol) == ("confluent-kafka", "consumer") else [pytest.mark.long],
+    )
     for client in COMMANDS
     for protocol in ("classic", "consumer")
 ]

@@ -30,6 +30,7 @@ from typing import Any
 
 from interop_kit.client import EARLIEST, READ_TIMEOUT, Client, Start
 from interop_kit.records import Record
+from ottla.testing.guardian import end_with_this_program
 
 ANSWER_TIMEOUT = 60.0
 
@@ -55,6 +56,7 @@ class DriverProcess:
                 bufsize=0,
                 start_new_session=True,
             )
+        end_with_this_program(self.process.pid)
 
     def request(self, **fields: Any) -> Any:
         with self._turn:

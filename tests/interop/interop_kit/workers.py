@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from interop_kit import toolchain
+from ottla.testing.guardian import end_with_this_program
 
 PATIENCE = 60.0
 JAVA_SOURCES = ("Lines.java", "ClientDriver.java", "Relay.java", "GroupMember.java")
@@ -58,6 +59,7 @@ class Worker:
                 env={**os.environ, "PYTHONPATH": str(toolchain.INTEROP)},
                 start_new_session=True,
             )
+        end_with_this_program(self.process.pid)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 

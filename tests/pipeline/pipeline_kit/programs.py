@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ottla.testing.guardian import end_with_this_program
+
 Start = Callable[..., subprocess.Popen[str]]
 # What starts sooner, for commands that live for seconds.
 QUICK = (
@@ -32,6 +34,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             cwd=tmp_path,
             env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
         )
+        end_with_this_program(command.pid)
         started.append(command)
         return command
 

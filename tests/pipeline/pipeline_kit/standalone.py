@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pyspark
 
+from ottla.testing.guardian import end_with_this_program
+
 START_TIMEOUT = 90.0  # seconds; a busy machine starts three JVMs slowly
 
 # These JVMs live for a minute: what starts fast is better than what runs fast.
@@ -50,6 +52,7 @@ class Daemon:
                 cwd=log.parent,
                 start_new_session=True,
             )
+        end_with_this_program(self._process.pid)
 
     def says(self, pattern: str) -> re.Match[str]:
         """Waits for a line of its log."""

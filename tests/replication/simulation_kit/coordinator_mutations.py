@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from ottla.coordinator.groups.shard import GroupShard
-from ottla.coordinator.shard import NOTHING, Effects
+from ottla.coordinator.shard import Effects
 from ottla.coordinator.transactions import shard as transactions
 from ottla.coordinator.transactions.shard import TransactionShard
 from ottla.coordinator.transactions.states import State
@@ -34,17 +34,6 @@ def mutation(what: str) -> Callable[[Callable[[], Patches]], None]:
 @mutation("A coordinator answers before what it knows is committed")
 def answer_before_commit() -> Patches:
     return [(Coordinators, "_is_settled", lambda *_: True)]
-
-
-@mutation("A coordinator that takes over acts on a decision that is not committed")
-def act_on_uncommitted_decisions() -> Patches:
-    original = TransactionShard.loaded
-
-    def loaded(self: TransactionShard, now: Any) -> Effects:
-        effects = original(self, now)
-        return NOTHING if effects.then is None else effects.then()
-
-    return [(TransactionShard, "loaded", loaded)]
 
 
 @mutation("A marker counts as written when it is appended, not when it is committed")

@@ -11,6 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from ottla.protocol.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
@@ -53,7 +59,10 @@ class Authority:
 
     def _store(self, name: str, issued: trustme.LeafCert) -> str:
         path = self.folder / f"{name}.pem"
-        issued.private_key_and_cert_chain_pem.write_to_path(str(path))
+        key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+        # The form of keys that Java reads, too.
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        path.write_bytes(pem + b"".join(each.bytes() for each in issued.cert_chain_pems))
         return str(path)
 
 

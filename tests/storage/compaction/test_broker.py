@@ -94,7 +94,7 @@ class Story:
         self.told.append((offset, message.key(), message.value()))
 
     def producer(self, **settings: object) -> Producer:
-        given = {"bootstrap.servers": self.bootstrap, "linger.ms": 100, "enable.idempotence": True}
+        given = {"bootstrap.servers": self.bootstrap, "linger.ms": 10, "enable.idempotence": True}
         return Producer({**given, **settings})
 
     def tell(self, producer: Producer, count: int, codec: str = "") -> None:
@@ -265,6 +265,7 @@ def test_what_cannot_be_read_is_named_and_left_alone(tmp_path: Path) -> None:
         assert len(list((broker.data / "damaged-0").glob("*.log"))) > 5
 
 
+@pytest.mark.long
 def test_killed_again_and_again_while_it_compacts(tmp_path: Path) -> None:
     """Slowly, so that there is always a pass to interrupt."""
     slow = {"log.cleaner.io.max.bytes.per.second": "20000"}

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from ottla.testing import answers, free_port
+from ottla.testing.guardian import end_with_this_program
 
 from .certificates import PASSWORD, Certificates
 
@@ -85,6 +86,7 @@ def running_kafka(folder: Path, certificates: Certificates) -> Iterator[Kafka]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    end_with_this_program(process.pid)
     try:
         deadline = time.monotonic() + START_TIMEOUT
         while not answers("127.0.0.1", ports[PLAINTEXT]):

@@ -287,8 +287,8 @@ def _index_lines(folder: LogFolder, segment: SegmentFiles, start: int, json: boo
             if json:
                 yield _compact({"log": folder.name, "file": path.name, **fields}), True
             else:
-                told = ", ".join(f"{name} {value}" for name, value in fields.items())
-                yield f"  {suffix[1:]}: {told}", True
+                values = ", ".join(f"{name} {value}" for name, value in fields.items())
+                yield f"  {suffix[1:]}: {values}", True
 
 
 def _compact(document: dict[str, Any]) -> str:

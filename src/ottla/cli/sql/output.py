@@ -73,14 +73,14 @@ def write_rows(
             done(limited)
             return count
     shown = TABLE_ROWS if limit is None else limit
-    taken = rows.limit(shown + 1) if limit is None else limited
-    found = taken.collect()
+    chosen = rows.limit(shown + 1) if limit is None else limited
+    found = chosen.collect()
     output.table(rows.columns, list(cells(rows, islice(found, shown))))
     if len(found) > shown:
         output.note(
             f"only the first {shown:,} rows are shown; --limit N shows more, --json and --csv all"
         )
-    done(taken)
+    done(chosen)
     return min(len(found), shown)
 
 

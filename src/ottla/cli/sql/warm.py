@@ -185,9 +185,17 @@ def _start(path: Path, settings: Mapping[str, str]) -> None:
 
     log = log_file("server")
     idle = os.environ.get(_IDLE_VARIABLE, str(IDLE))
-    told, tells = os.pipe()
-    command = [sys.executable, "-m", "ottla.cli.sql.server", str(path), idle, str(log), str(tells)]
-    with open(told, "rb") as answers:
+    reading, writing = os.pipe()
+    command = [
+        sys.executable,
+        "-m",
+        "ottla.cli.sql.server",
+        str(path),
+        idle,
+        str(log),
+        str(writing),
+    ]
+    with open(reading, "rb") as answers:
         try:
             with log.open("ab") as output:
                 process = subprocess.Popen(
@@ -195,12 +203,12 @@ def _start(path: Path, settings: Mapping[str, str]) -> None:
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,
-                    pass_fds=[tells],
+                    pass_fds=[writing],
                     start_new_session=True,
                     cwd="/",
                 )
         finally:
-            os.close(tells)
+            os.close(writing)
         assert process.stdin is not None
         with process.stdin as given:
             given.write(json.dumps(dict(settings)).encode())

@@ -80,12 +80,12 @@ def assign_sticky(members: list[Member], topics: Mapping[str, int]) -> Shares:
     shares: Shares = {member.member_id: set() for member in ordered}
     for partition, member in _rightful_owners(ordered, topics).items():
         shares[member.member_id].add(partition)
-    taken = set().union(*shares.values()) if shares else set()
+    assigned = set().union(*shares.values()) if shares else set()
     free = [
         TopicPartition(topic, number)
         for topic in sorted(topics)
         for number in range(topics[topic])
-        if TopicPartition(topic, number) not in taken
+        if TopicPartition(topic, number) not in assigned
     ]
     # Those that few can take first, so that they do not end with somebody who is full.
     takers = {topic: [m for m in ordered if topic in m.topics] for topic in topics}

@@ -6,7 +6,7 @@ works on whole columns, about forty times faster, but knows fewer types and no s
 takes the schemas it knows, when the writer's and the reader's schema are the same. What either refuses
 is rejected by row.
 
-Bytes behind the end of a datum are ignored, as Avro's own readers do.
+Bytes after the end of a datum are ignored, as Avro's own readers do.
 """
 
 from __future__ import annotations

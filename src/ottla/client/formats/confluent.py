@@ -82,7 +82,7 @@ def assemble(
     reasons_found = reasons_column(reasons, length)
     if not pieces:
         return Decoded(pa.nulls(length), reasons_found)
-    # Row i of the column is row at[i] of all pieces one behind the other.
+    # Row i of the column is row at[i] of all pieces one after the other.
     at = np.full(length, -1, np.int64)
     done = 0
     for positions, _ in pieces:

@@ -203,7 +203,7 @@ class Sender:
 
     def _take(self, connection: Connection, queues: list[PartitionQueue]) -> list[Batch]:
         """The next request's batches, one of each partition as long as they fit."""
-        taken: list[Batch] = []
+        chosen: list[Batch] = []
         room = self._settings.request_size - _REQUEST_OVERHEAD
         now = time.monotonic()
         for queue in queues:
@@ -212,16 +212,16 @@ class Sender:
             if not self._may_send(queue, now):
                 continue
             batch = queue.ready[0]
-            if taken and len(batch.data) > room:
+            if chosen and len(batch.data) > room:
                 continue
             self._accumulator.take(queue)
             queue.connection = connection
             room -= len(batch.data)
-            taken.append(batch)
+            chosen.append(batch)
         # Let the others go first the next time.
         if len(queues) > 1:
             queues.append(queues.pop(0))
-        return taken
+        return chosen
 
     # Sending
 

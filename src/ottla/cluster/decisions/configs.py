@@ -201,8 +201,8 @@ def _apply(
     if operation is ConfigOperation.APPEND:
         entries += [entry for entry in _entries(value) if entry not in entries]
     else:
-        taken = _entries(value)
-        entries = [entry for entry in entries if entry not in taken]
+        removed = _entries(value)
+        entries = [entry for entry in entries if entry not in removed]
     config[name] = ",".join(entries)
 
 

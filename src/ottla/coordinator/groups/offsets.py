@@ -49,7 +49,7 @@ class Offsets:
         return None if partitions is None else partitions.get(partition)
 
     def of_group(self, group_id: str) -> ByTopic:
-        """Not to be changed."""
+        """The committed offsets of a group by topic and partition; not to be changed."""
         return self._committed.get(group_id) or {}
 
     def group_ids(self) -> list[str]:

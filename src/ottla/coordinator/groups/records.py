@@ -21,7 +21,7 @@ from ottla.protocol.records.offsets import OffsetCommitKey, OffsetCommitValue
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ottla.coordinator.groups.classic_group import ClassicGroup
+    from ottla.coordinator.groups.classic.group import ClassicGroup
 
 # Key and value of a record to be written; the value None deletes.
 RecordPair = tuple[bytes, bytes | None]

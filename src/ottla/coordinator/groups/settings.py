@@ -13,7 +13,7 @@ ASSIGNMENT_INTERVAL: Final = "consumer.assignment.interval.ms"
 
 
 class ConsumerGroupTimes(NamedTuple):
-    """In milliseconds."""
+    """Timeouts and intervals of consumer groups, in milliseconds."""
 
     session_timeout: int
     heartbeat_interval: int

@@ -8,18 +8,18 @@ loaded; see `ottla.coordinator.shard`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ottla.coordinator.groups.classic_answers import leaving, left, refused_join
-from ottla.coordinator.groups.classic_group import ClassicGroup, stored_member
-from ottla.coordinator.groups.classic_protocol import ClassicProtocol
-from ottla.coordinator.groups.consumer_group import ConsumerGroup
-from ottla.coordinator.groups.consumer_group_answers import described
-from ottla.coordinator.groups.consumer_group_classic import ClassicMembers
-from ottla.coordinator.groups.consumer_group_protocol import ConsumerGroupProtocol
-from ottla.coordinator.groups.consumer_group_records import KINDS as CONSUMER_GROUP_KINDS
-from ottla.coordinator.groups.consumer_group_replay import ConsumerGroupReplay
+from ottla.coordinator.groups.classic.answers import leaving, left, refused_join
+from ottla.coordinator.groups.classic.group import ClassicGroup, stored_member
+from ottla.coordinator.groups.classic.protocol import ClassicProtocol
+from ottla.coordinator.groups.consumer.answers import described
+from ottla.coordinator.groups.consumer.classic_members import ClassicMembers
+from ottla.coordinator.groups.consumer.group import ConsumerGroup
+from ottla.coordinator.groups.consumer.protocol import ConsumerGroupProtocol
+from ottla.coordinator.groups.consumer.records import KINDS as CONSUMER_GROUP_KINDS
+from ottla.coordinator.groups.consumer.replay import ConsumerGroupReplay
 from ottla.coordinator.groups.group import Caller, Group
 from ottla.coordinator.groups.offset_requests import OffsetRequests
 from ottla.coordinator.groups.offsets import Offsets
@@ -258,10 +258,9 @@ class GroupShard:
 
     # Groups as a whole --------------------------------------------------------------------------
 
-    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
-        """Those in one of the states and of one of the types, in any case; no filter: all."""
-        wanted_states = {state.lower() for state in states}
-        wanted_types = {kind.lower() for kind in types}
+    def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+        """Lists the groups in one of the states and of one of the types, which are given in lower case;
+        without a filter all of them."""
         return [
             ListedGroup(
                 group_id=group.group_id,
@@ -270,8 +269,8 @@ class GroupShard:
                 group_type=group.kind.value,
             )
             for group in self.groups.values()
-            if (not wanted_states or group.state_name.lower() in wanted_states)
-            and (not wanted_types or group.kind.value in wanted_types)
+            if (not states or group.state_name.lower() in states)
+            and (not types or group.kind.value in types)
         ]
 
     def describe_group(

@@ -131,8 +131,9 @@ class ParquetFiles:
 
 
 def _is_complete(file: ArchivedFile, reached: Mapping[int, int]) -> bool:
-    """Files behind may be those of a job whose checkpoint was lost, with rows missing between them
-    and the present batch: a merged file must not claim those."""
+    """Whether all rows of a file have been archived. Files with later offsets may be those of a job
+    whose checkpoint was lost, with rows missing between them and the present batch: a merged file must
+    not claim those."""
     return file.name.last <= reached.get(file.name.partition, -1)
 
 

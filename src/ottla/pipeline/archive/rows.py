@@ -132,7 +132,7 @@ class _OpenFiles:
         offsets: np.ndarray[Any, Any],
         chosen: np.ndarray[Any, Any],
     ) -> None:
-        """Those of the chosen rows that are not covered."""
+        """Adds those of the chosen rows that are not covered."""
         spans = self._plan.covered.spans(partition, date)
         gaps = np.searchsorted(np.array(spans.firsts, np.int64), offsets[chosen], "right")
         lasts = np.array([-1, *spans.lasts], np.int64)

@@ -100,7 +100,7 @@ class KeyChoice(enum.StrEnum):
     NONE = "none"
 
 
-class Taken(NamedTuple):
+class ReadLines(NamedTuple):
     """What a round takes from a file, and where the file is then."""
 
     file: Followed
@@ -290,27 +290,27 @@ class Collector:
     def _round(self, *, last: bool) -> bool:
         """Send what there is, or a part of it; whether there was anything."""
         self._following.find()
-        taken = self._take() if not last else self._take_unfinished(list(self._following))
-        busy = {each.file.key for each in taken}
+        read = self._take() if not last else self._take_unfinished(list(self._following))
+        busy = {each.file.key for each in read}
         ended = [file for file in self._following.to_let_go() if file.key not in busy]
-        taken += self._take_unfinished(ended)
+        read += self._take_unfinished(ended)
         for file in ended:
             self._following.release_copies(file.place(), file)
         records: list[Record] = [(self._positions.key(file.key), None) for file in ended]
         gone = {file.key for file in ended}
-        records += [self._record(file, spot) for file, _, spot in taken if file.key not in gone]
+        records += [self._record(file, spot) for file, _, spot in read if file.key not in gone]
         records += self._unsaved(busy | gone)
         if not records:
             return False
-        self._commit(taken, records)
+        self._commit(read, records)
         now = time.monotonic()
-        for file, _, spot in taken:
+        for file, _, spot in read:
             file.at, file.quiet_since = spot, now
         for file in ended:
             self._following.let_go(file)
-        lines = sum(len(each.lines.values) for each in taken)
-        self._sent(lines, sum(each.lines.size for each in taken))
-        return bool(taken)
+        lines = sum(len(each.lines.values) for each in read)
+        self._sent(lines, sum(each.lines.size for each in read))
+        return bool(read)
 
     def _record(self, file: Followed, spot: Spot | None = None) -> tuple[bytes, bytes]:
         return self._positions.key(file.key), positions.written(file.place(spot))
@@ -322,11 +322,11 @@ class Collector:
             if file.unsaved and file.key not in others
         ]
 
-    def _take(self) -> list[Taken]:
+    def _take(self) -> list[ReadLines]:
         """Lines of each file in turn: another one begins each time, so that none has to starve."""
         files = list(self._following)
         self._turn = (self._turn + 1) % max(1, len(files))
-        taken: list[Taken] = []
+        read: list[ReadLines] = []
         left = ROUND
         seen: set[tuple[int, int]] = set()
 
@@ -347,13 +347,13 @@ class Collector:
             piece = self._piece(file)
             if piece is not None:
                 left -= piece.lines.size
-                taken.append(piece)
+                read.append(piece)
 
         for file in files[self._turn :] + files[: self._turn]:
             take(file)
-        return taken
+        return read
 
-    def _piece(self, file: Followed) -> Taken | None:
+    def _piece(self, file: Followed) -> ReadLines | None:
         size, position = file.size, file.at.position
         if size == position:
             file.at_end = True
@@ -366,33 +366,33 @@ class Collector:
         file.at_end = position + len(data) >= size
         if not lines.size:
             return None
-        return Taken(file, lines, file.at.after(data[: lines.size], lines.part))
+        return ReadLines(file, lines, file.at.after(data[: lines.size], lines.part))
 
-    def _take_unfinished(self, files: list[Followed]) -> list[Taken]:
+    def _take_unfinished(self, files: list[Followed]) -> list[ReadLines]:
         """Last lines without a newline: of files that are over, or if that is wanted."""
-        taken = []
+        read = []
         for file in files:
             rest = file.read(self._longest + 1)
             if not rest or not file.at_end or file.copies is not None:
                 continue
             if self._unfinished or file.deleted:
                 lines = unfinished(rest, file.at.part)
-                taken.append(Taken(file, lines, file.at.after(rest, 0)))
+                read.append(ReadLines(file, lines, file.at.after(rest, 0)))
             else:
                 self._note(f"{file.path} ends in a line without a newline, which is not sent yet")
-        return taken
+        return read
 
-    def _commit(self, taken: list[Taken], records: list[Record]) -> None:
-        if not taken and not records:
+    def _commit(self, read: list[ReadLines], records: list[Record]) -> None:
+        if not read and not records:
             return
         producer = self._producer
         assert producer is not None
         producer.begin_transaction()
-        if taken:
+        if read:
             rows = pa.concat_tables(
                 [
                     table(lines, self._key_of(file), self._headers_of(file))
-                    for file, lines, _ in taken
+                    for file, lines, _ in read
                 ],
                 promote_options="default",
             )

@@ -156,7 +156,7 @@ class Piece:
 def _pieces(
     files: list[TableFile], starts: Mapping[int, int], ends: Mapping[int, int]
 ) -> list[Piece]:
-    """Those that have rows."""
+    """The pieces that have rows."""
     if not ends:
         return [Piece(0, files, {})]
     pieces = []

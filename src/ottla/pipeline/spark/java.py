@@ -64,13 +64,13 @@ def _installed(environment: Mapping[str, str]) -> Iterator[Path]:
 
 def _version(java: Path) -> int | None:
     try:
-        told = subprocess.run(
+        completed = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    number = _VERSION.search(told.stderr)
-    return None if number is None or told.returncode else int(number[1])
+    number = _VERSION.search(completed.stderr)
+    return None if number is None or completed.returncode else int(number[1])
 
 
 def wrapped(java: Path) -> Path:

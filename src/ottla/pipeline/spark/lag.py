@@ -1,4 +1,4 @@
-"""How far a streaming query is behind.
+"""The lag of a streaming query: how many records it has still to read.
 
     query = frame.writeStream….start()
     sum(lag(query).values())                  # as of its last batch

@@ -1,4 +1,4 @@
-"""What Spark tells of the queries of a session, whoever started them.
+"""A listener for what Spark reports of all queries of a session.
 
 It works over Connect, too, where a query that has ended can no longer be asked.
 """
@@ -45,7 +45,7 @@ class QueryListener(StreamingQueryListener):
         self._of(str(event.progress.runId), event.progress.name).take(event.progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """The last progress holds."""
+        """Does nothing: the progress that was reported before is still true."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         followed = self._runs.get(str(event.runId))

@@ -155,16 +155,16 @@ class TopicTables:
     def misfits(self, acted: DataFrame | None = None) -> list[str]:
         """What is to be known of the records that the last query has read: those that do not fit the
         columns of their topics. `acted` is the DataFrame whose rows were taken; None after a write."""
-        told = []
+        lines = []
         for each in self._counted:
             count = each.count(acted)
             if count:
                 records, do = ("1 record", "does") if count == 1 else (f"{count:,} records", "do")
-                told.append(
+                lines.append(
                     f"{records} of '{each.topic}' {do} not fit the columns: what does not fit is "
                     f"null, and `{CORRUPT}` has the value"
                 )
-        return told
+        return lines
 
     def _table(self, topic: str, follow: bool) -> DataFrame:
         from pyspark.sql.functions import col
@@ -236,12 +236,12 @@ class TopicTables:
             parsed = parsed.observe(observation, count_if(misfit).alias("misfits"))
             self._counted.append(_Counted(topic, name, observation))
         reserved = {*(name.lower() for name in columns), CORRUPT}
-        taken = set(reserved)
+        used = set(reserved)
         for field in fields:
             name = f"value_{field.name}" if field.name.lower() in reserved else field.name
-            while name.lower() in taken:
+            while name.lower() in used:
                 name += "_"
-            taken.add(name.lower())
+            used.add(name.lower())
             columns[name] = col("_fields").getField(field.name)
         columns[CORRUPT] = when(misfit, columns["value"])
         return parsed.select(*(column.alias(name) for name, column in columns.items()))

@@ -144,5 +144,5 @@ def start(writers: Mapping[str, DataStreamWriter]) -> StreamingQuery:
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of the source's options that say where and how to connect."""
+    """The options of the source that say where and how to connect."""
     return {name: value for name, value in options.items() if name.startswith("kafka.")}

@@ -34,6 +34,8 @@ class FetchPartition(Part):
     partition_max_bytes: Int32 = 0
     replica_directory_id: Uuid = field(default=ZERO_UUID, since=17, tag=0, ignorable=True)
     high_watermark: Int64 = field(default=9223372036854775807, since=18, tag=1, ignorable=True)
+    # Ottla's own, of replicas: up to where they have synced what they have.
+    flushed_offset: Int64 = field(default=-1, since=12, tag=20308, ignorable=True)
 
 
 class FetchTopic(Part):

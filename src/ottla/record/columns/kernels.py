@@ -156,7 +156,7 @@ __all__ = [
 
 # What a decoding call ends with.
 DONE = 0  # all batches of the plan are read
-END = 1  # a record at or behind the end offset has been met
+END = 1  # a record at or after the end offset has been met
 LIMIT = 2  # the bounds of rows or bytes are reached
 # … or because a buffer is full; `state[NEEDED]` is the size that would do for now.
 ROWS_FULL = 3

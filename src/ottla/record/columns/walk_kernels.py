@@ -56,7 +56,7 @@ PLAN_END = 2
 
 # Places in the state of a walk: what the caller sets …
 WALK_POSITION = 0  # of the next batch; the kernel moves it on
-WALK_LIMIT = 1  # batches that begin at or behind this position are left
+WALK_LIMIT = 1  # batches that begin at or after this position are left
 WALK_START_OFFSET = 2
 WALK_END_OFFSET = 3
 WALK_MAX_RECORDS = 4
@@ -307,8 +307,8 @@ def walk_plain(data: Any, state: Any, plan: Any) -> int:
         ):
             break
         if checks:
-            told = big_endian(data, at + CRC_AT, 4) & ALL_ONES
-            if uint64(told) != crc32c(data, at + ATTRIBUTES_AT, end):
+            stored = big_endian(data, at + CRC_AT, 4) & ALL_ONES
+            if uint64(stored) != crc32c(data, at + ATTRIBUTES_AT, end):
                 break
         plan[count, PLAN_HEADER] = at
         plan[count, PLAN_START] = at + HEADER_SIZE

@@ -74,7 +74,7 @@ def found_at(view: memoryview, at: int) -> FoundBatch:
 
 
 class Walk:
-    """Iterates over the batches of `view`, from its start; `position` is behind the last one given.
+    """Iterates over the batches of `view`, from its start; `position` is after the last one given.
 
     Whoever has gone past some batches in another way may move it on.
     """

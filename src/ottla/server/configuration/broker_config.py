@@ -345,7 +345,7 @@ class BrokerConfig:
 
         An empty host becomes the machine's name, port 0 the port that the listener got.
         """
-        told = []
+        advertised = []
         for listener in self.advertised_listeners:
             host, port = listener.host, listener.port
             if not host:
@@ -354,8 +354,8 @@ class BrokerConfig:
                 host = socket.gethostname()
             if not port:
                 port = (bound_ports or {}).get(listener.name, 0)
-            told.append(listener._replace(host=host, port=port))
-        return tuple(told)
+            advertised.append(listener._replace(host=host, port=port))
+        return tuple(advertised)
 
     def describe(self, names: Iterable[str] | None = None) -> list[Described]:
         """What DescribeConfigs answers for this broker; `names` None asks for all."""

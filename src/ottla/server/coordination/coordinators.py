@@ -30,6 +30,7 @@ from ottla.record.errors import InvalidBatch, Truncated
 from ottla.replication.partition import Role
 from ottla.server.api import Later
 from ottla.server.observability.limited_log import LimitedLog
+from ottla.server.turns import Steps
 from ottla.storage.append import read_marker
 from ottla.storage.errors import OutOfResources, RecordTooLarge, StorageError
 from ottla.storage.producer_state import Origin
@@ -206,15 +207,16 @@ class Coordinators(Generic[S]):
         waiting = self._waiting[self._last_ticket] = _Waiting(refusal)
         return self._last_ticket, waiting
 
-    def ask_all(self, question: Callable[[S, Instant], T]) -> list[T]:
-        """A question that changes nothing, to every shard here. ProtocolError while one is loading."""
+    def ask_all(self, question: Callable[[S, Instant], T]) -> Steps[list[T]]:
+        """A question that changes nothing, to one shard here after the other. ProtocolError while one is
+        loading."""
         partitions = self._broker.partitions.by_name.get(self.topic, ())
-        now = instant()
-        return [
-            question(self._serving(partition.index).shard, now)
-            for partition in partitions
-            if partition.role is Role.LEADER
-        ]
+        answers: list[T] = []
+        for partition in partitions:
+            if partition.role is Role.LEADER:
+                answers.append(question(self._serving(partition.index).shard, instant()))
+                yield
+        return answers
 
     def serving_shards(self) -> list[S]:
         """Those that are loaded; asking for them loads none."""
@@ -324,7 +326,7 @@ class Coordinators(Generic[S]):
             self._fail(held, error)
 
     def _replay(self, shard: S, data: bytes, offset: int) -> int:
-        """Replay the whole batches in the data; the offset behind the last of them."""
+        """Replay the whole batches in the data; the offset after the last of them."""
         view = memoryview(data)
         try:
             for at, header in headers(data):

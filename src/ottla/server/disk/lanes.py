@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,7 @@ class Lanes:
         self.threads = threads
         # Data folder -> until when it counts as slow.
         self.slow: dict[str, float] = {}
+        self._held_back_until = float("-inf")
         self.open: set[Lane] = set()
 
     def is_slow(self, log_folder: str) -> bool:
@@ -78,8 +79,16 @@ class Lanes:
             )
         self.slow[folder] = time.monotonic() + SLOW_PERIOD_SECONDS
 
+    def hold_back(self, folders: Iterable[str]) -> None:
+        """Has appends to these data folders done by threads for a while, however quick they are. Any
+        thread may ask for it."""
+        self._held_back_until = until = time.monotonic() + SLOW_PERIOD_SECONDS
+        for folder in folders:
+            self.slow[folder] = until
+
     def mark_quick(self, log_folder: str) -> None:
-        self.slow.pop(os.path.dirname(log_folder), None)
+        if time.monotonic() >= self._held_back_until:
+            self.slow.pop(os.path.dirname(log_folder), None)
 
     def append(
         self,

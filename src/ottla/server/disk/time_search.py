@@ -12,7 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.logfiles.walk import CHECK_CHUNK, HEADER_CHUNK, walk
-from ottla.record.batch import MAGIC
+from ottla.record.batch import (
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    MAGIC,
+    MAGIC_BYTE,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+)
 from ottla.record.errors import InvalidBatch, TooLarge
 from ottla.record.times import first_not_older, newest
 from ottla.server.disk import workers
@@ -72,7 +80,7 @@ async def _newest_visible(broker: Broker, log: Log) -> TimedOffset | None:
         for timestamp, at, size, fields in batches:
             if best is not None and timestamp < best.timestamp:
                 break
-            if fields[0] + fields[6] < start:
+            if fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] < start:
                 continue
             timed = await _look_into(
                 broker,
@@ -90,7 +98,8 @@ async def _newest_visible(broker: Broker, log: Log) -> TimedOffset | None:
 def _by_time(file: SegmentFile, size: int) -> list[tuple[int, int, int, HeaderFields]]:
     """Timestamp, position, size and header of a segment's batches, the newest first."""
     found = [
-        (fields[8], at, length, fields) for at, length, fields in walk(file, 0, size, CHECK_CHUNK)
+        (fields[MAX_TIMESTAMP], at, length, fields)
+        for at, length, fields in walk(file, 0, size, CHECK_CHUNK)
     ]
     return sorted(found, key=lambda each: (-each[0], each[1]))
 
@@ -99,8 +108,10 @@ def _hidden(log: Log, fields: HeaderFields) -> list[OffsetRange]:
     """What is deleted of a batch. Of a set of the old formats, where its offsets begin is not known."""
     if log.deletions is None:
         return []
-    first = fields[0] if fields[3] == MAGIC else log.log_start_offset
-    return log.deletions.invisible.between(first, fields[0] + fields[6] + 1)
+    first = fields[BASE_OFFSET] if fields[MAGIC_BYTE] == MAGIC else log.log_start_offset
+    return log.deletions.invisible.between(
+        first, fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
+    )
 
 
 async def load(broker: Broker, log: Log) -> None:
@@ -145,7 +156,7 @@ async def _look_into(
     batch = await broker.reads.read(found.piece)
     try:
         try:
-            if found.piece.length > INLINE_BYTES or fields[12] > INLINE_RECORDS:
+            if found.piece.length > INLINE_BYTES or fields[RECORD_COUNT] > INLINE_RECORDS:
                 raise TooLarge("not here")
             record = search(batch, limit=INLINE_BYTES)
         except TooLarge:
@@ -154,4 +165,4 @@ async def _look_into(
             )
     except InvalidBatch:
         return unreadable(fields, start)
-    return None if record is None else TimedOffset(*record, fields[2])
+    return None if record is None else TimedOffset(*record, fields[LEADER_EPOCH])

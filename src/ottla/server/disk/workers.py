@@ -285,17 +285,17 @@ def _serve(line: Connection[bytes, bytes]) -> None:
         try:
             outcome = pickle.dumps((True, pickle.loads(job)()))
         except Exception as error:  # noqa: BLE001 - it is raised again where the job comes from
-            outcome = _told(error)
+            outcome = _pickled(error)
         line.send_bytes(outcome)
 
 
-def _told(error: Exception) -> bytes:
+def _pickled(error: Exception) -> bytes:
     try:
-        told = pickle.dumps((False, error))
-        pickle.loads(told)
+        result = pickle.dumps((False, error))
+        pickle.loads(result)
     except Exception:  # noqa: BLE001 - one that cannot travel
-        told = pickle.dumps((False, RuntimeError(f"a job failed: {error!r}")))
-    return told
+        result = pickle.dumps((False, RuntimeError(f"a job failed: {error!r}")))
+    return result
 
 
 def _follow_the_broker() -> None:

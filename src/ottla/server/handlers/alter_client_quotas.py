@@ -7,7 +7,6 @@ Versions: v1 flexible
 
 from __future__ import annotations
 
-from ottla.cluster.decisions.quotas import QuotaChange
 from ottla.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -22,6 +21,8 @@ from ottla.server.failures import error_message
 async def alter_client_quotas(
     request: Request[AlterClientQuotasRequest],
 ) -> AlterClientQuotasResponse:
+    from ottla.cluster.decisions.quotas import QuotaChange  # not at the start of a broker
+
     entries = request.message.entries
     changes = [
         QuotaChange(

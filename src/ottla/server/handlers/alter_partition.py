@@ -21,36 +21,47 @@ from ottla.protocol.messages.alter_partition import (
     TopicDataResponse,
 )
 from ottla.server.api import Request, handles
+from ottla.server.portions import PORTION
+from ottla.server.turns import Steps, in_turns
 
 
 @handles(AlterPartitionRequest, versions=(2, 3))
 async def alter_partition(request: Request[AlterPartitionRequest]) -> AlterPartitionResponse:
     message = request.message
-    try:
-        results = await request.broker.controller.alter_isr(
-            message.broker_id,
-            message.broker_epoch,
-            [
+    wanted = await in_turns(_wanted(message, request.version))
+    topics: dict[bytes, TopicDataResponse] = {}
+    # What the controller decides, it decides in one go.
+    for first in range(0, len(wanted), PORTION) or (0,):
+        try:
+            results = await request.broker.controller.alter_isr(
+                message.broker_id, message.broker_epoch, wanted[first : first + PORTION]
+            )
+        except ProtocolError as error:
+            return AlterPartitionResponse(error_code=error.code)
+        for result in results:
+            topic = topics.setdefault(
+                result.topic_id, TopicDataResponse(topic_id=result.topic_id, partitions=[])
+            )
+            topic.partitions.append(_answer(result))
+    return AlterPartitionResponse(topics=list(topics.values()))
+
+
+def _wanted(message: AlterPartitionRequest, version: int) -> Steps[list[WantedIsr]]:
+    wanted: list[WantedIsr] = []
+    for topic in message.topics:
+        for each in topic.partitions:
+            wanted.append(
                 WantedIsr(
                     topic.topic_id,
                     each.partition_index,
                     each.leader_epoch,
                     each.partition_epoch,
-                    _members(each, request.version),
+                    _members(each, version),
                 )
-                for topic in message.topics
-                for each in topic.partitions
-            ],
-        )
-    except ProtocolError as error:
-        return AlterPartitionResponse(error_code=error.code)
-    topics: dict[bytes, TopicDataResponse] = {}
-    for result in results:
-        topic = topics.setdefault(
-            result.topic_id, TopicDataResponse(topic_id=result.topic_id, partitions=[])
-        )
-        topic.partitions.append(_answer(result))
-    return AlterPartitionResponse(topics=list(topics.values()))
+            )
+            yield
+        yield
+    return wanted
 
 
 def _members(wanted: PartitionDataRequest, version: int) -> list[tuple[int, int]]:

@@ -8,7 +8,6 @@ Versions: v0
 
 from __future__ import annotations
 
-from ottla.cluster.decisions.users import ScramChange
 from ottla.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -22,6 +21,8 @@ from ottla.server.failures import error_message
 async def alter_user_scram_credentials(
     request: Request[AlterUserScramCredentialsRequest],
 ) -> AlterUserScramCredentialsResponse:
+    from ottla.cluster.decisions.users import ScramChange  # not at the start of a broker
+
     message = request.message
     changes = [ScramChange(each.name, each.mechanism) for each in message.deletions]
     changes += [

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.coordinator.groups.consumer_group_answers import refused_heartbeat
+from ottla.coordinator.groups.consumer.answers import refused_heartbeat
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import Message
 from ottla.protocol.messages.consumer_group_heartbeat import (

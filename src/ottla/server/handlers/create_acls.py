@@ -8,7 +8,6 @@ Versions: v1 pattern types; v2 flexible; v3 as v2
 
 from __future__ import annotations
 
-from ottla.cluster.acls import Acl, Pattern
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_acls import (
     AclCreationResult,
@@ -25,6 +24,8 @@ _FIRST_PATTERNS = 1
 
 @handles(CreateAclsRequest, versions=(0, 3), by_controller=True)
 async def create_acls(request: Request[CreateAclsRequest]) -> CreateAclsResponse:
+    from ottla.cluster.acls import Acl, Pattern  # not at the start of a broker
+
     turns = Turns()
     wanted = []
     response = CreateAclsResponse()

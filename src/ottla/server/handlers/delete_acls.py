@@ -7,7 +7,8 @@ Versions: v1 pattern types; v2 flexible; v3 as v2
 
 from __future__ import annotations
 
-from ottla.cluster.acls import AclFilter
+from typing import TYPE_CHECKING
+
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_acls import (
     DeleteAclsFilterResult,
@@ -17,12 +18,16 @@ from ottla.protocol.messages.delete_acls import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.operations import NO_AUTHORIZER
-from ottla.server.security.acl_filters import read_filter
 from ottla.server.turns import Turns
+
+if TYPE_CHECKING:
+    from ottla.cluster.acls import AclFilter
 
 
 @handles(DeleteAclsRequest, versions=(0, 3), by_controller=True)
 async def delete_acls(request: Request[DeleteAclsRequest]) -> DeleteAclsResponse:
+    from ottla.server.security.acl_filters import read_filter  # not at the start of a broker
+
     turns = Turns()
     results: list[DeleteAclsFilterResult] = []
     filters: list[AclFilter] = []

@@ -7,7 +7,8 @@ Versions: v1 pattern types; v2 flexible; v3 as v2
 
 from __future__ import annotations
 
-from ottla.cluster.acls import Acl
+from typing import TYPE_CHECKING
+
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_acls import (
     AclDescription,
@@ -17,8 +18,10 @@ from ottla.protocol.messages.describe_acls import (
 )
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.operations import NO_AUTHORIZER
-from ottla.server.security.acl_filters import acls_of, read_filter
 from ottla.server.turns import Steps
+
+if TYPE_CHECKING:
+    from ottla.cluster.acls import Acl
 
 
 @handles(DescribeAclsRequest, versions=(0, 3))
@@ -28,6 +31,8 @@ def describe_acls(request: Request[DescribeAclsRequest]) -> Steps[Outcome]:
         return DescribeAclsResponse(
             error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER
         )
+    from ottla.server.security.acl_filters import acls_of, read_filter
+
     wanted = read_filter(request.message, request.version)
     if wanted is None:
         return DescribeAclsResponse(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ottla.cluster.credentials import SCRAM_NUMBERS, ScramCredential, UnreadableCredential
 from ottla.cluster.metadata import ClusterImage, ResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_user_scram_credentials import (
@@ -40,6 +39,8 @@ def describe_user_scram_credentials(
 
 
 def _described(image: ClusterImage, user: str, times: int) -> DescribeUserScramCredentialsResult:
+    from ottla.cluster.credentials import SCRAM_NUMBERS, ScramCredential, UnreadableCredential
+
     result = DescribeUserScramCredentialsResult(user=user, error_message=None)
     if times > 1:
         result.error_code = ErrorCode.DUPLICATE_RESOURCE

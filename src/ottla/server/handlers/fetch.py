@@ -15,7 +15,8 @@
 - A follower serves consumers too, up to the high watermark it knows; a leader sends consumers that name
   their rack to an in-sync replica in it, if `replica.selector.class` asks for that (KIP-392).
 - Who asks the wrong broker is told which one leads (KIP-951).
-- A replica reads to the log's end, and what it asks for tells the leader what it has. Its fetch waits
+- A replica reads to the log's end, and what it asks for tells the leader what it has; a tagged field of
+  Ottla's own tells what of that it has synced (`visible.when.flushed`). Its fetch waits
   for the log to grow, a consumer's for the high watermark to move.
 - A partition that is named several times is read once, as it is named last.
 - Records that were deleted one by one are not sent, nor are the marks that say so: batches with such
@@ -75,8 +76,7 @@ from ottla.server.api import (
 from ottla.server.failures import error_code
 from ottla.server.found import Found
 from ottla.server.network.connection import Connection, MalformedRequest, Part, Slot
-from ottla.server.partitions import now_ms
-from ottla.server.security.guards.hot import may_fetch, may_replicate
+from ottla.server.partitions import monotonic_ms
 from ottla.server.sessions import Session, WatchedPartition
 from ottla.server.turns import Steps, Turns, in_turns, run_in_turns
 from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
@@ -271,7 +271,9 @@ class Fetch:
     def _note_positions(self, named: dict[sessions.Key, WatchedPartition]) -> None:
         """What a replica asks for is what it has: the high watermark may move by it. Producers that
         waited for that get their answers together: those of one connection in one piece."""
-        if self.broker.authorizer is not None and not may_replicate(self.broker, self.connection):
+        if self.broker.authorizer is not None and not self.broker.security.may_replicate(
+            self.connection
+        ):
             return
         reactor = self.broker.reactor
         reactor.gather()
@@ -281,7 +283,7 @@ class Fetch:
             reactor.send_gathered()
 
     def _note_each(self, named: dict[sessions.Key, WatchedPartition]) -> None:
-        now = now_ms()
+        now = monotonic_ms()
         positions: Iterable[WatchedPartition] = self.watched
         if self.session is not None and not self.session.is_time_to_note_all(now):
             positions = named.values()  # the others stand where they stood
@@ -294,7 +296,13 @@ class Fetch:
             ):
                 continue  # the answer says why
             try:
-                partition.fetched(self.replica, watched.fetch_offset, self.replica_epoch, now)
+                partition.fetched(
+                    self.replica,
+                    watched.fetch_offset,
+                    self.replica_epoch,
+                    now,
+                    watched.flushed_offset,
+                )
             except (ProtocolError, StorageError):
                 continue  # likewise
 
@@ -340,6 +348,7 @@ class Fetch:
                 session.partitions[key] = each
             else:
                 known.fetch_offset = each.fetch_offset
+                known.flushed_offset = each.flushed_offset
                 known.max_bytes = each.max_bytes
                 known.current_leader_epoch = each.current_leader_epoch
                 known.last_fetched_epoch = each.last_fetched_epoch
@@ -376,6 +385,7 @@ class Fetch:
         name = topic.topic_id if self.version >= _FIRST_TOPIC_IDS else topic.topic
         watched = WatchedPartition(name, wanted.partition)
         watched.fetch_offset = wanted.fetch_offset
+        watched.flushed_offset = wanted.flushed_offset
         watched.max_bytes = wanted.partition_max_bytes
         watched.current_leader_epoch = wanted.current_leader_epoch
         watched.last_fetched_epoch = wanted.last_fetched_epoch
@@ -509,8 +519,8 @@ class Fetch:
         )
         found = Found(watched, answer)
         topic = watched.topic
-        if self.broker.authorizer is not None and not may_fetch(
-            self.broker, self.connection, self.replica, topic
+        if self.broker.authorizer is not None and not self.broker.security.may_fetch(
+            self.connection, self.replica, topic
         ):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return found
@@ -565,16 +575,16 @@ class Fetch:
             found.partition = partition
             if start is not None:
                 found.start = start
-            found.limit = limit = min(watched.max_bytes, left)
-            found.at_least_one = at_least_one
+            limit = min(watched.max_bytes, left)
             if (
                 self.replica >= 0
                 and self.broker.throttle.leading.is_set
-                and self.broker.throttle.holds_back(partition, self.replica, now_ms())
+                and self.broker.throttle.holds_back(partition, self.replica, monotonic_ms())
             ):
                 return found
             if not at_least_one and not self.broker.reads.has_descriptors:
                 limit = 0  # what was found so far keeps enough files open; the rest next time
+            found.limit, found.at_least_one = limit, at_least_one
             try:
                 if log.deletions is None or self.replica >= 0:
                     piece = log.read(watched.fetch_offset, limit, upper, at_least_one, wait)
@@ -709,7 +719,7 @@ class Fetch:
         reads = self.broker.reads
         for each in found:
             piece = each.piece
-            if each.missing is not None or each.is_masked:
+            if each.missing is not None or (each.is_masked and piece is not None):
                 cold = True
             elif piece is not None and not convert:
                 try:
@@ -758,7 +768,7 @@ class Fetch:
                     each = found[at] = await self._find(each, each.missing)
                 except OSError as error:
                     self._fail_partition(each, error)
-            if each.is_masked:
+            if each.is_masked and each.piece is not None:
                 try:
                     each = found[at] = await self._unmask(each)
                 except (StorageError, OSError, ValueError) as error:
@@ -800,9 +810,8 @@ class Fetch:
     async def _unmask(self, found: Found) -> Found:
         """Bring what was found without the records that were deleted. Where none is left, look on
         behind it."""
-        while found.is_masked:
+        while found.is_masked and found.piece is not None:
             piece, partition = found.piece, found.partition
-            assert piece is not None
             assert partition is not None
             raw = await self.broker.reads.read(piece)
             log = partition.log
@@ -897,7 +906,7 @@ class Fetch:
                 and each.partition is not None
                 and throttle.counts_as_leader(each.partition)
             ),
-            now_ms(),
+            monotonic_ms(),
         )
 
     def _leaders_named(self) -> list[NodeEndpoint]:

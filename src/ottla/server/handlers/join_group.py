@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.coordinator.groups.classic_answers import refused_join
+from ottla.coordinator.groups.classic.answers import refused_join
 from ottla.protocol.message import Message
 from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.server.api import Request, handles

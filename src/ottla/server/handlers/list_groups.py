@@ -9,16 +9,32 @@ Versions:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from ottla.server.api import Request, handles
+from ottla.server.api import Outcome, Request, handles
+from ottla.server.turns import Steps
+
+NAMES_IN_A_STEP = 100
 
 
 @handles(ListGroupsRequest, versions=(0, 5))
-def list_groups(request: Request[ListGroupsRequest]) -> ListGroupsResponse:
-    states, types = request.message.states_filter, request.message.types_filter
+def list_groups(request: Request[ListGroupsRequest]) -> Steps[Outcome]:
+    states = yield from _in_lower_case(request.message.states_filter)
+    types = yield from _in_lower_case(request.message.types_filter)
     try:
-        found = request.broker.groups.ask_all(lambda shard, _: shard.list_groups(states, types))
+        found = yield from request.broker.groups.ask_all(
+            lambda shard, _: shard.list_groups(states, types)
+        )
     except ProtocolError as error:
         return ListGroupsResponse(error_code=error.code)
     return ListGroupsResponse(groups=[group for groups in found for group in groups])
+
+
+def _in_lower_case(names: Sequence[str]) -> Steps[set[str]]:
+    found: set[str] = set()
+    for first in range(0, len(names), NAMES_IN_A_STEP):
+        found.update([name.lower() for name in names[first : first + NAMES_IN_A_STEP]])
+        yield
+    return found

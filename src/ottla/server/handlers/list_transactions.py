@@ -23,17 +23,19 @@ from ottla.protocol.messages.list_transactions import (
     ListTransactionsResponse,
     TransactionState,
 )
-from ottla.server.api import Request, handles
+from ottla.server.api import Outcome, Request, handles
+from ottla.server.turns import Steps, distinct
 
 if TYPE_CHECKING:
     from ottla.coordinator.transactions.shard import TransactionShard
 
 
 @handles(ListTransactionsRequest, versions=(0, 2))
-def list_transactions(request: Request[ListTransactionsRequest]) -> ListTransactionsResponse:
+def list_transactions(request: Request[ListTransactionsRequest]) -> Steps[Outcome]:
     message = request.message
-    states = {BY_NAME[name] for name in message.state_filters if name in BY_NAME}
-    producers = set(message.producer_id_filters)
+    names = yield from distinct(message.state_filters)
+    states = {BY_NAME[name] for name in names if name in BY_NAME}
+    producers = yield from distinct(message.producer_id_filters)
     duration = message.duration_filter
     try:
         matches = _matcher(message.transactional_id_pattern)
@@ -60,11 +62,11 @@ def list_transactions(request: Request[ListTransactionsRequest]) -> ListTransact
         ]
 
     try:
-        found = request.broker.transactions.ask_all(question)
+        found = yield from request.broker.transactions.ask_all(question)
     except ProtocolError as error:
         return ListTransactionsResponse(error_code=error.code)
     return ListTransactionsResponse(
-        unknown_state_filters=[name for name in message.state_filters if name not in BY_NAME],
+        unknown_state_filters=[name for name in names if name not in BY_NAME],
         transaction_states=[state for states_of_shard in found for state in states_of_shard],
     )
 

@@ -23,32 +23,28 @@ Versions:
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
 from ottla.server.api import Answer, Later, Outcome, Request, handles
-from ottla.server.turns import Steps, in_turns
+from ottla.server.coordination.reduced_topics import ReducedTopics, completed, is_long
+from ottla.server.turns import Steps
 
 _TOPIC_IDS_SINCE = 10
-# A request with more entries is looked through before the group sees it.
-MANY_ENTRIES = 1000
-# Stands for all partitions that a topic has not.
-NOT_THERE = -1
 
 
 @handles(OffsetCommitRequest, versions=(0, 10))
 def offset_commit(request: Request[OffsetCommitRequest]) -> Answer:
     message = request.message
-    entries = sum([len(topic.partitions) for topic in message.topics], len(message.topics))
-    return _commit(request, message) if entries <= MANY_ENTRIES else _commit_many(request)
+    return _commit_many(request) if is_long(message.topics) else _commit(request, message)
 
 
 def _commit(request: Request[OffsetCommitRequest], message: OffsetCommitRequest) -> Message | Later:
@@ -61,118 +57,56 @@ def _commit(request: Request[OffsetCommitRequest], message: OffsetCommitRequest)
 
 
 def _commit_many(request: Request[OffsetCommitRequest]) -> Steps[Outcome]:
-    """What is written is written in one go. So only partitions that there are go to the group, each
-    once; of those that there are not one goes along, and stands for the others."""
-    message = request.message
-    reduced = _Reduced(request)
-    for topic in message.topics:
-        of_topic = reduced.of(topic)
-        for each in topic.partitions:
-            of_topic.take(each)
-            yield
-        yield
-    answer = _commit(request, reduced.request())
-    if isinstance(answer, Message):
-        return (yield from reduced.whole(answer))
-    came: asyncio.Future[Message] = request.broker.loop.create_future()
-    answer.done = came.set_result
-    return _committed(reduced, came)
+    reduced = _reduced_topics(request)
+    yield from reduced.reduce()
+    answer = _commit(request, _with_topics(request.message, reduced))
+    if isinstance(answer, Later):
+        came: asyncio.Future[Message] = request.broker.loop.create_future()
+        answer.done = came.set_result
+        return (yield from completed(came, partial(_whole, reduced)))
+    return (yield from completed(answer, partial(_whole, reduced)))
 
 
-async def _committed(reduced: _Reduced, came: asyncio.Future[Message]) -> Message:
-    return await in_turns(reduced.whole(await came))
+def _reduced_topics(
+    request: Request[OffsetCommitRequest],
+) -> ReducedTopics[OffsetCommitRequestTopic]:
+    partitions = request.broker.partitions
+
+    def by_id(topic: OffsetCommitRequestTopic) -> tuple[bytes, int]:
+        return topic.topic_id, len(partitions.by_id.get(topic.topic_id, ()))
+
+    def by_name(topic: OffsetCommitRequestTopic) -> tuple[str, int]:
+        return topic.name, len(partitions.by_name.get(topic.name, ()))
+
+    count_of = by_id if request.version >= _TOPIC_IDS_SINCE else by_name
+    return ReducedTopics(request.message.topics, count_of)
 
 
-class _OfTopic:
-    """What goes to the group of one topic, and with which codes it came back."""
-
-    __slots__ = ("codes", "count", "partitions", "topic")
-
-    def __init__(self, topic: OffsetCommitRequestTopic, count: int) -> None:
-        self.topic = topic
-        self.count = count
-        self.partitions: dict[int, OffsetCommitRequestPartition] = {}
-        self.codes: dict[int, int] = {}
-
-    def _key(self, index: int) -> int:
-        return index if 0 <= index < self.count else NOT_THERE
-
-    def take(self, partition: OffsetCommitRequestPartition) -> None:
-        self.partitions[self._key(partition.partition_index)] = partition
-
-    def code(self, index: int) -> int:
-        return self.codes[self._key(index)]
+def _with_topics(
+    whole: OffsetCommitRequest, reduced: ReducedTopics[OffsetCommitRequestTopic]
+) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id=whole.group_id,
+        generation_id_or_member_epoch=whole.generation_id_or_member_epoch,
+        member_id=whole.member_id,
+        group_instance_id=whole.group_instance_id,
+        retention_time_ms=whole.retention_time_ms,
+        topics=reduced.topics(
+            lambda topic, partitions: OffsetCommitRequestTopic(
+                name=topic.name, topic_id=topic.topic_id, partitions=partitions
+            )
+        ),
+    )
 
 
-class _Reduced:
-    """A request without what is in it several times or in vain."""
-
-    def __init__(self, request: Request[OffsetCommitRequest]) -> None:
-        self._message = request.message
-        self._by_id = request.version >= _TOPIC_IDS_SINCE
-        self._partitions = request.broker.partitions
-        # By name or id; the topics that there are not have one entry together.
-        self._topics: dict[str | bytes | None, _OfTopic] = {}
-        # For each topic of the request, in its order.
-        self._placed: list[_OfTopic] = []
-
-    def _key(self, topic: OffsetCommitRequestTopic) -> str | bytes | None:
-        if self._by_id:
-            return topic.topic_id if topic.topic_id in self._partitions.by_id else None
-        return topic.name if topic.name in self._partitions.by_name else None
-
-    def of(self, topic: OffsetCommitRequestTopic) -> _OfTopic:
-        key = self._key(topic)
-        found = self._topics.get(key)
-        if found is None:
-            count = 0
-            if isinstance(key, bytes):
-                count = len(self._partitions.by_id[key])
-            elif isinstance(key, str):
-                count = len(self._partitions.by_name[key])
-            found = self._topics[key] = _OfTopic(topic, count)
-        self._placed.append(found)
-        return found
-
-    def request(self) -> OffsetCommitRequest:
-        whole = self._message
-        return OffsetCommitRequest(
-            group_id=whole.group_id,
-            generation_id_or_member_epoch=whole.generation_id_or_member_epoch,
-            member_id=whole.member_id,
-            group_instance_id=whole.group_instance_id,
-            retention_time_ms=whole.retention_time_ms,
-            topics=[
-                OffsetCommitRequestTopic(
-                    name=each.topic.name,
-                    topic_id=each.topic.topic_id,
-                    partitions=list(each.partitions.values()),
-                )
-                for each in self._topics.values()
-            ],
-        )
-
-    def whole(self, answer: Message) -> Steps[Message]:
-        """The answer for the reduced request as one for the whole."""
-        assert isinstance(answer, OffsetCommitResponse)
-        for of_topic, topic in zip(self._topics.values(), answer.topics, strict=True):
-            for index, part in zip(of_topic.partitions, topic.partitions, strict=True):
-                of_topic.codes[index] = part.error_code
-            yield
-        response = OffsetCommitResponse()
-        for asked, of_topic in zip(self._message.topics, self._placed, strict=True):
-            told = OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
-            response.topics.append(told)
-            for each in asked.partitions:
-                index = each.partition_index
-                told.partitions.append(
-                    OffsetCommitResponsePartition(
-                        partition_index=index, error_code=of_topic.code(index)
-                    )
-                )
-                yield
-            yield
-        return response
+def _whole(reduced: ReducedTopics[OffsetCommitRequestTopic], answer: Message) -> Steps[Message]:
+    assert isinstance(answer, OffsetCommitResponse)
+    topics = yield from reduced.whole(
+        answer.topics,
+        lambda asked: OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id),
+        OffsetCommitResponsePartition,
+    )
+    return OffsetCommitResponse(topics=topics)
 
 
 def _refused(message: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:

@@ -4,8 +4,10 @@
 - ILLEGAL_SASL_STATE on a listener without SASL.
 - On a connection that is authenticated it begins a new authentication (KIP-368).
 
-Versions: v1 the messages of the mechanism come in SaslAuthenticate requests (those of v0 came bare,
-from clients older than Kafka 1.0)
+Versions:
+  v0  the messages of the mechanism follow bare, each with its length before it, and are answered so
+      (clients older than Kafka 1.0); a refusal has no message, the connection is closed
+  v1  they come in SaslAuthenticate requests
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHan
 from ottla.server.api import Outcome, Request, handles
 
 
-@handles(SaslHandshakeRequest, versions=(1, 1))
+@handles(SaslHandshakeRequest, versions=(0, 1))
 def sasl_handshake(request: Request[SaslHandshakeRequest]) -> Outcome:
     authentication = request.connection.authentication
     if authentication is None:
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
-    return authentication.handshake(request.message.mechanism)
+    return authentication.handshake(request.message.mechanism, bare=request.version == 0)

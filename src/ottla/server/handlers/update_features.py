@@ -8,6 +8,8 @@ Versions:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ottla.cluster.decisions.features import FeatureUpdate, UpgradeType
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.update_features import (
@@ -18,19 +20,17 @@ from ottla.protocol.messages.update_features import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
+from ottla.server.turns import Steps, in_turns
 
 
 @handles(UpdateFeaturesRequest, versions=(0, 2), by_controller=True)
 async def update_features(request: Request[UpdateFeaturesRequest]) -> UpdateFeaturesResponse:
     message = request.message
     response = UpdateFeaturesResponse(error_message=None)
+    updates = await in_turns(_updates(message, request.version))
     try:
         await request.broker.controller.update_features(
-            [
-                FeatureUpdate(each.feature, each.max_version_level, _kind(each, request.version))
-                for each in message.feature_updates
-            ],
-            validate_only=message.validate_only,
+            updates, validate_only=message.validate_only
         )
     except ProtocolError as error:
         response.error_code = error.code
@@ -41,6 +41,17 @@ async def update_features(request: Request[UpdateFeaturesRequest]) -> UpdateFeat
             for each in message.feature_updates
         ]
     return response
+
+
+def _updates(message: UpdateFeaturesRequest, version: int) -> Steps[Sequence[FeatureUpdate]]:
+    """In the order of the request; what is the same as something before it changes nothing."""
+    found: dict[FeatureUpdate, None] = {}
+    for each in message.feature_updates:
+        update = FeatureUpdate(each.feature, each.max_version_level, _kind(each, version))
+        found.pop(update, None)
+        found[update] = None
+        yield
+    return list(found)
 
 
 def _kind(update: FeatureUpdateKey, version: int) -> int:

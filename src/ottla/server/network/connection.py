@@ -26,7 +26,9 @@ import os
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
 from mmap import mmap
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ottla.protocol.message import MalformedMessage
@@ -38,6 +40,8 @@ from ottla.server.observability.timings import TIMED_ONE_IN
 from ottla.server.security.names import ANONYMOUS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ottla.server.api import Api
     from ottla.server.network.reactor import Listener, Reactor
     from ottla.server.security.sasl import Authentication
@@ -54,6 +58,11 @@ _read_length = struct.Struct(">i").unpack_from
 # Bytes of answers that may wait, for a slow reader or for an earlier answer, before further requests
 # are left unread.
 OUTPUT_LIMIT = 1 << 20
+# For so long requests of one connection are handled before others have their turn; after so many of them
+# the clock is read (tests put another in its place).
+TURN_SECONDS = 0.001
+FRAMES_BETWEEN_LOOKS = 16
+clock: Callable[[], float] = perf_counter
 # Requests handled but not answered yet (they wait for a disk or a replica).
 SLOT_LIMIT = 128
 # Bytes of such requests that had to be kept aside.
@@ -158,6 +167,7 @@ class Connection:
         "_reading",
         "_stalled",
         "_stash",
+        "_turn_is_over",
         "_writing",
         "active_at",
         "address",
@@ -235,6 +245,8 @@ class Connection:
         # The stash or the buffer may hold whole frames that had to wait: `resume` handles them before
         # anything more is read.
         self._stalled = False
+        # The requests that are left have to wait for the loop's next turn.
+        self._turn_is_over = False
         self._writing = False
         self._loop.add_reader(self.fd, self.on_readable)
 
@@ -425,7 +437,19 @@ class Connection:
         or no further request may be handled now."""
         apis = self._apis
         limit = self._max_request
+        unlooked = FRAMES_BETWEEN_LOOKS
+        turn_ends = 0.0
         while end - at >= _HEADER_SIZE:
+            if not unlooked:
+                # A peer that has sent thousands of requests at once must not keep all others waiting.
+                now = clock()
+                if not turn_ends:
+                    turn_ends = now + TURN_SECONDS
+                elif now >= turn_ends:
+                    self._turn_is_over = True
+                    return at
+                unlooked = FRAMES_BETWEEN_LOOKS
+            unlooked -= 1
             size, key, version, correlation_id, client_length = _read_header(view, at)
             stop = at + 4 + size
             if not 10 <= size <= limit:
@@ -445,7 +469,7 @@ class Connection:
                     self.client_id = str(raw, "utf-8", "replace")
             api = apis.get(key)
             if api is None or not api.lowest <= version <= api.highest:
-                self.reactor.refuse_version(self, key, version, correlation_id)
+                self.reactor.refuse_version(self, view[at + 4 : stop], key, version, correlation_id)
                 if self.closed:
                     return end
             else:
@@ -474,6 +498,7 @@ class Connection:
         return (
             self.exclusive is not None
             or self.paused != 0
+            or self._turn_is_over
             or self.out_bytes > OUTPUT_LIMIT
             or len(self.slots) >= SLOT_LIMIT
             or self.held_bytes > HELD_LIMIT
@@ -521,6 +546,7 @@ class Connection:
 
     def resume(self) -> None:
         """Go on with what was left unhandled, then with the socket."""
+        self._turn_is_over = False
         if self.closed or self._held_up():
             return
         if self._stalled:
@@ -560,6 +586,15 @@ class Connection:
         request that is being handled must have reserved an exclusive slot."""
         self._apis = apis
         self._max_request = largest
+
+    def read_by(self, reader: Callable[[], None] | None) -> None:
+        """Let another read what comes, in place of requests; None: requests come again."""
+        self._loop.add_reader(self.fd, self.on_readable if reader is None else reader)
+
+    @property
+    def authentication_is_over(self) -> bool:
+        """Whether the peer has proved who it is."""
+        return self.authentication is not None and self.authentication.is_served
 
     # Answering ----------------------------------------------------------------------------------
 

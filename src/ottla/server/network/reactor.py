@@ -79,7 +79,7 @@ class Reactor:
         loop: asyncio.AbstractEventLoop,
         apis: dict[int, Api],
         limits: Limits,
-        refuse_version: Callable[[Connection, int, int, int], None],
+        refuse_version: Callable[[Connection, memoryview, int, int, int], None],
     ) -> None:
         self.loop = loop
         self.apis = apis

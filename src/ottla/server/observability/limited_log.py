@@ -35,8 +35,8 @@ class _Cause:
         self.suppressed = 0
         # The last suppressed line, without a traceback: that would keep a request in memory.
         self.example = ""
-        # A timer will report what was suppressed.
-        self.reporting = False
+        # The loop that has a timer to report what was suppressed.
+        self.reporting: asyncio.AbstractEventLoop | None = None
 
 
 class LimitedLog:
@@ -76,8 +76,7 @@ class LimitedLog:
             return
         cause.suppressed += 1
         cause.example = message % values
-        if not cause.reporting:
-            self._report_later(cause)
+        self._report_later(cause)
 
     def _report_later(self, cause: _Cause) -> None:
         """Schedules a line with the count, in case the cause does not come up again."""
@@ -85,11 +84,14 @@ class LimitedLog:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return  # in a thread: reported with the next line of this cause
-        cause.reporting = True
+        if cause.reporting is loop:
+            return
+        # Not yet, or by a loop that ended before its timer came up.
+        cause.reporting = loop
         loop.call_later(PERIOD_SECONDS, self._timed_report, cause)
 
     def _timed_report(self, cause: _Cause) -> None:
-        cause.reporting = False
+        cause.reporting = None
         self._report(cause)
 
     def _report(self, cause: _Cause) -> None:

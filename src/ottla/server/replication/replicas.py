@@ -19,7 +19,7 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.replication.fetcher import Fetcher
 from ottla.replication.following import Limits
 from ottla.replication.partition import Partition, Role
-from ottla.server.partitions import now_ms
+from ottla.server.partitions import monotonic_ms
 from ottla.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Replicas:
             ),
             self._connect,
             lambda: (self._broker.id, self._broker.membership.epoch),
-            now_ms,
+            monotonic_ms,
             spawn,
             self._broker.throttle,
         )
@@ -162,7 +162,7 @@ class Replicas:
                     "in-sync replicas of %s-%d: %s, were %s",
                     partition.topic, partition.index, result.state.isr, partition.isr,
                 )  # fmt: skip
-                partition.update(result.state, now_ms())
+                partition.update(result.state, monotonic_ms())
             elif result.error in _ASK_AGAIN:
                 self._wanted[partition] = None
             else:
@@ -177,7 +177,7 @@ class Replicas:
 
     def _look_for_lags(self) -> None:
         config = self._broker.config
-        now = now_ms()
+        now = monotonic_ms()
         for partition in self._broker.partitions:
             if partition.role is Role.LEADER and len(partition.isr) > 1:
                 partition.drop_lagging(

@@ -53,6 +53,7 @@ ADMINISTRATIVE: Final[Mapping[ApiKey, Callable[[Any], Iterable[object]]]] = {
     ApiKey.CREATE_TOPICS: _names("topics"),
     ApiKey.DELETE_TOPICS: _deleted_topics,
     ApiKey.DELETE_RECORDS: _names("topics"),
+    ApiKey.DELETE_RECORDS_AT: _names("topics"),
     ApiKey.CREATE_PARTITIONS: _names("topics"),
     ApiKey.ALTER_CONFIGS: _configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _configs,

@@ -156,7 +156,18 @@ class ScramExchange:
             found = self._users.unknown(user, self._mechanism)
         return found.salt, found.stored_key, found.server_key, found.iterations
 
+    def _take_repeated_nonce(self, text: str) -> None:
+        """librdkafka up to 2.6.0 puts its own nonce before the whole one, where it stands already.
+        Kafka looks only whether the broker's nonce is at the end, which is what makes each exchange
+        another, and so takes it. The proof is for what was sent."""
+        whole, own = self._server.nonce, str(self._server.s_nonce)
+        clients = str(whole).removesuffix(own)
+        repeated = f"{clients}{whole}"
+        if f",r={repeated}," in text:
+            self._server.nonce = type(whole)(repeated)
+
     def _final(self, text: str) -> Reply:
+        self._take_repeated_nonce(text)
         # Raises if the proof is wrong, and if a message comes a second time.
         self._server.set_client_final(text)
         return Reply(self._server.get_server_final().encode(), self._user)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -76,8 +76,11 @@ class Authentication:
 
     # What the client sends ----------------------------------------------------------------------
 
-    def handshake(self, mechanism: str) -> SaslHandshakeResponse | asyncio.Future[Message]:
-        """The client says how it wants to prove who it is."""
+    def handshake(
+        self, mechanism: str, *, bare: bool = False
+    ) -> SaslHandshakeResponse | asyncio.Future[Message]:
+        """The client says how it wants to prove who it is. `bare`: its messages will not come in
+        requests."""
         offered = list(self._security.mechanisms)
         if mechanism not in offered:
             return self._refuse(
@@ -86,15 +89,35 @@ class Authentication:
                 ),
                 f"mechanism {mechanism[:40]!r} is not offered",
             )
-        if self._known and mechanism != self._mechanism:
+        if self._known and (bare or mechanism != self._mechanism):
             return self._refuse(
                 SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered),
-                "another mechanism than in the first authentication",
+                "another mechanism, or an older way, than in the first authentication",
             )
         self._mechanism = mechanism
         self._exchange = self._security.exchange(mechanism)
         self.state = State.AGREED
+        if bare:
+            BareMessages(self._connection, self._bare_step, self._security)
         return SaslHandshakeResponse(mechanisms=offered)
+
+    async def _bare_step(self, message: bytes) -> bytes | None:
+        """One message that came without a request; None: the client is refused. Once it is let in,
+        requests follow."""
+        assert self._exchange is not None
+        try:
+            reply = await self._exchange.step(message)
+            if reply.user is not None:
+                self._let_in(reply)
+            return reply.message
+        except Refused as refusal:
+            why = str(refusal)
+        except Exception as error:
+            log.error("authentication failed: peer=%s", self._connection.address, exc_info=error)
+            why = "internal error"
+        self._note_refusal(f"{self._mechanism}: {why}")
+        await asyncio.sleep(self._security.failure_delay)
+        return None
 
     def authenticate(self, message: bytes) -> asyncio.Future[Message]:
         """One message of the exchange."""
@@ -171,14 +194,18 @@ class Authentication:
         self._answer_refusal(response, why, answer)
         return answer
 
-    def _answer_refusal(self, response: Message, why: str, answer: asyncio.Future[Message]) -> None:
-        """Answer after a while, so that guessing takes time, and close then."""
+    def _note_refusal(self, why: str) -> None:
         connection = self._connection
         connection.reactor.failed_authentications += 1
         log.warning("authentication refused: peer=%s %s", connection.address, why)
         self.state = State.REFUSED
         self._exchange = None
         connection.serve_only({}, self._security.largest_early_request)
+
+    def _answer_refusal(self, response: Message, why: str, answer: asyncio.Future[Message]) -> None:
+        """Answer after a while, so that guessing takes time, and close then."""
+        connection = self._connection
+        self._note_refusal(why)
 
         def conclude() -> None:
             if answer.done() or connection.closed:
@@ -189,6 +216,70 @@ class Authentication:
             self._loop.call_later(_PARTING_SECONDS, connection.close, "authentication refused")
 
         self._loop.call_later(self._security.failure_delay, conclude)
+
+
+class BareMessages:
+    """Reads the messages of a mechanism that come without requests, in place of the connection, until
+    the client is let in or refused."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        step: Callable[[bytes], Awaitable[bytes | None]],
+        security: ListenerSecurity,
+    ) -> None:
+        self._connection = connection
+        self._step = step
+        self._security = security
+        self._received = bytearray()
+        self._busy = False
+        connection.read_by(self._on_readable)
+
+    def _on_readable(self) -> None:
+        connection = self._connection
+        view = connection.reactor.scratch
+        try:
+            count = connection.sock.recv_into(view)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            count = 0
+        self._received += view[:count]
+        if not count or len(self._received) > self._security.largest_early_request + 4:
+            connection.close("closed by the peer" if not count else "it sent too much")
+            return
+        self._take()
+
+    def _take(self) -> None:
+        """Handle the next message, if it is there and the one before it is answered."""
+        if self._busy or len(self._received) < 4:
+            return
+        end = 4 + int.from_bytes(self._received[:4], "big")
+        if end > self._security.largest_early_request:
+            self._connection.close("it sent too much")
+        elif len(self._received) >= end:
+            message = bytes(self._received[4:end])
+            del self._received[:end]
+            self._busy = True
+            self._security.spawn(
+                self._answer(message), f"authentication of {self._connection.address}"
+            )
+
+    async def _answer(self, message: bytes) -> None:
+        connection = self._connection
+        reply = await self._step(message)
+        if connection.closed:
+            return
+        if reply is None or (connection.authentication_is_over and self._received):
+            connection.close("authentication refused")
+            return
+        connection.answer(len(reply).to_bytes(4, "big") + reply)
+        connection.flush_ready()
+        if connection.authentication_is_over:
+            connection.read_by(None)
+        else:
+            self._busy = False
+            self._take()
 
 
 def _refusal(message: str) -> SaslAuthenticateResponse:

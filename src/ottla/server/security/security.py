@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.cluster.metadata import ResourceType
 from ottla.settings import InvalidSetting
@@ -13,9 +13,13 @@ from ottla.wire.security import PLAINTEXT, SecurityError
 from ottla.wire.security import Security as WireSecurity
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ottla.protocol.errors import ErrorCode
     from ottla.server.broker import Broker
     from ottla.server.configuration.broker_config import BrokerConfig
     from ottla.server.configuration.listeners import ListenerAddress
+    from ottla.server.network.connection import Connection
     from ottla.server.security.authorizer import Authorizer
     from ottla.server.security.listeners import ListenerSecurity
     from ottla.server.security.mechanisms import Users
@@ -106,6 +110,32 @@ class Security:
             parse_super_users(config.super_users),
             allow_if_none=config.allow_everyone_if_no_acl_found,
         )
+
+    # What Produce and Fetch ask if there is an authorizer; imported then, not at the start.
+
+    def refused_topics(
+        self,
+        connection: Connection,
+        transactional_id: str | None,
+        topics: Iterable[tuple[bytes, Any]],
+        by_id: bool,
+    ) -> dict[bytes, ErrorCode]:
+        """Topics of a Produce request that the client may not write."""
+        from ottla.server.security.guards.hot import refused_topics
+
+        return refused_topics(self._broker, connection, transactional_id, topics, by_id)
+
+    def may_fetch(self, connection: Connection, replica: int, topic: str | bytes) -> bool:
+        """Whether a reader may have the records of a topic."""
+        from ottla.server.security.guards.hot import may_fetch
+
+        return may_fetch(self._broker, connection, replica, topic)
+
+    def may_replicate(self, connection: Connection) -> bool:
+        """Whether who says that it is a replica may be one."""
+        from ottla.server.security.guards.hot import may_replicate
+
+        return may_replicate(self._broker, connection)
 
     def load_acls(self) -> None:
         """The entries of the authorizer are those of the metadata."""

@@ -14,7 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ottla.record.batch import CONTROL_BIT, MAGIC, BatchHeader, HeaderFields
+from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    CONTROL_BIT,
+    LAST_OFFSET_DELTA,
+    MAGIC,
+    MAGIC_BYTE,
+    RECORD_COUNT,
+    BatchHeader,
+    HeaderFields,
+)
 from ottla.record.deletion import strip
 from ottla.record.offset_set import OffsetSet
 from ottla.storage.compaction.filter import DECOMPRESSED_LIMIT, emptied, placeholder
@@ -41,10 +51,10 @@ class EraseFilter:
     ) -> memoryview | bytes | None:
         """What is left of a batch, None if nothing is: only of the old formats, which have no header
         that could stay."""
-        first, last = fields[0], fields[0] + fields[6]
-        if fields[3] < MAGIC:
+        first, last = fields[BASE_OFFSET], fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+        if fields[MAGIC_BYTE] < MAGIC:
             first = 0  # a compressed set tells its last offset only
-        elif fields[5] & CONTROL_BIT:
+        elif fields[ATTRIBUTES] & CONTROL_BIT:
             return batch
         hidden = self._erasable.between(first, last + 1)
         if not hidden:
@@ -53,8 +63,8 @@ class EraseFilter:
         if left is batch:
             return batch
         if left is None:
-            self.records_dropped += fields[12]
-            if fields[3] < MAGIC:
+            self.records_dropped += fields[RECORD_COUNT]
+            if fields[MAGIC_BYTE] < MAGIC:
                 return placeholder(fields) if is_last else None
             return emptied(fields, max_timestamp=-1)
         self.records_dropped += sum(end - start for start, end in hidden)

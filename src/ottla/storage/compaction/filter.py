@@ -8,7 +8,7 @@
   of its key even before that. Marks stay;
 - records of aborted transactions go; a marker goes when nothing is left of its transaction, and the
   horizon that was set when that was first seen has passed;
-- what lies at or behind the end of the map stays, as far as records are concerned;
+- what lies at or after the end of the map stays, as far as records are concerned;
 - a batch keeps its base and last offset, epoch, producer and sequence. One that has no record left
   goes, unless it is the last one of a producer, whose sequence or epoch would be forgotten with it:
   then its header stays.
@@ -27,10 +27,21 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
     CODEC_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
     LOG_APPEND_TIME,
+    MAGIC_BYTE,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
@@ -106,19 +117,21 @@ class BatchFilter:
         self, batch: memoryview, fields: HeaderFields, is_last: bool
     ) -> memoryview | bytes | None:
         """What is left of a batch, None if nothing is. Of the last one of a segment something is."""
-        if fields[3] < 2:
+        if fields[MAGIC_BYTE] < 2:
             return self._leave_old(batch, fields, is_last)
-        attributes = fields[5]
-        horizon = fields[7] if attributes & DELETE_HORIZON_BIT else None
+        attributes = fields[ATTRIBUTES]
+        horizon = fields[BASE_TIMESTAMP] if attributes & DELETE_HORIZON_BIT else None
         if attributes & CONTROL_BIT:
             is_over = self.transactions.control(fields, batch)
-            if not fields[12] or (is_over and horizon is not None and horizon <= self._now_ms):
+            if not fields[RECORD_COUNT] or (
+                is_over and horizon is not None and horizon <= self._now_ms
+            ):
                 return self._leave_none(fields, is_last)
             if is_over and horizon is None:
                 return self._with_horizon(batch, fields, None)
             return batch
         if self.transactions.data(fields):
-            self.records_dropped += fields[12]
+            self.records_dropped += fields[RECORD_COUNT]
             return self._leave_none(fields, is_last)
         return self._leave_records(batch, fields, horizon, is_last)
 
@@ -129,13 +142,13 @@ class BatchFilter:
         return placeholder(fields) if is_last else None
 
     def _is_last_of_producer(self, fields: HeaderFields) -> bool:
-        last = self._producers.get(fields[9])
+        last = self._producers.get(fields[PRODUCER_ID])
         if last is None:
             return False
         if last.offset >= 0:
-            return fields[0] + fields[6] == last.offset
+            return fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] == last.offset
         # All that is known of it is its epoch, from a marker.
-        return bool(fields[5] & CONTROL_BIT) and fields[10] == last.epoch
+        return bool(fields[ATTRIBUTES] & CONTROL_BIT) and fields[PRODUCER_EPOCH] == last.epoch
 
     def _leave_records(
         self, batch: memoryview, fields: HeaderFields, horizon: int | None, is_last: bool
@@ -144,13 +157,15 @@ class BatchFilter:
         data = contents(batch, header, DECOMPRESSED_LIMIT)
         keeps_tombstones = horizon is None or self._now_ms < horizon
         has_tombstones = False
-        base_offset = fields[0]
+        base_offset = fields[BASE_OFFSET]
         map_end = self._map_end
         last_offset = self._map.last_offset
         erasable = self._erasable
-        is_touched = erasable.first_in(base_offset, base_offset + fields[6] + 1) is not None
+        is_touched = (
+            erasable.first_in(base_offset, base_offset + fields[LAST_OFFSET_DELTA] + 1) is not None
+        )
         kept: list[RecordSpan] = []
-        for span in record_spans(data, fields[12]):
+        for span in record_spans(data, fields[RECORD_COUNT]):
             _, _, delta, _, key, has_value = span
             offset = base_offset + delta
             if is_touched and offset in erasable:
@@ -163,18 +178,18 @@ class BatchFilter:
             if not has_value:
                 has_tombstones = True
             kept.append(span)
-        self.records_dropped += fields[12] - len(kept)
+        self.records_dropped += fields[RECORD_COUNT] - len(kept)
         if not kept:
             return self._leave_none(fields, is_last)
         if has_tombstones and horizon is None:
             return self._with_horizon(batch, fields, {span[2] for span in kept})
-        if len(kept) == fields[12]:
+        if len(kept) == fields[RECORD_COUNT]:
             return batch
         payload = b"".join([data[span[0] : span[1]] for span in kept])
-        max_timestamp = fields[8]
+        max_timestamp = fields[MAX_TIMESTAMP]
         if header.timestamp_type != LOG_APPEND_TIME:
-            max_timestamp = fields[7] + max(span[3] for span in kept)
-        codec = fields[5] & CODEC_MASK
+            max_timestamp = fields[BASE_TIMESTAMP] + max(span[3] for span in kept)
+        codec = fields[ATTRIBUTES] & CODEC_MASK
         if codec != Codec.NONE:
             payload = compress(codec, payload)
         return assemble(
@@ -188,7 +203,7 @@ class BatchFilter:
         (None: all)."""
         header = BatchHeader._make(fields)
         data = contents(batch, header, DECOMPRESSED_LIMIT)
-        base_offset = fields[0]
+        base_offset = fields[BASE_OFFSET]
         return build_batch(
             [
                 record
@@ -214,7 +229,7 @@ class BatchFilter:
     ) -> memoryview | bytes | None:
         """Of a message set. One that loses some of its messages becomes a batch of today's format."""
         self.transactions.data(fields)
-        last_offset = fields[0]
+        last_offset = fields[BASE_OFFSET]
         every = list(messages(entry, DECOMPRESSED_LIMIT))
         kept = [
             record
@@ -237,8 +252,8 @@ class BatchFilter:
         return build_batch(
             kept,
             base_offset=kept[0].offset,
-            codec=fields[5] & CODEC_MASK,
-            timestamp_type=(fields[5] & TIMESTAMP_TYPE_BIT) >> 3,
+            codec=fields[ATTRIBUTES] & CODEC_MASK,
+            timestamp_type=(fields[ATTRIBUTES] & TIMESTAMP_TYPE_BIT) >> 3,
             last_offset=last_offset,
         )
 
@@ -246,24 +261,27 @@ class BatchFilter:
 def emptied(fields: HeaderFields, max_timestamp: int | None = None) -> bytes:
     """The header alone: offsets, epochs, producer and sequence; with its largest timestamp, unless
     another is given."""
-    attributes = fields[5]
+    attributes = fields[ATTRIBUTES]
     return build_batch(
         (),
-        base_offset=fields[0],
-        producer_id=fields[9],
-        producer_epoch=fields[10],
-        base_sequence=fields[11],
-        leader_epoch=fields[2],
+        base_offset=fields[BASE_OFFSET],
+        producer_id=fields[PRODUCER_ID],
+        producer_epoch=fields[PRODUCER_EPOCH],
+        base_sequence=fields[BASE_SEQUENCE],
+        leader_epoch=fields[LEADER_EPOCH],
         transactional=bool(attributes & TRANSACTIONAL_BIT),
         control=bool(attributes & CONTROL_BIT),
         timestamp_type=(attributes & TIMESTAMP_TYPE_BIT) >> 3,
-        last_offset=fields[0] + fields[6],
-        max_timestamp=fields[8] if max_timestamp is None else max_timestamp,
+        last_offset=fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA],
+        max_timestamp=fields[MAX_TIMESTAMP] if max_timestamp is None else max_timestamp,
     )
 
 
 def placeholder(fields: HeaderFields) -> bytes:
     """A batch of nobody, that holds the offsets of one which went."""
     return build_batch(
-        (), base_offset=fields[0], leader_epoch=fields[2], last_offset=fields[0] + fields[6]
+        (),
+        base_offset=fields[BASE_OFFSET],
+        leader_epoch=fields[LEADER_EPOCH],
+        last_offset=fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA],
     )

@@ -59,9 +59,9 @@ def assess(
 ) -> Dirt:
     """The state of a log whose sealed segments these are.
 
-    `checkpoint` is where the last pass stopped. `stable_end`: nothing at or behind it may be touched
+    `checkpoint` is where the last pass stopped. `stable_end`: nothing at or after it may be touched
     (an open transaction, the high watermark, or what is not yet known to be on disk). The segment
-    in which it lies stays as a whole, and so does, with all behind it, one that has a record younger
+    in which it lies stays as a whole, and so does, with all after it, one that has a record younger
     than min.compaction.lag.ms.
     """
     first_dirty = checkpoint

@@ -26,7 +26,18 @@ from ottla.logfiles.names import (
     segment_name,
 )
 from ottla.logfiles.walk import fields_at, walk_checked
-from ottla.record.batch import CONTROL_BIT, BatchHeader, HeaderFields, contents
+from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    CONTROL_BIT,
+    LAST_OFFSET_DELTA,
+    MAGIC_BYTE,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+    BatchHeader,
+    HeaderFields,
+    contents,
+)
 from ottla.record.errors import CorruptBatch, InvalidBatch
 from ottla.record.legacy import messages
 from ottla.record.offset_set import OffsetSet
@@ -181,7 +192,13 @@ class _Output:
         segment = self.segment
         # A full index gets no further entries: then a search scans a little longer.
         interval = NO_INDEX_ENTRY if segment.index_full else self._interval
-        segment.add(segment.size, len(batch), fields[0] + fields[6], fields[8], interval)
+        segment.add(
+            segment.size,
+            len(batch),
+            fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA],
+            fields[MAX_TIMESTAMP],
+            interval,
+        )
         self._buffer += batch
         if len(self._buffer) >= WRITE_BYTES:
             self._write(check)
@@ -313,10 +330,13 @@ class _Rewrite:
             if source.end_offset <= first_dirty:
                 continue
             for fields, batch in self._batches(source):
-                if fields[3] == 2 and fields[5] & CONTROL_BIT:
+                if fields[MAGIC_BYTE] == 2 and fields[ATTRIBUTES] & CONTROL_BIT:
                     transactions.control(fields, batch)
                     continue
-                if transactions.data(fields) or fields[0] + fields[6] < first_dirty:
+                if (
+                    transactions.data(fields)
+                    or fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] < first_dirty
+                ):
                     continue
                 for key, offset in _keys(fields, batch):
                     if offset < first_dirty or (hidden and offset in hidden):
@@ -357,7 +377,7 @@ class _Rewrite:
                 left = batch_filter.leave(batch, fields, is_last)
                 if left is not batch and left != batch:
                     same = False
-                if fields[3] < 2:
+                if fields[MAGIC_BYTE] < 2:
                     has_old_entries = True
                 if left is not None:
                     output.add(left, self._check)
@@ -406,10 +426,10 @@ class _Rewrite:
             next_offset = source.base_offset
             for position, size, fields, batch in walk_checked(file, 0, source.size):
                 # The checksum does not cover the base offset.
-                last_offset = fields[0] + fields[6]
-                if fields[0] < next_offset or last_offset >= source.end_offset:
+                last_offset = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+                if fields[BASE_OFFSET] < next_offset or last_offset >= source.end_offset:
                     raise CorruptBatch(
-                        f"offsets {fields[0]} to {last_offset} at {position}, not between "
+                        f"offsets {fields[BASE_OFFSET]} to {last_offset} at {position}, not between "
                         f"{next_offset} and {source.end_offset}"
                     )
                 next_offset = last_offset + 1
@@ -452,13 +472,13 @@ class _Rewrite:
 
 def _keys(fields: HeaderFields, batch: memoryview) -> Iterator[tuple[bytes, int]]:
     """Key and offset of the records that have a key."""
-    if fields[3] < 2:
+    if fields[MAGIC_BYTE] < 2:
         for record in messages(batch, DECOMPRESSED_LIMIT):
             if record.key is not None:
                 yield record.key, record.offset
         return
-    base_offset = fields[0]
+    base_offset = fields[BASE_OFFSET]
     data = contents(batch, BatchHeader._make(fields), DECOMPRESSED_LIMIT)
-    for _, _, delta, _, key, _ in record_spans(data, fields[12]):
+    for _, _, delta, _, key, _ in record_spans(data, fields[RECORD_COUNT]):
         if key is not None:
             yield key, base_offset + delta

@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.record.batch import TRANSACTIONAL_BIT, HeaderFields, records
+from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+    PRODUCER_ID,
+    TRANSACTIONAL_BIT,
+    HeaderFields,
+    records,
+)
 from ottla.record.control import ABORT, COMMIT, control_type
 from ottla.storage.index.transaction_index import AbortedTransaction
 
@@ -33,10 +41,10 @@ class WalkedTransactions:
 
     def data(self, fields: HeaderFields) -> bool:
         """A data batch; whether it was aborted."""
-        self._begin_up_to(fields[0] + fields[6])
-        if not fields[5] & TRANSACTIONAL_BIT:
+        self._begin_up_to(fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA])
+        if not fields[ATTRIBUTES] & TRANSACTIONAL_BIT:
             return False
-        producer_id = fields[9]
+        producer_id = fields[PRODUCER_ID]
         found = self._open.get(producer_id)
         if found is None:
             self._committed.add(producer_id)
@@ -46,18 +54,18 @@ class WalkedTransactions:
 
     def control(self, fields: HeaderFields, batch: memoryview) -> bool:
         """A control batch; whether it has nothing left to tell."""
-        self._begin_up_to(fields[0] + fields[6])
+        self._begin_up_to(fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA])
         for record in records(batch):
             kind = control_type(record)
             if kind == ABORT:
-                transaction, seen = self._open.pop(fields[9], (None, False))
+                transaction, seen = self._open.pop(fields[PRODUCER_ID], (None, False))
                 if transaction is not None and seen:
                     self._kept.append(transaction)
                     return False
                 return True
             if kind == COMMIT:
-                seen = fields[9] in self._committed
-                self._committed.discard(fields[9])
+                seen = fields[PRODUCER_ID] in self._committed
+                self._committed.discard(fields[PRODUCER_ID])
                 return not seen
             return False  # of a kind that is not about transactions
         return True  # emptied before

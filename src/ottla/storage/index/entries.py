@@ -1,7 +1,7 @@
 """What the three indexes of a segment share: a file of equal entries in order, and its two lives.
 
 **Active** (the segment takes appends): all entries are in memory; new ones are pending until
-`write()` puts them behind the others in the file with one `pwrite`. No descriptor stays open, and
+`write()` puts them after the others in the file with one `pwrite`. No descriptor stays open, and
 an index that was never written has no file.
 
 **Sealed** (the segment was rolled): nothing is in memory; the file is mapped read-only on demand
@@ -13,7 +13,7 @@ one, when it is first used.
 
 In a crash the file is a head of the entries, possibly with a torn or zeroed tail, and possibly
 stale: a log that was not shut down cleanly calls `reset()` and rebuilds the indexes of all segments
-behind its recovery point. No checksum protects an index; `sanity_check` and `verify` find what
+after its recovery point. No checksum protects an index; `sanity_check` and `verify` find what
 can be found without one.
 
 Kafka makes its active indexes 10 MiB long at once and cuts them when it stops. The files of a Kafka
@@ -210,7 +210,7 @@ class Index(ABC):
         self._sealed_count = None
 
     def truncate_to(self, offset: int) -> None:
-        """Drops the entries about `offset` and all behind it, in memory and in the file. The
+        """Drops the entries about `offset` and all after it, in memory and in the file. The
         index is active afterwards."""
         self.unseal()
         self._load()

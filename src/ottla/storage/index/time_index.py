@@ -93,7 +93,7 @@ class TimeIndex(Index):
 
     def lookup(self, target_timestamp: int) -> tuple[int, int]:
         """(timestamp, offset) of the last entry not younger than the target; (NO_TIMESTAMP, base
-        offset) if there is none. A record younger than the target lies at or behind that offset."""
+        offset) if there is none. A record younger than the target lies at or after that offset."""
         if self.sealed:
             view = self._view()
             unpack = _TIMESTAMP.unpack_from

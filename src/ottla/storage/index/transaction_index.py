@@ -35,7 +35,7 @@ class AbortedTransaction(NamedTuple):
     # Of the abort marker.
     last_offset: int
     # The log's last stable offset right after the marker: no transaction that was still open then
-    # begins before it. So a reader who stops before it needs no entry behind this one.
+    # begins before it. So a reader who stops before it needs no entry after this one.
     last_stable_offset: int
 
 

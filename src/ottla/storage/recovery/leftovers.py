@@ -29,6 +29,10 @@ from ottla.logfiles.names import (
     base_offset_of,
     segment_name,
 )
+from ottla.record.batch import (
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+)
 from ottla.storage.errors import CorruptLog
 from ottla.storage.files import Files
 from ottla.storage.segment import Segment
@@ -119,7 +123,7 @@ def _swap(
 
 
 def _end_of_swap(folder: str, name: str, base: int, files: Files, open_files: OpenFiles) -> int:
-    """The offset behind the last record in a `.log.swap` file."""
+    """The offset after the last record in a `.log.swap` file."""
     segment = Segment(
         folder, base, files, open_files, 0, size=files.size(f"{folder}/{name}"), sealed=True
     )
@@ -127,7 +131,7 @@ def _end_of_swap(folder: str, name: str, base: int, files: Files, open_files: Op
     end = base + 1
     try:
         for _, _, fields in segment.walk(0):
-            end = fields[0] + fields[6] + 1
+            end = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
     except CorruptLog as error:
         logger.warning("a finished segment is damaged: %s", error)
     segment.close()

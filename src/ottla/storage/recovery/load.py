@@ -4,7 +4,7 @@ After a clean shutdown nothing is scanned: the last segment's end is read from i
 on, and the producers come from a snapshot.
 
 After a crash everything below the recovery point is known to be whole, because it was synced, data
-first, before the recovery point was stored. What lies behind it is checked batch by batch. The first
+first, before the recovery point was stored. What lies after it is checked batch by batch. The first
 that is not whole, or does not go on where the one before it ended, is where the log ends: it is cut
 there, and later segments go. Index entries, leader epochs and producer state behind the recovery
 point are made anew on the way. So the time is proportional to the unflushed tail.
@@ -36,7 +36,16 @@ from ottla.logfiles.names import (
     segment_name,
 )
 from ottla.logfiles.walk import only_zeros, walk_checked
-from ottla.record.batch import CONTROL_BIT, HeaderFields
+from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    CONTROL_BIT,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    MAX_TIMESTAMP,
+    PRODUCER_ID,
+    HeaderFields,
+)
 from ottla.record.errors import InvalidBatch
 from ottla.storage.checkpoints import read_partition_metadata, write_partition_metadata
 from ottla.storage.config import LogConfig
@@ -121,21 +130,26 @@ def load_log(
     high_watermark: int,
     now_ms: int,
     first_dirty_offset: int = 0,
+    fingerprint: int = 0,
     producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
 ) -> Log:
     """The log in a folder, with what the checkpoints say of it (0 where they say nothing).
 
-    `clean`: the broker was shut down cleanly, so the recovery point is the log's end. OSError and
-    CorruptLog if the log cannot be used.
+    `clean`: the broker was shut down cleanly, so the recovery point is the log's end, and `fingerprint`
+    is that of the segments which were there. OSError and CorruptLog if the log cannot be used.
     """
     loader = _Loader(folder, config, files, open_files, now_ms, producer_expiration_ms)
     loader.find_segments(log_start_offset)
     loader.load_epochs()
     loader.load_deletions()
+    # The end of each segment takes a read: not at the first touch of a log with a thousand of them, if
+    # names and sizes are those that the last broker left.
+    unchanged = clean and fingerprint and fingerprint == loader.segments.fingerprint()
     if not (clean and loader.open_clean(recovery_point)):
         loader.recover(recovery_point)
+        unchanged = False
     loader.finish_deletions()
-    if not (config.compacts or first_dirty_offset):
+    if not (config.compacts or first_dirty_offset or unchanged):
         loader.check_for_missing_segments()
     try:
         topic_id = read_partition_metadata(f"{folder}/{PARTITION_METADATA}", files)
@@ -203,7 +217,7 @@ class _Loader:
         # The log's start and end offset.
         self.start = 0
         self.end = 0
-        # Bytes behind the recovery point, and bytes that were read for the producers' sake.
+        # Bytes after the recovery point, and bytes that were read for the producers' sake.
         self.unsynced_bytes = 0
         self.replayed_bytes = 0
 
@@ -222,7 +236,7 @@ class _Loader:
             self.folder,
             self.files,
             expiration_ms=self.producer_expiration_ms,
-            snapshots=[offset for name in names if (offset := snapshot_offset(name)) is not None],
+            snapshots=self.snapshots_found,
             start_offset=log_start_offset,
         )
         # Retention stored the log's new start before it took segments away: those that it did not
@@ -299,7 +313,7 @@ class _Loader:
         if ranges is not None:
             if self.deletions is None:
                 self.deletions = Deletions(self.folder)
-            self.deletions.mark(fields[0], ranges, self.now_ms)
+            self.deletions.mark(fields[BASE_OFFSET], ranges, self.now_ms)
 
     def open_clean(self, end: int) -> bool:
         """Takes the log as it is if it ends where the checkpoint says; False if it does not."""
@@ -329,7 +343,7 @@ class _Loader:
         return True
 
     def recover(self, recovery_point: int) -> None:
-        """Checks what lies behind the recovery point, and ends the log where it stops making
+        """Checks what lies after the recovery point, and ends the log where it stops making
         sense."""
         self.recovery_point = recovery_point
         # Not from the log start, if that is behind: what it lies in may be torn before it.
@@ -412,15 +426,15 @@ class _Loader:
     def _is_dense(segment: Segment) -> bool:
         expected = segment.base_offset
         for _, _, fields in segment.walk(0, REBUILD_CHUNK):
-            if fields[0] != expected:
+            if fields[BASE_OFFSET] != expected:
                 return False
-            expected = fields[0] + fields[6] + 1
+            expected = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
         return True
 
     def _sync(self, start: int) -> None:
         """Makes what was found last, and what was not found too. A process that was killed in the
         middle of a truncation (or of this) leaves a file that is cut in the page cache and not on
-        the disk: what was cut could come back behind new records."""
+        the disk: what was cut could come back after new records."""
         for segment in self.segments.from_offset(start):
             if segment.on_disk:
                 self.files.fsync(segment.file().fd)
@@ -450,7 +464,7 @@ class _Loader:
         try:
             for at, size, fields in segment.walk(position, REBUILD_CHUNK):
                 position = at + size
-                found = fields[0] + fields[6] + 1
+                found = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
         except CorruptLog:
             # Zeros where records should be are left to those who look for the records.
             if found == end and only_zeros(segment.file(), position, segment.size):
@@ -508,13 +522,13 @@ class _Loader:
         path = segment.offset_index.path
         offset, position = segment.offset_index.last_entry
         if position >= segment.size:
-            raise CorruptIndex(path, f"{position} is behind the end of the segment")
+            raise CorruptIndex(path, f"{position} is beyond the end of the segment")
         since = 0
         for _, size, fields in segment.walk(position):
-            last_offset = fields[0] + fields[6]
+            last_offset = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
             if since == 0 and last_offset != offset:
                 raise CorruptIndex(path, f"no batch at {position} ends with {offset}")
-            if fields[0] >= start:
+            if fields[BASE_OFFSET] >= start:
                 break
             if since > self.config.index_interval_bytes:
                 raise CorruptIndex(path, f"no entry between {offset} and {start}")
@@ -524,13 +538,16 @@ class _Loader:
         if segment.time_index.entry_count:
             timestamp, offset = segment.time_index.last_entry
             for _, _, fields in segment.walk(segment.offset_index.lookup(offset)[1]):
-                if fields[0] + fields[6] >= offset:
-                    if fields[0] + fields[6] == offset and fields[8] == timestamp:
+                if fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] >= offset:
+                    if (
+                        fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] == offset
+                        and fields[MAX_TIMESTAMP] == timestamp
+                    ):
                         break
                     raise CorruptIndex(segment.time_index.path, f"no batch has time {timestamp}")
             else:
                 # A recovery cut it off, which did not last: the batch was lost, the entry came back.
-                raise CorruptIndex(segment.time_index.path, f"{offset} is behind the last batch")
+                raise CorruptIndex(segment.time_index.path, f"{offset} is after the last batch")
 
     def _walk_synced(self, segment: Segment, start: int) -> int:
         """Steps over the batches of a segment that lie before `start`, from the last index entry on;
@@ -544,9 +561,15 @@ class _Loader:
         if start == segment.base_offset:
             return 0
         for at, size, fields in segment.walk(position, REBUILD_CHUNK):
-            if fields[0] >= start:
+            if fields[BASE_OFFSET] >= start:
                 break
-            self._note(segment, at, size, fields[0] + fields[6], fields[8])
+            self._note(
+                segment,
+                at,
+                size,
+                fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA],
+                fields[MAX_TIMESTAMP],
+            )
             position = at + size
             if self.end >= start:
                 break
@@ -561,17 +584,17 @@ class _Loader:
             self.files.forget_cached(segment.file().fd, position)
             try:
                 for at, size, fields, batch in walk_checked(segment.file(), position, segment.size):
-                    last_offset = fields[0] + fields[6]
-                    if fields[0] < self.end or last_offset > segment.offset_limit:
-                        reason = f"offset {fields[0]} after {self.end - 1}"
+                    last_offset = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+                    if fields[BASE_OFFSET] < self.end or last_offset > segment.offset_limit:
+                        reason = f"offset {fields[BASE_OFFSET]} after {self.end - 1}"
                         break
-                    self._note(segment, at, size, last_offset, fields[8])
+                    self._note(segment, at, size, last_offset, fields[MAX_TIMESTAMP])
                     self.unsynced_bytes += size
                     position = at + size
-                    if fields[2] > self.epochs.latest_epoch:
-                        self.epochs.assign(fields[2], fields[0])
-                    if fields[9] < 0:
-                        if fields[5] & CONTROL_BIT:
+                    if fields[LEADER_EPOCH] > self.epochs.latest_epoch:
+                        self.epochs.assign(fields[LEADER_EPOCH], fields[BASE_OFFSET])
+                    if fields[PRODUCER_ID] < 0:
+                        if fields[ATTRIBUTES] & CONTROL_BIT:
                             self._note_mark(fields, batch)
                     else:
                         ended = replay_batch(self.producers, fields, batch, self.now_ms)
@@ -667,7 +690,10 @@ class _Loader:
         """From the batches between the log start and `end`."""
         for segment in self.segments.from_offset(self.start):
             for _, _, fields in segment.walk(segment.batch_before(self.start), REBUILD_CHUNK):
-                if fields[0] >= end or fields[2] < 0:
+                if fields[BASE_OFFSET] >= end or fields[LEADER_EPOCH] < 0:
                     return  # the old formats know no epochs
-                if fields[2] > self.epochs.latest_epoch and fields[0] + fields[6] >= self.start:
-                    self.epochs.assign(fields[2], fields[0])
+                if (
+                    fields[LEADER_EPOCH] > self.epochs.latest_epoch
+                    and fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] >= self.start
+                ):
+                    self.epochs.assign(fields[LEADER_EPOCH], fields[BASE_OFFSET])

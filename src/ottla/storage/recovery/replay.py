@@ -2,7 +2,7 @@
 
 A snapshot in Kafka's format has one batch of each producer, but a client that got no answers may send
 its last five again. The four before that one are read from the log, where they must be if they were
-stored a moment before the snapshot was taken; what lies behind the snapshot is replayed.
+stored a moment before the snapshot was taken; what lies after the snapshot is replayed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ from __future__ import annotations
 import logging
 
 from ottla.logfiles.walk import HEADER_CHUNK
-from ottla.record.batch import CONTROL_BIT, HeaderFields
+from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    CONTROL_BIT,
+    LAST_OFFSET_DELTA,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    HeaderFields,
+)
 from ottla.record.errors import InvalidBatch
 from ottla.storage.append import read_marker
 from ottla.storage.errors import CorruptFile, CorruptIndex
@@ -28,7 +37,7 @@ RECALLED_ENTRIES = 128
 
 def reload(segments: Segments, producers: ProducerStates, start: int, end: int, now_ms: int) -> int:
     """Brings the producers to the state of a log with the range [start, end), by a snapshot and by
-    what the log says; the bytes that were walked over for what lies behind the snapshot."""
+    what the log says; the bytes that were walked over for what lies after the snapshot."""
     replay_from = producers.truncate_and_reload(start, end, now_ms)
     if producers.thinned:
         recall(segments, producers, start, replay_from)
@@ -64,12 +73,12 @@ def _recall_from(
     begin = segment.base_offset
     found: dict[int, list[HeaderFields]] = {}
     for at, _, fields in segment.walk(position, REBUILD_CHUNK if is_dense else HEADER_CHUNK):
-        if fields[0] >= end:
+        if fields[BASE_OFFSET] >= end:
             break
         if at == position and position:
-            begin = fields[0]
-        if fields[9] in wanted and not fields[5] & CONTROL_BIT:
-            found.setdefault(fields[9], []).append(fields)
+            begin = fields[BASE_OFFSET]
+        if fields[PRODUCER_ID] in wanted and not fields[ATTRIBUTES] & CONTROL_BIT:
+            found.setdefault(fields[PRODUCER_ID], []).append(fields)
     for producer_id, batches in found.items():
         if producers.recall(producer_id, batches):
             wanted.discard(producer_id)
@@ -91,12 +100,12 @@ def replay(segments: Segments, producers: ProducerStates, start: int, end: int, 
         position = segment.batch_before(start) if start > segment.base_offset else 0
         walked += segment.size - position
         for at, size, fields in segment.walk(position, REBUILD_CHUNK):
-            last_offset = fields[0] + fields[6]
-            if fields[9] >= 0 and start <= last_offset < end:
-                batch = segment.file().read(size, at) if fields[5] & CONTROL_BIT else b""
+            last_offset = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+            if fields[PRODUCER_ID] >= 0 and start <= last_offset < end:
+                batch = segment.file().read(size, at) if fields[ATTRIBUTES] & CONTROL_BIT else b""
                 replay_batch(producers, fields, batch, now_ms)
             if last_offset + 1 >= end:
-                break  # what lies behind it may be torn
+                break  # what lies after it may be torn
     producers.map_end_offset = end
     return walked
 
@@ -106,9 +115,9 @@ def replay_batch(
 ) -> CompletedTransaction | None:
     """Takes one batch with a producer id into account; `batch` is looked at if it is a control
     batch. The transaction that it ended."""
-    last_offset = fields[0] + fields[6]
-    if not fields[5] & CONTROL_BIT:
-        producers.update(fields, fields[0], last_offset, fields[8], now_ms)
+    last_offset = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
+    if not fields[ATTRIBUTES] & CONTROL_BIT:
+        producers.update(fields, fields[BASE_OFFSET], last_offset, fields[MAX_TIMESTAMP], now_ms)
         return None
     try:
         marker = read_marker(batch)
@@ -116,7 +125,14 @@ def replay_batch(
         marker = None  # it was refused or ignored when it was appended, too
     if marker is None:
         return None
-    return producers.end_transaction(fields[9], fields[10], marker, last_offset, fields[8], now_ms)
+    return producers.end_transaction(
+        fields[PRODUCER_ID],
+        fields[PRODUCER_EPOCH],
+        marker,
+        last_offset,
+        fields[MAX_TIMESTAMP],
+        now_ms,
+    )
 
 
 def mend_transaction_indexes(
@@ -147,9 +163,9 @@ def rebuild_transaction_index(
         if not each.size:
             continue
         for at, size, fields in each.walk(each.batch_before(begin), REBUILD_CHUNK):
-            if fields[9] < 0 or fields[0] + fields[6] < begin:
+            if fields[PRODUCER_ID] < 0 or fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] < begin:
                 continue
-            batch = each.file().read(size, at) if fields[5] & CONTROL_BIT else b""
+            batch = each.file().read(size, at) if fields[ATTRIBUTES] & CONTROL_BIT else b""
             ended = replay_batch(then, fields, batch, 0)
             if ended is not None and ended.aborted and each is segment:
                 aborted.append(

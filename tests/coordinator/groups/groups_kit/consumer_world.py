@@ -21,9 +21,9 @@ from typing import Final
 
 from groups_kit.consumer_words import assignment_partitions, subscription
 from groups_kit.machine import Machine
-from ottla.coordinator.groups.classic_group import ClassicGroup
-from ottla.coordinator.groups.consumer_group import ConsumerGroup
-from ottla.coordinator.groups.consumer_group_member import ConsumerMember, MemberState
+from ottla.coordinator.groups.classic.group import ClassicGroup
+from ottla.coordinator.groups.consumer.group import ConsumerGroup
+from ottla.coordinator.groups.consumer.member import ConsumerMember, MemberState
 from ottla.coordinator.groups.settings import GroupSettings
 from ottla.coordinator.groups.shard import GroupShard
 from ottla.protocol.errors import ErrorCode

@@ -232,7 +232,10 @@ def _call(message: Message, version: int, client: str) -> Call:
                 (
                     ticket,
                     ListGroupsResponse(
-                        groups=shard.list_groups(message.states_filter, message.types_filter)
+                        groups=shard.list_groups(
+                            {each.lower() for each in message.states_filter},
+                            {each.lower() for each in message.types_filter},
+                        )
                     ),
                 )
             )

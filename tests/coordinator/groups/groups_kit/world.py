@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from groups_kit.machine import Machine
-from ottla.coordinator.groups.classic_group import ClassicGroup
+from ottla.coordinator.groups.classic.group import ClassicGroup
 from ottla.coordinator.groups.records import GROUP, kind_of, read_group_key, read_group_value
 from ottla.coordinator.groups.settings import GroupSettings
 from ottla.coordinator.groups.shard import GroupShard

@@ -43,11 +43,11 @@ class Pool:
     def partitions_per_subscriber(self) -> float:
         return sum(self.topics.values()) / len(self.subscribers)
 
-    def keep(self, taken: dict[bytes, set[int]], member: int, before: Partitions) -> int:
+    def keep(self, assigned: dict[bytes, set[int]], member: int, before: Partitions) -> int:
         """Leave a member what it had; the number of partitions. One owner only: the first."""
         kept = self.held[member]
         for topic in self.topics.keys() & before.keys():
-            others = taken.setdefault(topic, set())
+            others = assigned.setdefault(topic, set())
             mine = {at for at in before[topic] if 0 <= at < self.topics[topic]} - others
             others |= mine
             kept.extend(TopicPartition(topic, at) for at in mine)
@@ -55,13 +55,13 @@ class Pool:
         kept.sort(key=lambda each: (each.partition, each.topic))
         return len(kept)
 
-    def deal(self, taken: Mapping[bytes, set[int]], loads: list[int]) -> None:
+    def deal(self, assigned: Mapping[bytes, set[int]], loads: list[int]) -> None:
         """Assigns the unassigned partitions to the members with the fewest."""
         takers = [(loads[member], member) for member in self.subscribers]
         heapify(takers)
         nothing: set[int] = set()
         for topic in sorted(self.topics):
-            owned = taken.get(topic, nothing)
+            owned = assigned.get(topic, nothing)
             for partition in range(self.topics[topic]):
                 if partition not in owned:
                     load, member = takers[0]
@@ -108,14 +108,14 @@ class UniformAssignor:
         order = sorted(members)
         pools = _pools([members[member].topic_ids for member in order], topics)
         loads = [0] * len(order)  # partitions of each member, over all pools
-        taken: dict[bytes, set[int]] = {}
+        assigned: dict[bytes, set[int]] = {}
         for pool in pools:
             for number in pool.subscribers:
                 before = members[order[number]].assigned
                 if before:
-                    loads[number] += pool.keep(taken, number, before)
+                    loads[number] += pool.keep(assigned, number, before)
         for pool in pools:
-            pool.deal(taken, loads)
+            pool.deal(assigned, loads)
         for _ in range(MAX_ROUNDS):
             # Every pool has its turn in every round.
             moved = [pool.balance(loads) for pool in pools if len(pool.subscribers) > 1]
@@ -134,7 +134,8 @@ class UniformAssignor:
 
 
 def _pools(subscriptions: list[frozenset[bytes]], topics: Mapping[bytes, int]) -> list[Pool]:
-    """Those with the most partitions for each subscriber first: they leave the least choice."""
+    """The pools in order, those with the most partitions for each subscriber first: they leave the least
+    choice."""
     alike: dict[frozenset[bytes], list[int]] = {}  # members by their subscription
     for member, subscription in enumerate(subscriptions):
         alike.setdefault(subscription, []).append(member)

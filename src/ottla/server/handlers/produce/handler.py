@@ -24,7 +24,6 @@ from ottla.server.handlers.produce.inside import Inside
 from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read
 from ottla.server.handlers.produce.response import Response, send
 from ottla.server.handlers.produce.unfinished import Unfinished
-from ottla.server.security.guards.hot import refused_topics
 from ottla.storage.errors import StorageError
 from ottla.storage.producer_state import Origin
 
@@ -87,7 +86,9 @@ class Produce:
         refused = None
         if self._authorizer is not None:
             by_id = version >= FIRST_TOPIC_IDS
-            refused = refused_topics(self._broker, connection, transactional_id, topics, by_id)
+            refused = self._broker.security.refused_topics(
+                connection, transactional_id, topics, by_id
+            )
         if transactional_id and verdict is None:
             allowed = [each for each in topics if each[0] not in refused] if refused else topics
             if allowed:

@@ -29,6 +29,10 @@ from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsTopicResult,
 )
+from ottla.protocol.messages.delete_records_at import (
+    DeleteRecordsAtPartitionResult,
+    DeleteRecordsAtTopicResult,
+)
 from ottla.protocol.messages.describe_configs import DescribeConfigsResult
 from ottla.protocol.messages.describe_producers import PartitionResponse, TopicResponse
 from ottla.protocol.messages.elect_leaders import (
@@ -80,6 +84,18 @@ def _refused_deletion(each: Any, code: ErrorCode) -> DeleteRecordsTopicResult:
         partitions=[
             DeleteRecordsPartitionResult(
                 partition_index=one.partition_index, error_code=code, low_watermark=-1
+            )
+            for one in each.partitions
+        ],
+    )
+
+
+def _refused_marks(each: Any, code: ErrorCode) -> DeleteRecordsAtTopicResult:
+    return DeleteRecordsAtTopicResult(
+        name=each.name,
+        partitions=[
+            DeleteRecordsAtPartitionResult(
+                partition_index=one.partition_index, error_code=code, error_message=code.message
             )
             for one in each.partitions
         ],
@@ -227,6 +243,7 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.CREATE_TOPICS: topics.create_topics,
     ApiKey.DELETE_TOPICS: topics.delete_topics,
     ApiKey.DELETE_RECORDS: on_each(_Op.DELETE, TOPIC, "topics", "topics", _refused_deletion),
+    ApiKey.DELETE_RECORDS_AT: on_each(_Op.DELETE, TOPIC, "topics", "topics", _refused_marks),
     ApiKey.INIT_PRODUCER_ID: transactions.init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: topics.offset_for_leader_epoch,
     ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions_to_txn,

@@ -311,7 +311,7 @@ class ClassicGroup:
         )
 
     def select_protocol(self) -> str:
-        """Of the protocols that all members know, the one that most members prefer."""
+        """Returns the protocol that most members prefer, of those that all members know."""
         everybody = len(self.members)
         votes = Counter(
             next(name for name in member.protocols if self._supporters[name] == everybody)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 
-from ottla.coordinator.groups.classic_group import ClassicGroup
-from ottla.coordinator.groups.consumer_group import ConsumerGroup
-from ottla.coordinator.groups.consumer_group_member import ConsumerMember
-from ottla.coordinator.groups.consumer_group_records import (
+from ottla.coordinator.groups.classic.group import ClassicGroup
+from ottla.coordinator.groups.consumer.group import ConsumerGroup
+from ottla.coordinator.groups.consumer.member import ConsumerMember
+from ottla.coordinator.groups.consumer.records import (
     CURRENT,
     GROUP_EPOCH,
     MEMBER,

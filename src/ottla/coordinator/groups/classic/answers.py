@@ -18,7 +18,7 @@ from ottla.protocol.messages.leave_group import (
 from ottla.protocol.messages.sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from ottla.coordinator.groups.classic_group import ClassicGroup, ClassicMember, Protocols
+    from ottla.coordinator.groups.classic.group import ClassicGroup, ClassicMember, Protocols
     from ottla.coordinator.shard import Effects, Ticket
     from ottla.protocol.errors import ErrorCode
     from ottla.protocol.message import Message

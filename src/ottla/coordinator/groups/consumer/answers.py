@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from ottla.coordinator.groups.consumer_group_member import (
+from ottla.coordinator.groups.consumer.member import (
     AWAY_EPOCH,
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -26,7 +26,7 @@ from ottla.protocol.messages.consumer_group_heartbeat import (
 )
 
 if TYPE_CHECKING:
-    from ottla.coordinator.groups.consumer_group import ConsumerGroup
+    from ottla.coordinator.groups.consumer.group import ConsumerGroup
     from ottla.coordinator.metadata_view import MetadataView
 
 # From this version of the heartbeat on, clients make their member ids themselves.

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.coordinator.groups.classic_answers import waiting_answers
-from ottla.coordinator.groups.classic_group import ClassicGroup
-from ottla.coordinator.groups.classic_protocol import ClassicProtocol
-from ottla.coordinator.groups.consumer_group import ConsumerGroup
-from ottla.coordinator.groups.consumer_group_answers import (
+from ottla.coordinator.groups.classic.answers import waiting_answers
+from ottla.coordinator.groups.classic.group import ClassicGroup
+from ottla.coordinator.groups.classic.protocol import ClassicProtocol
+from ottla.coordinator.groups.consumer.answers import (
     Held,
     assignment_of,
     check_heartbeat,
@@ -23,12 +22,13 @@ from ottla.coordinator.groups.consumer_group_answers import (
     is_full,
     refused_heartbeat,
 )
-from ottla.coordinator.groups.consumer_group_changes import (
+from ottla.coordinator.groups.consumer.changes import (
     Change,
     ConsumerGroupChanges,
     PatternChange,
 )
-from ottla.coordinator.groups.consumer_group_member import (
+from ottla.coordinator.groups.consumer.group import ConsumerGroup
+from ottla.coordinator.groups.consumer.member import (
     AWAY_EPOCH,
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -36,9 +36,9 @@ from ottla.coordinator.groups.consumer_group_member import (
     MemberState,
     owns_only,
 )
-from ottla.coordinator.groups.consumer_group_migration import Migration
-from ottla.coordinator.groups.consumer_group_records import current_record
-from ottla.coordinator.groups.consumer_group_timers import ConsumerGroupTimers
+from ottla.coordinator.groups.consumer.migration import Migration
+from ottla.coordinator.groups.consumer.records import current_record
+from ottla.coordinator.groups.consumer.timers import ConsumerGroupTimers
 from ottla.coordinator.groups.group import Caller, Group
 from ottla.coordinator.groups.timers import Timers
 from ottla.coordinator.shard import NOTHING, Effects, Instant, Ticket
@@ -308,24 +308,24 @@ def _told(
     request: ConsumerGroupHeartbeatRequest, before: ConsumerMember, caller: Caller
 ) -> dict[str, Any]:
     """What a heartbeat says about its member; what it leaves out stays as it was."""
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         "client_id": caller.client_id,
         "client_host": caller.client_host,
         "classic": None,
     }
     if request.instance_id is not None:
-        told["instance_id"] = request.instance_id
+        given["instance_id"] = request.instance_id
     if request.rack_id is not None:
-        told["rack"] = request.rack_id
+        given["rack"] = request.rack_id
     if request.rebalance_timeout_ms != -1:
-        told["rebalance_timeout"] = request.rebalance_timeout_ms
+        given["rebalance_timeout"] = request.rebalance_timeout_ms
     if request.server_assignor is not None:
-        told["assignor"] = request.server_assignor
+        given["assignor"] = request.server_assignor
     if request.subscribed_topic_names is not None:
-        told["topics"] = frozenset(request.subscribed_topic_names)
+        given["topics"] = frozenset(request.subscribed_topic_names)
     if request.subscribed_topic_regex is not None:
-        told["pattern"] = request.subscribed_topic_regex
-    return {name: value for name, value in told.items() if value != getattr(before, name)}
+        given["pattern"] = request.subscribed_topic_regex
+    return {name: value for name, value in given.items() if value != getattr(before, name)}
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, held: Held | None) -> None:

@@ -17,18 +17,18 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ottla.coordinator.groups.assignors import Partitions
-from ottla.coordinator.groups.classic_group import (
+from ottla.coordinator.groups.classic.group import (
     CONSUMER,
     ClassicGroup,
     ClassicMember,
     Protocols,
     assignments_of,
 )
-from ottla.coordinator.groups.classic_protocol import ClassicProtocol
-from ottla.coordinator.groups.consumer_group import ConsumerGroup
-from ottla.coordinator.groups.consumer_group_hash import TopicHashes
-from ottla.coordinator.groups.consumer_group_member import ClassicSupport, ConsumerMember
-from ottla.coordinator.groups.consumer_group_records import (
+from ottla.coordinator.groups.classic.protocol import ClassicProtocol
+from ottla.coordinator.groups.consumer.group import ConsumerGroup
+from ottla.coordinator.groups.consumer.hash import TopicHashes
+from ottla.coordinator.groups.consumer.member import ClassicSupport, ConsumerMember
+from ottla.coordinator.groups.consumer.records import (
     current_record,
     epoch_record,
     group_tombstones,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 
 from ottla.coordinator.groups.assignors import Partitions
-from ottla.coordinator.groups.consumer_group_member import (
+from ottla.coordinator.groups.consumer.member import (
     ConsumerMember,
     MemberState,
     Owned,

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ottla.coordinator.groups.classic_answers import (
+from ottla.coordinator.groups.classic.answers import (
     leaving,
     left,
     protocols_of,
     rebalance_timeout,
     refused_join,
 )
-from ottla.coordinator.groups.consumer_group import CONSUMER, ConsumerGroup
-from ottla.coordinator.groups.consumer_group_changes import Change, PatternChange
-from ottla.coordinator.groups.consumer_group_member import (
+from ottla.coordinator.groups.consumer.changes import Change, PatternChange
+from ottla.coordinator.groups.consumer.group import CONSUMER, ConsumerGroup
+from ottla.coordinator.groups.consumer.member import (
     ClassicSupport,
     ConsumerMember,
     MemberState,
 )
-from ottla.coordinator.groups.consumer_group_protocol import ConsumerGroupProtocol
-from ottla.coordinator.groups.consumer_group_reconciliation import Target
+from ottla.coordinator.groups.consumer.protocol import ConsumerGroupProtocol
+from ottla.coordinator.groups.consumer.reconciliation import Target
 from ottla.coordinator.groups.consumer_protocol_metadata import (
     encode_assignment,
     read_subscription,
@@ -41,8 +41,8 @@ from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRespon
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ottla.coordinator.groups.classic_group import Protocols
-    from ottla.coordinator.groups.consumer_group_answers import Held
+    from ottla.coordinator.groups.classic.group import Protocols
+    from ottla.coordinator.groups.consumer.answers import Held
     from ottla.coordinator.groups.group import Caller
     from ottla.coordinator.groups.settings import GroupSettings
     from ottla.coordinator.metadata_view import MetadataView

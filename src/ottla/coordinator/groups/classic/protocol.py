@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ottla.coordinator.groups.classic_answers import (
+from ottla.coordinator.groups.classic.answers import (
     answer_sync,
     assigned,
     joined,
@@ -26,7 +26,7 @@ from ottla.coordinator.groups.classic_answers import (
     refuse_join,
     refused_join,
 )
-from ottla.coordinator.groups.classic_group import (
+from ottla.coordinator.groups.classic.group import (
     ClassicGroup,
     ClassicMember,
     Protocols,
@@ -321,7 +321,7 @@ class ClassicProtocol:
         now: Instant,
         out: Effects,
     ) -> None:
-        """Replaces a static member that is back; whoever still uses its old id is fenced."""
+        """Replaces a static member that is back; a client that still uses its old id is fenced."""
         fenced = ErrorCode.FENCED_INSTANCE_ID
         refuse_join(group, old, fenced, old.id, out)
         answer_sync(old, SyncGroupResponse(error_code=fenced), out)
@@ -407,7 +407,7 @@ class ClassicProtocol:
                 # Too large for the log, but no commit.
                 code = ErrorCode.UNKNOWN_SERVER_ERROR
             refusal = SyncGroupResponse(error_code=code)
-            refused = Effects(*((told, refusal) for told, _ in out.answers))
+            refused = Effects(*((waiting, refusal) for waiting, _ in out.answers))
             self._prepare_rebalance(group, now, refused)
             return refused
 

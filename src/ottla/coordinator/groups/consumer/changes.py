@@ -18,11 +18,11 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from ottla.coordinator.groups.assignors import ASSIGNORS, MemberSubscription, Partitions
-from ottla.coordinator.groups.consumer_group import NO_PARTITIONS, ConsumerGroup
-from ottla.coordinator.groups.consumer_group_hash import TopicHashes
-from ottla.coordinator.groups.consumer_group_member import ConsumerMember
-from ottla.coordinator.groups.consumer_group_reconciliation import Target, reconcile
-from ottla.coordinator.groups.consumer_group_records import (
+from ottla.coordinator.groups.consumer.group import NO_PARTITIONS, ConsumerGroup
+from ottla.coordinator.groups.consumer.hash import TopicHashes
+from ottla.coordinator.groups.consumer.member import ConsumerMember
+from ottla.coordinator.groups.consumer.reconciliation import Target, reconcile
+from ottla.coordinator.groups.consumer.records import (
     ResolvedPattern,
     current_record,
     epoch_record,

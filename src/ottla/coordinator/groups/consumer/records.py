@@ -19,7 +19,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.coordinator.groups.assignors import Partitions
-from ottla.coordinator.groups.consumer_group_member import (
+from ottla.coordinator.groups.consumer.member import (
     ClassicSupport,
     ConsumerMember,
     MemberState,
@@ -223,7 +223,7 @@ def group_tombstones(
 
 
 def read_group_key(key: bytes) -> str:
-    """Of the kinds GROUP_EPOCH, TOPIC_METADATA and TARGET_EPOCH."""
+    """Reads the group id from a key of the kinds GROUP_EPOCH, TOPIC_METADATA and TARGET_EPOCH."""
     return ConsumerGroupMetadataKey.decode(key, 2, 0)[0].group_id
 
 

@@ -21,14 +21,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from ottla.coordinator.groups.assignors import Partitions
-from ottla.coordinator.groups.consumer_group_member import (
+from ottla.coordinator.groups.consumer.member import (
     LEAVE_EPOCH,
     NOTHING_OWNED,
     ConsumerMember,
     MemberState,
     Owned,
 )
-from ottla.coordinator.groups.consumer_group_records import ResolvedPattern, group_tombstones
+from ottla.coordinator.groups.consumer.records import ResolvedPattern, group_tombstones
 from ottla.coordinator.groups.group import Committer, GroupKind, PartitionCheck
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
