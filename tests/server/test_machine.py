@@ -75,7 +75,7 @@ def files_below(folder: Path) -> dict[str, tuple[int, int]]:
 def test_all_brokers_are_one_cluster_on_one_rack(machine: Machine) -> None:
     seen = []
     for broker in (1, 2):
-        with Admin(machine.address(broker)) as admin:
+        with Admin(machine.address_of(broker)) as admin:
             seen.append(admin.describe_cluster())
     assert seen[0] == seen[1]
     brokers = seen[0].brokers
@@ -89,7 +89,7 @@ def test_all_brokers_are_one_cluster_on_one_rack(machine: Machine) -> None:
 def test_partitions_are_spread_and_automatic_topics_have_one_replica(
     machine: Machine, topic: str
 ) -> None:
-    client = confluent_kafka.Producer({"bootstrap.servers": machine.address(2)})
+    client = confluent_kafka.Producer({"bootstrap.servers": machine.address_of(2)})
     client.produce(topic, b"automatic")
     assert client.flush(PATIENCE) == 0
     with Admin(machine.bootstrap) as admin:
@@ -106,23 +106,23 @@ def test_a_topic_may_still_ask_for_two_replicas(machine: Machine, topic: str) ->
         (first, second) = admin.describe_topics([topic])[topic].partitions
     assert {*first.replicas} == {*second.replicas} == {1, 2}
     produce(machine.bootstrap, topic, numbered(0, 10), acks="all")
-    assert values(machine.address(2), topic) == numbered(0, 10)
+    assert values(machine.address_of(2), topic) == numbered(0, 10)
 
 
 def test_what_one_client_writes_the_other_reads(machine: Machine, topic: str) -> None:
     """Written by way of one broker, read by way of the other, by groups whose members use both."""
     with Admin(machine.bootstrap) as admin:
         admin.create_topic(topic, 4)
-    produce(machine.address(1), topic, numbered(0, 100))
-    theirs = confluent_kafka.Producer({"bootstrap.servers": machine.address(2)})
+    produce(machine.address_of(1), topic, numbered(0, 100))
+    theirs = confluent_kafka.Producer({"bootstrap.servers": machine.address_of(2)})
     for number, text in enumerate(numbered(100, 200)):
         theirs.produce(topic, text.encode(), partition=number % 4)
     assert theirs.flush(PATIENCE) == 0
-    assert values(machine.address(2), topic) == numbered(0, 200)
+    assert values(machine.address_of(2), topic) == numbered(0, 200)
     members = [
         confluent_kafka.Consumer(
             {
-                "bootstrap.servers": machine.address(broker),
+                "bootstrap.servers": machine.address_of(broker),
                 "group.id": topic,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
@@ -144,7 +144,7 @@ def test_what_one_client_writes_the_other_reads(machine: Machine, topic: str) ->
     assert sorted(set(seen)) == numbered(0, 200)
     with Consumer(machine.bootstrap, group=topic) as consumer:
         consumer.subscribe(topic)
-        produce(machine.address(2), topic, ["last"])
+        produce(machine.address_of(2), topic, ["last"])
         batch = None
         while batch is None:
             batch = consumer.next_batch(timeout=PATIENCE)
@@ -159,7 +159,7 @@ def test_a_transaction_has_partitions_of_both_brokers(machine: Machine, topic: s
     for number in range(6):
         theirs = confluent_kafka.Producer(
             {
-                "bootstrap.servers": machine.address(1 + number % 2),
+                "bootstrap.servers": machine.address_of(1 + number % 2),
                 "transactional.id": f"{topic}-{number}",
             }
         )
@@ -227,8 +227,10 @@ def test_a_killed_broker_is_started_again_and_nothing_is_lost(tmp_path: Path) ->
             os.kill(killed, signal.SIGKILL)
             # A client need not know: what had two replicas goes on, what had one comes back.
             first = 200 * (4 - broker)
-            produce(machine.address(3 - broker), "both", numbered(first, first + 200), acks="all")
-            produce(machine.address(3 - broker), "alone", numbered(first, first + 200))
+            produce(
+                machine.address_of(3 - broker), "both", numbered(first, first + 200), acks="all"
+            )
+            produce(machine.address_of(3 - broker), "alone", numbered(first, first + 200))
             machine.wait_for(lambda killed=killed: len(machine.processes()) == 2)
             assert killed not in machine.processes().values()
         for topic in ("alone", "both"):
@@ -252,7 +254,7 @@ def test_nobody_outlives_the_supervisor_and_nothing_is_lost(tmp_path: Path) -> N
     for process in processes.values():
         _await_end(process)
     with machine:
-        assert values(machine.address(2), "kept") == numbered(0, 200)
+        assert values(machine.address_of(2), "kept") == numbered(0, 200)
         produce(machine.bootstrap, "kept", numbered(200, 300))
         assert values(machine.bootstrap, "kept") == numbered(0, 300)
 
@@ -285,7 +287,7 @@ def test_a_stopped_broker_loses_its_session_and_comes_back(tmp_path: Path) -> No
         finally:
             os.kill(stopped, signal.SIGCONT)
         machine.wait_for(lambda: _in_sync(machine.bootstrap, "both") == {(1, 2)})
-        assert values(machine.address(2), "both") == numbered(0, 100)
+        assert values(machine.address_of(2), "both") == numbered(0, 100)
         assert machine.processes()[2] == stopped
 
 
@@ -311,7 +313,7 @@ def test_brokers_of_one_machine_in_a_cluster_with_a_zookeeper(tmp_path: Path) ->
             produce(machine.bootstrap, "automatic", numbered(0, 100))
             os.kill(machine.processes()[2], signal.SIGKILL)
             produce(machine.bootstrap, "automatic", numbered(100, 200))
-            assert values(machine.address(2), "automatic") == numbered(0, 200)
+            assert values(machine.address_of(2), "automatic") == numbered(0, 200)
             assert machine.stop() == 0
 
 
@@ -326,7 +328,7 @@ def test_a_single_brokers_folder_can_be_served_by_several(tmp_path: Path) -> Non
             admin.create_topic("kept", 2)
         produce(single.bootstrap, "kept", numbered(0, 100))
     with Machine(data) as machine:
-        assert values(machine.address(2), "kept") == numbered(0, 100)
+        assert values(machine.address_of(2), "kept") == numbered(0, 100)
         assert leaders(machine.bootstrap, "kept") == [1, 1]
         with Admin(machine.bootstrap) as admin:
             admin.create_topic("spread", 2)
@@ -340,7 +342,7 @@ def test_a_single_brokers_folder_can_be_served_by_several(tmp_path: Path) -> Non
     assert "start it with --brokers 2" in str(caught.value)
     assert files_below(data) == before, "nothing was touched"
     with Machine(data, 3) as machine:
-        assert values(machine.address(3), "spread") == numbered(0, 100)
+        assert values(machine.address_of(3), "spread") == numbered(0, 100)
     before = files_below(data)
     with pytest.raises(BrokerDied, match="start it with --brokers 3"):
         Machine(data, 2).start()

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ottla.testing import BrokerDied, BrokerProcess, answers
-from ottla.testing.broker_process import POLL_INTERVAL, START_TIMEOUT
+from ottla.testing.broker_process import START_TIMEOUT
+
+POLL_INTERVAL = 0.01
 
 
 class Machine(BrokerProcess):
@@ -27,7 +29,7 @@ class Machine(BrokerProcess):
     def ports(self) -> list[int]:
         return [self.port + step for step in range(self.count)]
 
-    def address(self, broker: int) -> str:
+    def address_of(self, broker: int) -> str:
         """Of a broker by its number, the first being 1."""
         return f"{self.host}:{self.ports[broker - 1]}"
 
