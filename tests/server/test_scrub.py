@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,11 @@ from server_kit.calls import batch_of, create_topic, fill
 
 from ottla.logfiles.names import DAMAGED_LOGS
 from ottla.server.broker import Broker
+from ottla.server.configuration.broker_config import BrokerConfig
 from ottla.server.observability.metrics import pieces
+from ottla.server.upkeep.scrub import Scrubber
+from ottla.storage.config import LogConfig
+from ottla.storage.logs import Logs, now_in_ms
 from ottla.storage.scrub import note_damage
 
 StartBroker = Callable[..., BrokerThread]
@@ -60,6 +65,44 @@ def test_damage_at_rest_is_named_and_counted(
     # Mended from a copy, it counts no more.
     _flip(closed, 100)
     broker.until(lambda inside: not inside.scrubber.damaged)
+
+
+class _Inline:
+    """Workers that do everything here and now."""
+
+    async def run(self, job: Callable[[], object]) -> object:
+        return job()
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.complains
+def test_a_segment_that_is_being_replaced_is_not_missing(
+    tmp_path: Path,
+) -> None:
+    """Erasing rewrites segments of any log: between two syncs the new one has no name of its own."""
+    logs = Logs([str(tmp_path)], lambda _: LogConfig(segment_bytes=400))
+    logs.open()
+    opened = logs.create("orders", 0, b"o" * 16)
+    for number in range(12):
+        opened.append(bytearray(batch_of(b"%d" % number * 50)), 0, now_in_ms())
+    assert len(opened.segments) > 4
+    opened.flush(now_in_ms())
+    middle = opened.segments[2].path
+
+    async def scrub() -> None:
+        scrubber = Scrubber(asyncio.get_running_loop(), logs, BrokerConfig)
+        scrubber._workers = _Inline()  # type: ignore[assignment]
+        logs.files.rename(middle, f"{middle}.swap")
+        await scrubber.scrub_all()
+        assert scrubber.damaged == {}
+        logs.files.unlink(f"{middle}.swap")
+        await scrubber.scrub_all()
+        assert list(scrubber.damaged) == [("orders", 0)], "now it is"
+
+    asyncio.run(scrub())
+    logs.close()
 
 
 def test_nothing_is_scrubbed_unless_it_is_asked_for(start_broker: StartBroker) -> None:

@@ -47,7 +47,9 @@ class Progress(NamedTuple):
     """How far one segment was looked at."""
 
     position: int = 0
-    next_offset: int = -1  # after the last batch; -1 before the first
+    next_offset: int = (
+        -1
+    )  # after the last batch; -1 before the first, or if the file went meanwhile
     dense: bool = True  # no offset is missing between its batches
     # The file that was begun with: its inode and size.
     inode: int = -1
@@ -62,16 +64,18 @@ def scrub_part(
     then, and what it found. A file that is gone, or is another one now, is no finding. OSError if it
     cannot be read."""
     path = str(segment.log)
+    # Retention, erasing or a truncation had it: where it ends is not known.
+    gone = progress._replace(next_offset=-1, over=True)
     try:
         fd = os.open(path, READ_ONLY)
     except FileNotFoundError:
-        return progress._replace(over=True), ()
+        return gone, ()
     try:
         status = os.fstat(fd)
         if progress.inode < 0:
             progress = progress._replace(inode=status.st_ino, size=status.st_size)
         elif (status.st_ino, status.st_size) != (progress.inode, progress.size):
-            return progress._replace(over=True), ()
+            return gone, ()
         return _scrub(fd, segment, progress, most)
     finally:
         os.close(fd)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.logfiles.names import DAMAGED_LOGS
+from ottla.logfiles.names import DAMAGED_LOGS, SWAP_SUFFIX
 from ottla.server.disk.workers import Workers
 
 if TYPE_CHECKING:
@@ -106,10 +106,13 @@ class Scrubber:
             return  # deleted, or its folder is offline: said elsewhere
         found: list[Finding] = []
         before: Progress | None = None
-        compacted = self._logs.may_have_gaps(key)
+        # A segment that is just being put in the place of another has no name of its own.
+        has_gaps = self._logs.may_have_gaps(key) or any(
+            name.endswith(SWAP_SUFFIX) for name in names
+        )
         segments = segments_among(Path(path), names)
         for segment in segments:
-            if before is not None and not compacted:
+            if before is not None and not has_gaps:
                 missing = missing_after(before, segment)
                 if missing is not None:
                     found.append(missing)
