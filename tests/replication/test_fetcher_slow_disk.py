@@ -26,6 +26,7 @@ from ottla.replication.partition import Role
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS, FollowersDisk, Lanes
 from ottla.storage.errors import LogOffline
 from ottla.storage.files import Files
+from ottla.storage.logs import now_in_ms
 
 PATIENCE = 30.0
 
@@ -130,6 +131,19 @@ def diverging(index: int, end: int) -> PartitionData:
         records=b"",
         diverging_epoch=EpochEndOffset(epoch=5, end_offset=end),
     )
+
+
+def test_logs_are_told_the_time_of_day(scene: Scene) -> None:
+    """The fetcher's own clock says 0."""
+    before = now_in_ms()
+
+    async def scenario() -> None:
+        await scene.leader.next_request()
+        scene.answer(records(0, 0, 3))
+        await scene.leader.next_request()
+
+    play(scene, scenario)
+    assert scene.slow.log.unflushed_since >= before
 
 
 def test_an_append_to_a_slow_disk_holds_up_nobody(scene: Scene) -> None:

@@ -16,6 +16,7 @@ from ottla.protocol.messages.fetch import (
     PartitionData,
 )
 from ottla.replication.following import (
+    Disk,
     Following,
     Limits,
     cut_off,
@@ -77,6 +78,30 @@ def asked(request: FetchRequest) -> list[tuple[int, int, int, int]]:
 
 def forgotten(request: FetchRequest) -> list[int]:
     return [index for topic in request.forgotten_topics_data for index in topic.partitions]
+
+
+# Clocks ---------------------------------------------------------------------------------------------
+
+
+class TimeOfDay(Disk):
+    def log_time(self, now_ms: int) -> int:
+        return 1_700_000_000_000 + now_ms
+
+
+def test_logs_go_by_the_time_of_day_and_followers_by_their_own_clock() -> None:
+    """By the followers' clock every log would seem to have waited for its flush for decades."""
+    follower = Follower()
+    follower.following = Following(LEADER, LIMITS, disk=TimeOfDay())
+    follower.following.put(follower.partition)
+    follower.now = 7
+    follower.ask()
+    follower.answer(data(batch(2, epoch=5)))
+    opened = follower.partition.log
+    assert opened.unflushed_since == 1_700_000_000_007
+    assert not opened.due_for_flush(1_700_000_000_008)
+    follower.ask()
+    follower.answer(data(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert follower.following.rest_ms(7) == LIMITS.backoff_ms
 
 
 # Sessions -------------------------------------------------------------------------------------------
@@ -375,7 +400,7 @@ def test_a_log_out_of_range_begins_or_ends_with_the_leaders(
 def test_a_new_replica_begins_with_the_batch_that_the_leaders_log_begins_in() -> None:
     """Records were deleted up to the middle of a batch: the leader sends it whole."""
     follower = Follower()
-    settle_out_of_range(follower.partition, 5, 12, 0)
+    do_all(settle_out_of_range(follower.partition, 5, 12, 0))
     assert follower.ends() == [5]
     follower.ask()
     sent = batch(10, base=2) + batch(1, base=12)

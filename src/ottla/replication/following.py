@@ -77,6 +77,11 @@ class Disk:
     """Who does what may wait for a disk. This one does all of it at once; the server's leaves the loop
     free (server/disk/lanes.py)."""
 
+    def log_time(self, now_ms: int) -> int:
+        """What the clock of the logs says: the time of day, by which flushes and erasing are due. The
+        followers' own, which never jumps, says `now_ms`."""
+        return now_ms
+
     def is_slow(self, partition: Partition) -> bool:  # noqa: ARG002
         """Whether an append to this partition's log may have to wait."""
         return False
@@ -356,17 +361,19 @@ class Following:
         try:
             diverging = data.diverging_epoch
             if diverging is not None:
-                steps = cut_off(partition, diverging.epoch, diverging.end_offset, now_ms)
+                log_ms = self._disk.log_time(now_ms)
+                steps = cut_off(partition, diverging.epoch, diverging.end_offset, log_ms)
                 self._work(key, partition, steps)
                 return Outcome.DONE
             records = whole_batches(data.records or b"")
             if self._throttle is not None:
                 self._throttle.took(partition, len(records), now_ms)
+            log_ms = self._disk.log_time(now_ms)
             if records and self._disk.is_slow(partition):
-                steps = _take_in_steps(partition, records, data, now_ms)
+                steps = _take_in_steps(partition, records, data, log_ms)
                 self._work(key, partition, steps, appends=True)
                 return Outcome.DONE
-            self._disk.take(partition, records, data.high_watermark, now_ms)
+            self._disk.take(partition, records, data.high_watermark, log_ms)
             if partition.is_unflushed:
                 self.unflushed.add(partition)
             follow_start(partition, data.log_start_offset)
@@ -380,7 +387,8 @@ class Following:
         key = (partition.topic_id, partition.index)
         self._resting.pop(key, None)
         try:
-            steps = settle_out_of_range(partition, leader_start, leader_end, now_ms)
+            log_ms = self._disk.log_time(now_ms)
+            steps = settle_out_of_range(partition, leader_start, leader_end, log_ms)
         except StorageError as error:
             _tell(partition, leader_end, error)
             self.rest(key, now_ms)
