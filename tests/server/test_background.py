@@ -26,6 +26,7 @@ from server_kit.wire import Wire
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.broker import Broker
 from ottla.server.upkeep import periodic as periodic
+from ottla.server.upkeep.compaction import RETRY_MS
 from ottla.storage.flush import FlushJob
 from ottla.storage.logs import Logs
 
@@ -63,6 +64,24 @@ def test_a_flush_without_room_is_not_tried_again_at_once(
 
 
 @pytest.mark.complains
+def test_a_log_that_cannot_be_compacted_for_want_of_descriptors_is_looked_at_again(
+    start_broker: StartBroker,
+) -> None:
+    """Also by those who erase: it would keep what was deleted until the next start."""
+    broker = start_broker()
+    with broker.wire() as wire:
+        topic = create_topic(wire)
+        fill(wire, topic, batch_of(b"one"))
+
+    def seconds_left(inside: Broker) -> float:
+        compactor, opened = inside.compactor, inside.logs.get(topic.name, 0)
+        compactor._failed(opened, OSError(errno.EMFILE, "too many"))
+        assert compactor.uncleanable == {}
+        return compactor._not_before[opened] - inside.loop.time()
+
+    assert 0 < broker.run(seconds_left) <= RETRY_MS / 1000
+
+
 def test_a_round_of_retention_that_fails_is_not_the_last(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, complaints: list[str]
 ) -> None:

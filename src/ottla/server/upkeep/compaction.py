@@ -149,9 +149,12 @@ class Compactor:
 
     def _failed(self, each: Log, error: OSError | CorruptFile) -> None:
         if isinstance(error, OSError) and passes(error):
-            self._not_before[each] = now_ms() + RETRY_MS
+            self._put_off(each)
         else:
             self._set_aside(each, str(error))
+
+    def _put_off(self, each: Log) -> None:
+        self._not_before[each] = self._loop.time() + RETRY_MS / 1000
 
     def _set_aside(self, each: Log, reason: str) -> None:
         self.uncleanable[each] = reason
@@ -181,7 +184,7 @@ class Compactor:
                 self._failed(each, error)
             except StorageError as error:
                 limited_log.warning("erasing in %s is put off: %s", each.name, error)
-                self._not_before[each] = self._loop.time() + RETRY_MS / 1000
+                self._put_off(each)
         return False
 
     def _erase(self, each: Log, now: int) -> bool:
@@ -263,7 +266,7 @@ class Compactor:
         except OSError as error:
             if not compaction.stopped:
                 limited_log.warning("compaction of %s is put off: %s", each.name, error)
-                self._not_before[each] = self._loop.time() + RETRY_MS / 1000
+                self._put_off(each)
         finally:
             compaction.stop()
             if outcome is not None:
