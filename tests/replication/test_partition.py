@@ -98,6 +98,19 @@ def test_a_removed_replica_leads_nothing() -> None:
     assert holder.partition.followers == {}
 
 
+def test_who_waits_for_a_flush_is_told_when_the_log_lies_elsewhere() -> None:
+    """The copy was synced as a whole; of the log that it replaces no flush ends any more."""
+    holder = Holder(LED)
+    holder.partition.configure(replace(holder.partition.config, flush_messages=1))
+    told: list[ErrorCode] = []
+    holder.append(2)
+    holder.partition.when_flushed(2, told.append)
+    holder.partition.log.flush(0)
+    assert told == []
+    holder.partition.replace_log(holder.partition.log)
+    assert told == [ErrorCode.NONE]
+
+
 def test_a_new_term_knows_nothing_of_what_followers_fetched_in_the_last_one() -> None:
     holder = Holder(LED)
     holder.append(3)

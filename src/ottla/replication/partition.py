@@ -424,6 +424,8 @@ class Partition:
         """The same log lies elsewhere now."""
         self._log = log
         self.advance()
+        # It was synced as a whole, and nobody flushes the old one any more.
+        self._release_waiters(log)
 
     @property
     def is_offline(self) -> bool:
