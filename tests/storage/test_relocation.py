@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
@@ -9,6 +10,7 @@ from storage_kit.faulty_files import Disk, FaultyFiles
 
 from ottla.record.batch import Record, build_batch
 from ottla.storage.config import LogConfig
+from ottla.storage.errors import OutOfResources
 from ottla.storage.log import Log
 from ottla.storage.logs import Logs
 from ottla.storage.relocation import Relocation
@@ -117,6 +119,45 @@ def test_a_copy_that_was_given_up_is_gone() -> None:
     assert len(content(logs.get("t", 0))) > 0
 
 
+def test_a_copy_for_whose_note_there_is_no_room_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = new_disk()
+    logs = opened(disk)
+    relocation = begun(logs)
+    wanted = content(relocation.source)
+    copy_all(relocation)
+    relocation.sync(1000)
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(logs.files, "replace_file", no_room)
+    with pytest.raises(OutOfResources):
+        logs.end_relocation(relocation)
+    monkeypatch.undo()
+    for job in logs.due(2000):
+        job.run()
+        logs.finish(job)
+    assert not [name for name in FaultyFiles(disk).folders("/b") if name.endswith("-future")]
+    log = logs.get("t", 0)
+    assert content(log) == wanted
+    append(log, 5)
+    assert log.log_end_offset == 55
+
+
+@pytest.mark.parametrize("before", [0, 20])
+def test_the_copy_is_no_cleaner_than_the_log_was_at_first(before: int) -> None:
+    """Of what was copied before a pass over the log, older records of a key are still there."""
+    logs = opened(new_disk())
+    source = logs.create("t", 0, TOPIC_ID)
+    append(source, 50)
+    source.compaction_ended(before)
+    relocation = logs.begin_relocation(source, logs.folders[1])
+    copy_all(relocation)
+    source.compaction_ended(40)
+    relocation.sync(1000)
+    assert logs.end_relocation(relocation).first_dirty_offset == before
+
+
 class Stopped(Exception):
     pass
 
@@ -160,6 +201,8 @@ def test_a_crash_at_any_point_leaves_one_whole_log(power: bool, seed: int) -> No
         )
         logs.open()
         relocation = begun(logs)
+        copy_all(relocation)
+        relocation.source.advance_start(7)  # in the middle of a segment
         relocation.source.flush(1000)
         for job in logs.checkpoint(1000):
             job.run()
@@ -178,6 +221,7 @@ def test_a_crash_at_any_point_leaves_one_whole_log(power: bool, seed: int) -> No
         if power:
             disk.lose_power(random.Random(seed))
         again = opened(disk)
+        assert again.get("t", 0).log_start_offset == 7, stops
         assert content(again.get("t", 0)) == wanted, stops
         assert again.keys() == [("t", 0)]
         if ended:

@@ -61,6 +61,18 @@ class Checkpoints(NamedTuple):
     # Names and sizes of sealed segments at the last clean shutdown (Segments.fingerprint).
     fingerprints: Mapping[Key, int]
 
+    def with_log(
+        self, key: Key, recovery_point: int, start: int, high_watermark: int, first_dirty: int
+    ) -> Checkpoints:
+        """These and those of one more log."""
+        return Checkpoints(
+            {**self.recovery_points, key: recovery_point},
+            {**self.start_offsets, key: start},
+            {**self.high_watermarks, key: high_watermark},
+            {**self.first_dirty_offsets, key: first_dirty},
+            self.fingerprints,
+        )
+
 
 def key_of_folder(name: str) -> Key | None:
     """Topic and partition of a log's folder; None if it is none of a broker's logs."""

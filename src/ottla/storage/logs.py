@@ -543,24 +543,27 @@ class Logs(LogOwner):
 
     def end_relocation(self, relocation: Relocation) -> Log:
         """The copy, which has everything and was synced, takes the place of the log: the log from now
-        on. Blocks for some syncs of folders. LogOffline if one of the disks fails."""
+        on. Blocks for some syncs of folders. LogOffline if one of the disks fails; OutOfResources if
+        the log stays where it is, and the copy was given up."""
         source, target = relocation.source, relocation.target
         key = (source.topic, source.partition)
         folder = self._places[key]
         path = target.log_path(key)
         end, start = source.log_end_offset, relocation.copy.log_start_offset
-        high_watermark, first_dirty = source.high_watermark, source.first_dirty_offset
+        high_watermark, first_dirty = source.high_watermark, relocation.first_dirty_offset
         renamed = f"{folder.path}/{deleted_folder_name(source.name)}"
         try:
-            if any(key in offsets for offsets in target.stored):
-                target.store_now(
-                    self._offsets(target)
-                )  # of a log of that name which was there before
+            # Whatever is stored there of a log of that name goes. Without the start of this one, records
+            # that were deleted would be back after a crash.
+            others = self._offsets(target)
+            target.store_now(others.with_log(key, end, start, high_watermark, first_dirty))
             self.files.replace_file(f"{relocation.path}/{COMPLETE}", source.name.encode())
             self.files.fsync_folder(relocation.path)
             self.files.fsync_folder(target.path)
         except OSError as error:
-            raise LogOffline(source.name, str(error)) from error
+            # Nothing has happened to the log.
+            self.give_up_relocation(relocation)
+            raise OutOfResources(source.name, str(error)) from error
         relocation.copy.close()
         relocation.copy.leave_folder()
         relocation.copy.give_up("it has taken the place of its log")

@@ -4,7 +4,7 @@ The log is copied, batch by batch, into a folder of its own beside the others (`
 as Kafka names it), while the log goes on where it is. Once the copy has everything it takes the log's
 place:
 
-    1. the copy is synced, and a note in its folder says whose it is
+    1. the copy is synced, its offsets are stored, and a note in its folder says whose it is
     2. the old folder loses its name (`…-delete`)
     3. the copy gets the name
 
@@ -56,6 +56,8 @@ class Relocation:
         self.source = source
         self.target = target
         self.path = f"{target.path}/{future_folder_name(source.name)}"
+        # What a pass over the log cleans from now on may have been copied as it was before.
+        self._first_dirty_offset = source.first_dirty_offset
         # Nobody flushes it by the clock, or keeps its offsets: it is synced at the end.
         self.copy = create_log(
             self.path,
@@ -73,6 +75,11 @@ class Relocation:
     def lag(self) -> int:
         """Records that the copy does not have yet."""
         return max(0, self.source.log_end_offset - self.copy.log_end_offset)
+
+    @property
+    def first_dirty_offset(self) -> int:
+        """Up to here the copy is as clean as the log was."""
+        return min(self._first_dirty_offset, self.source.first_dirty_offset)
 
     def agree(self, now_ms: int) -> None:
         """Cuts off what the log no longer has, and goes on where it begins."""
