@@ -23,6 +23,8 @@ from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from ottla.server.disk import relocations
+from ottla.storage.relocation import Relocation
 
 
 @pytest.fixture
@@ -148,6 +150,49 @@ def test_it_is_there_after_a_restart(broker: BrokerThread, folders: tuple[Path, 
         assert place(folders, topic) == target
         fill(wire, topic, batch_of(b"three"))
         assert end_offset(wire, topic) == 3
+
+
+def test_a_large_copy_is_synced_on_its_way(
+    wire: Wire, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lags: list[int] = []
+    sync = Relocation.sync
+
+    def watched(relocation: Relocation, now_ms: int) -> None:
+        lags.append(relocation.lag)
+        sync(relocation, now_ms)
+
+    monkeypatch.setattr(Relocation, "sync", watched)
+    monkeypatch.setattr(relocations, "_SYNC_BYTES", 1 << 20)
+    topic = create_topic(wire)
+    written = [b"%d" % number + b"x" * 50_000 for number in range(60)]
+    fill(wire, topic, *map(batch_of, written))
+    target = other(folders, place(folders, topic))
+    assert move(wire, topic.name, target, 0) == [0]
+    until(lambda: place(folders, topic) == target)
+    assert lags[0] > 0
+    assert lags[-1] == 0
+    assert read_all(wire, topic) == written
+
+
+@pytest.mark.complains
+def test_a_damaged_log_stays_and_others_are_moved(wire: Wire, folders: tuple[Path, Path]) -> None:
+    damaged = create_topic(wire)
+    fill(wire, damaged, batch_of(b"x" * 100))
+    here = place(folders, damaged)
+    (segment,) = (here / f"{damaged.name}-0").glob("*.log")
+    with segment.open("r+b") as file:
+        file.seek(100)
+        file.write(b"y")
+    sound = create_topic(wire)
+    fill(wire, sound, batch_of(b"one"))
+    assert move(wire, damaged.name, other(folders, here), 0) == [0]
+    target = other(folders, place(folders, sound))
+    assert move(wire, sound.name, target, 0) == [0]
+    until(lambda: place(folders, sound) == target)
+    assert place(folders, damaged) == here
+    until(lambda: described(wire, damaged.name)[here.name] == [(0, False)])
+    assert described(wire, damaged.name)[other(folders, here).name] == []
 
 
 def test_what_cannot_be(wire: Wire, folders: tuple[Path, Path]) -> None:

@@ -14,9 +14,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from ottla.record.errors import InvalidBatch
 from ottla.replication.following import whole_batches
 from ottla.replication.partition import Role, append_copied
-from ottla.server.partitions import monotonic_ms
 from ottla.storage.errors import NotInMemory, StorageError
 from ottla.storage.logs import now_in_ms
 
@@ -33,6 +33,9 @@ _PORTION = 1 << 20
 _PAUSE_SECONDS = 0.001
 # How long a log with an append under way is left alone.
 _BUSY_SECONDS = 0.01
+# So much is copied between two syncs: a log that was never synced syncs its folder whenever it begins a
+# segment, on the loop, and waits there for all that was written.
+_SYNC_BYTES = 64 << 20
 # So much may be left to be synced on the loop when the copy takes the log's place.
 _LAST_BYTES = 4 << 20
 
@@ -77,7 +80,7 @@ class Relocations:
                 key, (partition, folder) = next(iter(self._wanted.items()))
                 try:
                     await self._move(key, partition, folder)
-                except (StorageError, OSError) as error:
+                except (StorageError, InvalidBatch, OSError) as error:
                     log.error("%s-%d stays in its data folder: %s", *key, error)
                 if self._wanted.get(key) == (partition, folder):
                     del self._wanted[key]
@@ -96,13 +99,14 @@ class Relocations:
                     continue
                 relocation.agree(now_in_ms())
                 copy = relocation.copy
-                if relocation.lag:
-                    if not await self._copy(relocation):
-                        await asyncio.sleep(_PAUSE_SECONDS)
-                elif copy.appended_bytes - copy.flushed_bytes > _LAST_BYTES:
+                unsynced = copy.appended_bytes - copy.flushed_bytes
+                if unsynced > (_SYNC_BYTES if relocation.lag else _LAST_BYTES):
                     await self._broker.loop.run_in_executor(
                         self._broker.threads, relocation.sync, now_in_ms()
                     )
+                elif relocation.lag:
+                    if not await self._copy(relocation):
+                        await asyncio.sleep(_PAUSE_SECONDS)
                 else:
                     relocation.sync(now_in_ms())
                     done = True
@@ -113,7 +117,7 @@ class Relocations:
             self._current = None
             if not done:
                 logs.give_up_relocation(relocation)
-            elif partition.opened is source:
+            elif partition.opened is source and source.offline is not None:
                 partition.forget_log()  # a disk failed in between: who uses it next is told
         if partition.role is Role.ABSENT:
             log.info("%s-%d is no longer on this broker", *key)
@@ -138,5 +142,5 @@ class Relocations:
         is_last = piece.segment is active and piece.position + piece.length >= active.size
         data = piece.read() if is_last else await reads.read(piece)
         if copy.log_end_offset == offset:
-            append_copied(copy, whole_batches(data), monotonic_ms())
+            append_copied(copy, whole_batches(data), now_in_ms())
         return is_last
