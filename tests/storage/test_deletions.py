@@ -110,6 +110,25 @@ def test_a_snapshot_that_cannot_be_trusted_is_made_anew(maker: LogMaker, damage:
     assert hidden(maker.load(clean=True, recovery_point=point)) == [(3, 4), (20, 21)]
 
 
+def test_a_snapshot_of_a_log_that_went_further_is_not_believed_once_the_log_has_grown(
+    maker: LogMaker,
+) -> None:
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4))
+    size = log.active.size
+    mark(log, (11, 12))
+    log.flush(NOW)
+    path = log.active.path
+    log.close()
+    os.truncate(path, size)  # the last mark is lost
+    again = maker.load(clean=False)
+    assert hidden(again) == [(3, 4), (20, 21)]
+    fill(again)
+    again.close()  # killed before the next flush
+    assert hidden(maker.load(clean=False)) == [(3, 4), (20, 21)]
+
+
 def test_truncation_takes_marks_back(maker: LogMaker) -> None:
     log = maker.create()
     fill(log)
@@ -154,6 +173,22 @@ def test_the_start_has_to_be_on_disk_before_marks_are_forgotten(maker: LogMaker)
     log.advance_high_watermark(log.log_end_offset)
     log.advance_start(10)
     assert hidden(log)[0] == (3, 4)
+    log.start_stored(10)
+    assert hidden(log) == [(12, 13), (20, 21)]
+
+
+def test_marks_are_not_forgotten_while_a_thread_cuts_the_log(maker: LogMaker) -> None:
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4), (12, 13))
+    log.advance_high_watermark(log.log_end_offset)
+    mark(log, (5, 6), (14, 15))
+    log.advance_start(10)
+    steps = log.truncation_to(21, NOW)
+    for step in steps:
+        log.start_stored(10)
+        assert hidden(log)[0] == (3, 4)
+        step()
     log.start_stored(10)
     assert hidden(log) == [(12, 13), (20, 21)]
 

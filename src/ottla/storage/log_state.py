@@ -307,8 +307,9 @@ class LogState:
 
     def start_stored(self, offset: int) -> None:
         """It is on disk that the log starts no earlier than at `offset`: which of the records before
-        it were deleted need not be known any more. (Before that, a crash could bring them back.)"""
-        if self.deletions is not None:
+        it were deleted need not be known any more. (Before that, a crash could bring them back.)
+        While the log is cut, its marks belong to another thread: the next checkpoint tells again."""
+        if self.deletions is not None and self.truncation is None:
             self.deletions.forget_below(min(offset, self.log_start_offset))
 
     # Truncation (truncation.py)

@@ -50,7 +50,7 @@ from ottla.record.errors import InvalidBatch
 from ottla.storage.checkpoints import read_partition_metadata, write_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.deletions import Deletions, mark_in, marks_from
-from ottla.storage.errors import CorruptCheckpoint, CorruptIndex, CorruptLog
+from ottla.storage.errors import CorruptCheckpoint, CorruptIndex, CorruptLog, is_full_disk
 from ottla.storage.files import READ_WRITE, Files
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.log import Log
@@ -303,10 +303,18 @@ class _Loader:
         that went further."""
         if self.deletions_end <= self.end:
             return
-        self.deletions = Deletions(self.folder)
-        self.deletions.changed = True
+        deletions = self.deletions = Deletions(self.folder)
         for offset, ranges in marks_from(self.segments, self.start):
-            self.deletions.mark(offset, ranges, self.now_ms)
+            deletions.mark(offset, ranges, self.now_ms)
+        deletions.changed = True
+        try:
+            # Not by the next flush: should the log have grown by then, and the broker be killed before,
+            # the old snapshot would be believed, with marks that the log has not.
+            self.files.replace_file(deletions.path, deletions.snapshot(self.end))
+            deletions.changed = False
+        except OSError as error:
+            if not is_full_disk(error):
+                raise
 
     def _note_mark(self, fields: HeaderFields, batch: memoryview) -> None:
         ranges = mark_in(batch)
