@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,7 +47,11 @@ from ottla.testing import BrokerProcess
 
 
 def delete_at(
-    wire: Wire, topic: Topic, *offsets: int | tuple[int, int], skip_deleted: bool = False
+    wire: Wire,
+    topic: Topic,
+    *offsets: int | tuple[int, int],
+    skip_deleted: bool = False,
+    timeout_ms: int = 20_000,
 ) -> DeleteRecordsAtPartitionResult:
     """Offsets, or pairs of the first and the last of several."""
     ranges = [each if isinstance(each, tuple) else (each, each) for each in offsets]
@@ -62,7 +67,7 @@ def delete_at(
                 ],
             )
         ],
-        timeout_ms=20_000,
+        timeout_ms=timeout_ms,
         skip_deleted=skip_deleted,
     )
     response = wire.call(request, DeleteRecordsAtResponse, 0)
@@ -223,6 +228,30 @@ def test_deleted_already(wire: Wire, topic: Topic) -> None:
     end = end_offset(wire, topic)
     assert delete_at(wire, topic, (2, 4), skip_deleted=True).deleted == 0
     assert end_offset(wire, topic) == end
+
+
+def test_what_is_passed_over_has_to_be_committed_too(
+    start_broker: Callable[..., BrokerThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request whose answer did not come in time is sent again: its marks may still be lost."""
+    broker = start_broker()
+    with broker.wire() as wire:
+        topic = create_topic(wire, **{"visible.when.flushed": "true"})
+        ten(wire, topic)
+        broker.until(lambda inside: inside.logs.get(topic.name, 0).high_watermark == 10)
+        opened = threading.Event()
+        files = broker.run(lambda inside: inside.logs.files)
+        sync = files.fsync
+        monkeypatch.setattr(files, "fsync", lambda fd: (opened.wait(60), sync(fd)))
+        try:
+            for skip in (False, True):
+                answer = delete_at(wire, topic, 3, skip_deleted=skip, timeout_ms=50)
+                assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        finally:
+            opened.set()
+        again = delete_at(wire, topic, 3, skip_deleted=True)
+        assert (again.error_code, again.deleted) == (0, 0)
+        assert broker.run(lambda inside: inside.logs.get(topic.name, 0).high_watermark) == 11
 
 
 def test_no_topic_and_internal_topics(wire: Wire, topic: Topic) -> None:

@@ -75,6 +75,11 @@ class Deletions:
         if self._uncommitted and self._uncommitted[0][0] < high_watermark:
             self._uncommitted = [each for each in self._uncommitted if each[0] >= high_watermark]
 
+    def uncommitted_end(self, high_watermark: int) -> int:
+        """The offset after the last mark that may still be truncated; -1 if there is none."""
+        self.committed_to(high_watermark)
+        return self._uncommitted[-1][0] + 1 if self._uncommitted else -1
+
     def hidden(self, start: int, end: int) -> OffsetSet:
         """What readers do not see between two offsets."""
         return OffsetSet(self.invisible.between(start, end))

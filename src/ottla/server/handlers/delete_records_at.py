@@ -101,6 +101,11 @@ class _Deletion:
             for first in range(0, len(ranges), at_once):
                 appended = await self._mark(partition, ranges[first : first + at_once])
                 end_offset = max(end_offset, appended)
+            deletions = partition.log.deletions
+            if self._skip_deleted and deletions is not None:
+                # What was passed over is deleted for good no earlier than its marks are committed.
+                uncommitted = deletions.uncommitted_end(partition.log.high_watermark)
+                end_offset = max(end_offset, uncommitted)
             if end_offset >= 0:
                 await self._committed(partition, end_offset, timeout)
         except (ProtocolError, StorageError, InvalidBatch, OSError) as error:
