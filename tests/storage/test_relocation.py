@@ -10,7 +10,7 @@ from storage_kit.faulty_files import Disk, FaultyFiles
 
 from ottla.record.batch import Record, build_batch
 from ottla.storage.config import LogConfig
-from ottla.storage.errors import OutOfResources
+from ottla.storage.errors import LogOffline, OutOfResources
 from ottla.storage.log import Log
 from ottla.storage.logs import Logs
 from ottla.storage.relocation import Relocation
@@ -142,6 +142,45 @@ def test_a_copy_for_whose_note_there_is_no_room_is_gone(monkeypatch: pytest.Monk
     assert content(log) == wanted
     append(log, 5)
     assert log.log_end_offset == 55
+
+
+def test_a_disk_that_fails_in_between_takes_neither_the_log_nor_others_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = new_disk()
+    logs = opened(disk)
+    relocation = begun(logs)
+    wanted = content(relocation.source)
+    copy_all(relocation)
+    relocation.sync(1000)
+    rename = logs.files.rename
+
+    def fails_in_the_target(source: str, target: str) -> None:
+        if source == relocation.path:
+            raise OSError(errno.EIO, "broken")
+        rename(source, target)
+
+    monkeypatch.setattr(logs.files, "rename", fails_in_the_target)
+    with pytest.raises(LogOffline):
+        logs.end_relocation(relocation)
+    assert [each.offline is None for each in logs.folders] == [True, False]
+    assert relocation.source.offline is not None
+
+    class WithoutTarget(FaultyFiles):
+        def make_folders(self, path: str) -> None:
+            if path == "/b":
+                raise OSError(errno.EIO, "broken")
+            super().make_folders(path)
+
+    # As long as the disk with the copy is away, what was copied stays where it is.
+    again = Logs(FOLDERS, lambda _: LogConfig(), files=WithoutTarget(disk), clock=lambda: 1000)
+    again.open()
+    assert again.keys() == []
+    for job in again.due(2000):
+        job.run()
+    (left,) = FaultyFiles(disk).folders("/a")
+    assert left.endswith("-delete")
+    assert content(opened(disk).get("t", 0)) == wanted
 
 
 @pytest.mark.parametrize("before", [0, 20])

@@ -145,7 +145,7 @@ class Logs(LogOwner):
         FolderLocked, DuplicateLog: the broker must not start.
         """
         now_ms = self._clock()
-        copies: list[tuple[DataFolder, str]] = []
+        interrupted: list[tuple[DataFolder, str]] = []
         try:
             for folder in self.folders:
                 try:
@@ -155,10 +155,14 @@ class Logs(LogOwner):
                     logger.error("data folder %s is offline: %s", folder.path, error)
                     continue
                 for name in names:
-                    self._found(folder, name, now_ms)
-                copies += [(folder, name) for name in names if name.endswith(FUTURE_SUFFIX)]
-            for folder, name in copies:
-                self._found_copy(folder, name, now_ms)
+                    if name.endswith((DELETE_SUFFIX, FUTURE_SUFFIX)):
+                        interrupted.append((folder, name))
+                    else:
+                        self._found(folder, name)
+            # Unless the copy, or what was copied, may lie in a folder that cannot be read.
+            if all(folder.offline is None for folder in self.folders):
+                for folder, name in interrupted:
+                    self._found_interrupted(folder, name, now_ms)
         except StorageError:
             self._unlock()
             raise
@@ -173,11 +177,7 @@ class Logs(LogOwner):
                 for _ in pool.map(self._load_quietly, unclean):
                     pass
 
-    def _found(self, folder: DataFolder, name: str, now_ms: int) -> None:
-        if name.endswith(DELETE_SUFFIX):
-            # The topic was deleted, and the broker stopped before its files were gone.
-            self._schedule(now_ms, RemovalJob(self.files, folders=[f"{folder.path}/{name}"]))
-            return
+    def _found(self, folder: DataFolder, name: str) -> None:
         key = key_of_folder(name)
         if key is None:
             return
@@ -187,12 +187,13 @@ class Logs(LogOwner):
         self._places[key] = folder
         folder.partitions += 1
 
-    def _found_copy(self, folder: DataFolder, name: str, now_ms: int) -> None:
-        """A log was on its way to this folder (relocation.py): the copy takes its place if it was to,
-        and is removed otherwise."""
+    def _found_interrupted(self, folder: DataFolder, name: str, now_ms: int) -> None:
+        """A log was deleted, and the broker stopped before its files were gone. Or it was on its way to
+        this folder (relocation.py): the copy takes its place if it was to, and is removed otherwise."""
         path = f"{folder.path}/{name}"
-        if any(each.offline is not None for each in self.folders):
-            return  # the log may be there
+        if name.endswith(DELETE_SUFFIX):
+            self._schedule(now_ms, RemovalJob(self.files, folders=[path]))
+            return
         try:
             key = key_of_folder(self.files.read_file(f"{path}/{COMPLETE}").decode())
         except (FileNotFoundError, UnicodeDecodeError):
@@ -570,14 +571,17 @@ class Logs(LogOwner):
         source.close()
         source.leave_folder()
         self._dirty.pop(source, None)
+        at_work = folder
         try:
-            self.files.rename(folder.log_path(key), renamed)
-            self.files.fsync_folder(folder.path)
-            self.files.rename(relocation.path, path)
-            self.files.fsync_folder(target.path)
+            with self.open_files.reserve.lent():
+                self.files.rename(folder.log_path(key), renamed)
+                self.files.fsync_folder(folder.path)
+                at_work = target
+                self.files.rename(relocation.path, path)
+                self.files.fsync_folder(target.path)
         except OSError as error:
-            self.take_folder_offline(folder, str(error))
-            raise LogOffline(source.name, str(error)) from error
+            self.take_folder_offline(at_work, str(error))
+            raise source.go_offline(str(error)) from error
         source.give_up("it was moved to another data folder")
         del self._loaded[key]
         self._places[key] = target
