@@ -149,6 +149,25 @@ def test_truncation_takes_marks_back(maker: LogMaker) -> None:
     assert hidden(maker.load(clean=False, recovery_point=0)) == []
 
 
+def test_marks_that_come_after_a_truncation_are_seen_by_readers_without_a_broker(
+    maker: LogMaker,
+) -> None:
+    """Also where the log had been longer, and was flushed."""
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4))
+    fill(log)
+    log.flush(NOW)
+    log.truncate_to(26, NOW)
+    mark(log, (5, 7))
+    (folder,) = find_logs(Path(log.folder))
+    assert (
+        deleted_offsets(folder).between(0, 100)
+        == hidden(log)
+        == [(3, 4), (5, 7), (20, 21), (26, 27)]
+    )
+
+
 def test_what_may_be_erased_waits_for_the_high_watermark(maker: LogMaker) -> None:
     log = maker.create()
     fill(log)

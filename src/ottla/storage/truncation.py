@@ -157,16 +157,15 @@ def _truncate(log: Log, slot: int, position: int, end: int, lowers: bool, now_ms
 
 def _take_marks_back(log: Log, end: int) -> None:
     """What marks at and after `end` hide is seen again. The snapshot is written before they go: it
-    must never have a mark that the log has not. (Should they come back, recovery finds them.)"""
+    must never have a mark that the log has not. (Should they come back, recovery finds them.) Without
+    any it is written, too: it says up to where no more marks are to be looked for."""
     deletions = log.deletions
     if deletions is None:
         return
-    marks = list(marks_from(log.segments, end))
-    for offset, ranges in marks:
+    for offset, ranges in list(marks_from(log.segments, end)):
         deletions.take_back(offset, ranges)
-    if marks:
-        log.files.replace_file(deletions.path, deletions.snapshot(end))
-        deletions.changed = False
+    log.files.replace_file(deletions.path, deletions.snapshot(end))
+    deletions.changed = False
 
 
 def _end_of_rest(segment: Segment, offset: int, position: int) -> int:
