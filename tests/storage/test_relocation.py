@@ -183,6 +183,28 @@ def test_a_disk_that_fails_in_between_takes_neither_the_log_nor_others_with_it(
     assert content(opened(disk).get("t", 0)) == wanted
 
 
+def test_a_log_that_was_deleted_meanwhile_takes_nobodys_place() -> None:
+    """Nor that of another which has its name since."""
+    disk = new_disk()
+    logs = opened(disk)
+    relocation = begun(logs)
+    copy_all(relocation)
+    relocation.sync(1000)
+    logs.delete("t", 0)
+    other = logs.create("t", 0, b"u" * 16)
+    append(other, 3, epoch=1)
+    wanted = content(other)
+    with pytest.raises(LogOffline, match="the topic was deleted"):
+        logs.end_relocation(relocation)
+    for job in logs.due(2000):
+        job.run()
+        logs.finish(job)
+    assert logs.get("t", 0) is other
+    append(other, 1, epoch=1)
+    assert content(other).startswith(wanted)
+    assert not [name for name in FaultyFiles(disk).folders("/b") if name.endswith("-future")]
+
+
 @pytest.mark.parametrize("before", [0, 20])
 def test_the_copy_is_no_cleaner_than_the_log_was_at_first(before: int) -> None:
     """Of what was copied before a pass over the log, older records of a key are still there."""

@@ -548,6 +548,10 @@ class Logs(LogOwner):
         the log stays where it is, and the copy was given up."""
         source, target = relocation.source, relocation.target
         key = (source.topic, source.partition)
+        if self._loaded.get(key) is not source or source.offline is not None:
+            # Deleted, perhaps, and another has its name.
+            self.give_up_relocation(relocation)
+            raise LogOffline(source.name, source.offline or "it was closed")
         folder = self._places[key]
         path = target.log_path(key)
         end, start = source.log_end_offset, relocation.copy.log_start_offset

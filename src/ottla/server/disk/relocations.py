@@ -93,7 +93,12 @@ class Relocations:
         relocation = self._current = logs.begin_relocation(source, folder)
         done = False
         try:
-            while self._wanted.get(key) == (partition, folder) and partition.opened is source:
+            while (
+                self._wanted.get(key) == (partition, folder)
+                and partition.opened is source
+                and partition.role is not Role.ABSENT
+            ):
+                source.check_online()
                 if source.is_busy or partition.lane is not None:
                     await asyncio.sleep(_BUSY_SECONDS)
                     continue
