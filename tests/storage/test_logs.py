@@ -597,6 +597,24 @@ def test_retention_stores_the_start_before_it_renames(
     assert not [name for name in os.listdir(log.folder) if name.endswith(".deleted")]
 
 
+def test_retention_renames_one_by_one_if_the_start_is_not_stored_after_all(
+    maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another log is deleted before the job runs: its checkpoint speaks of that one, too."""
+    logs = maker.open()
+    maker.config = replace(maker.config, segment_bytes=600, retention_bytes=600)
+    logs.create("topic", 0, ID)
+    logs.create("other", 0, ID)
+    append(logs, "topic", 0, *[b"x" * 200] * 6)
+    (job,) = (job for job in logs.retention(NOW) if job is not None)
+    logs.delete("other", 0)
+    seen: list[bool] = []
+    monkeypatch.setattr(Retired, "rename", lambda _, one_by_one=False: seen.append(one_by_one))
+    job.run()
+    assert seen == [True]
+    assert read_offsets(f"{maker.folders[0]}/log-start-offset-checkpoint") == {}
+
+
 def test_a_full_disk_does_not_keep_retention_from_making_room(maker: Maker) -> None:
     files = Broken()
     files.error = errno.ENOSPC

@@ -310,10 +310,13 @@ class DataFolder:
             self._generation += 1
             self.changed = True
 
-    def store(self, offsets: Checkpoints, generation: int) -> None:
+    def store(self, offsets: Checkpoints, generation: int) -> bool:
+        """Whether they were stored: not if they are out of date."""
         with self._writing:
-            if generation == self._generation:
-                self._reserve.use(lambda: self._store(offsets))
+            if generation != self._generation:
+                return False
+            self._reserve.use(lambda: self._store(offsets))
+            return True
 
     def _store(self, offsets: Checkpoints) -> None:
         # Log starts first: a log without segments ends at its start, and a recovery point behind
@@ -335,17 +338,19 @@ class DataFolder:
 class CheckpointJob:
     """Stores a folder's checkpoints; `run` on any thread."""
 
-    __slots__ = ("_generation", "error", "folder", "offsets")
+    __slots__ = ("_generation", "error", "folder", "offsets", "was_stored")
 
     def __init__(self, folder: DataFolder, offsets: Checkpoints, generation: int) -> None:
         self.folder = folder
         self.offsets = offsets
         self.error: OSError | None = None
+        # Without an error it came to nothing if something was lowered meanwhile, or a log is gone.
+        self.was_stored = False
         self._generation = generation
 
     def run(self) -> None:
         """Never raises; `error` tells."""
         try:
-            self.folder.store(self.offsets, self._generation)
+            self.was_stored = self.folder.store(self.offsets, self._generation)
         except OSError as error:
             self.error = error

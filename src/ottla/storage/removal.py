@@ -28,11 +28,12 @@ class RetireJob:
         """Never raises; `error` tells."""
         self.checkpoint.run()
         # On a full disk nothing can be stored, and nothing helps but to remove: then the renames
-        # themselves keep the order, at the price of a sync for each.
+        # themselves keep the order, at the price of a sync for each. So it is if the checkpoint is out
+        # of date, because another log of the folder was truncated or deleted.
         self.error = self.checkpoint.error
         for retired in self.retired:
             try:
-                retired.rename(one_by_one=self.error is not None)
+                retired.rename(one_by_one=not self.checkpoint.was_stored)
             except FileNotFoundError:
                 pass  # the topic was deleted meanwhile, and its folder renamed
             except OSError as error:
