@@ -22,6 +22,7 @@ from server_kit.calls import (
 )
 from server_kit.wire import Wire
 
+from ottla.logfiles.names import LOG_START_CHECKPOINT
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -30,6 +31,8 @@ from ottla.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from ottla.storage.checkpoints import read_offsets
+from ottla.storage.folders import CheckpointJob
 from ottla.testing import BrokerProcess
 
 VERSIONS = versions_of(DeleteRecordsRequest)
@@ -177,3 +180,27 @@ def test_while_appends_go_on(inside: BrokerThread, wire: Wire, connect: Callable
         assert (answer.error_code, answer.low_watermark) == (0, offset)
     for _ in range(10):
         assert wire.receive(ProduceResponse, 9).responses[0].partition_responses[0].error_code == 0
+
+
+def test_the_start_is_stored_before_the_answer_whatever_happens_to_other_logs(
+    start_broker: Callable[..., BrokerThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that was collected before another log was truncated or deleted comes to nothing."""
+    broker = start_broker()
+    outdated: list[CheckpointJob] = []
+    run = CheckpointJob.run
+
+    def once_outdated(job: CheckpointJob) -> None:
+        if job.offsets.start_offsets and not outdated:
+            outdated.append(job)
+            job.folder.void_jobs()
+        run(job)
+
+    monkeypatch.setattr(CheckpointJob, "run", once_outdated)
+    with broker.wire() as wire:
+        topic = create_topic(wire)
+        fill(wire, topic, batch_of(b"a", b"b", b"c"))
+        assert delete_records(wire, topic, 2).error_code == 0
+    assert outdated
+    stored = read_offsets(str(broker.data / LOG_START_CHECKPOINT))
+    assert stored == {(topic.name, 0): 2}

@@ -71,9 +71,14 @@ class PeriodicWork:
     async def checkpoint(self) -> OSError | None:
         """Store log starts and the other checkpoints now; what went wrong, if anything did."""
         async with self._checkpoints:
-            jobs = self._logs.checkpoint(now_ms())
-            await self._run_all(jobs)
-        return next((job.error for job in jobs if job.error is not None), None)
+            while True:
+                jobs = self._logs.checkpoint(now_ms())
+                await self._run_all(jobs)
+                error = next((job.error for job in jobs if job.error is not None), None)
+                # One that came to nothing, because a log was truncated or deleted meanwhile, is followed
+                # by another.
+                if error is not None or all(job.was_stored for job in jobs):
+                    return error
 
     async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
         """Repeats a job; after a round that fails there is another one."""
