@@ -8,10 +8,12 @@ import random
 import pytest
 from storage_kit.faulty_files import Disk, FaultyFiles
 
+from ottla.logfiles.names import DELETIONS_SNAPSHOT
 from ottla.record.batch import Record, build_batch
+from ottla.record.deletion import build_mark
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, OutOfResources
-from ottla.storage.log import Log
+from ottla.storage.log import COORDINATOR, Log
 from ottla.storage.logs import Logs
 from ottla.storage.relocation import Relocation
 
@@ -181,6 +183,32 @@ def test_a_disk_that_fails_in_between_takes_neither_the_log_nor_others_with_it(
     (left,) = FaultyFiles(disk).folders("/a")
     assert left.endswith("-delete")
     assert content(opened(disk).get("t", 0)) == wanted
+
+
+def test_deleted_records_stay_deleted_and_a_snapshot_without_room_ends_the_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logs = opened(new_disk())
+    relocation = begun(logs)
+    source = relocation.source
+    source.append(bytearray(build_mark([(3, 5)])), 0, 1000, COORDINATOR)
+    source.advance_high_watermark(source.log_end_offset)
+    copy_all(relocation)
+    replace_file = logs.files.replace_file
+
+    def no_room_for_marks(path: str, data: bytes) -> None:
+        if path.endswith(DELETIONS_SNAPSHOT):
+            raise OSError(errno.ENOSPC, "no room")
+        replace_file(path, data)
+
+    with monkeypatch.context() as full:
+        full.setattr(logs.files, "replace_file", no_room_for_marks)
+        with pytest.raises(OutOfResources, match="no room"):
+            relocation.sync(1000)
+    relocation.sync(1000)
+    log = logs.end_relocation(relocation)
+    assert log.deletions is not None
+    assert log.deletions.invisible.between(0, 100) == [(3, 5), (50, 51)]
 
 
 def test_a_log_that_was_deleted_meanwhile_takes_nobodys_place() -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
+from ottla.storage.errors import OutOfResources
 from ottla.storage.folders import FUTURE_SUFFIX, LONGEST_NAME
 from ottla.storage.log_state import LogOwner
 from ottla.storage.recovery.load import create_log
@@ -103,10 +104,15 @@ class Relocation:
             copy.advance_start(min(source.log_start_offset, copy.high_watermark))
 
     def sync(self, now_ms: int) -> None:
-        """Makes everything that was copied last, with a snapshot of the producers. Blocks: on any
-        thread, while nobody else uses the copy."""
-        job = self.copy.flush_begin(now_ms, closing=True)
+        """Makes everything that was copied last, with snapshots of the producers and of what was
+        deleted. Blocks: on any thread, while nobody else uses the copy. LogOffline, OutOfResources."""
+        copy = self.copy
+        job = copy.flush_begin(now_ms, closing=True)
+        error = None
         if job is not None:
             job.run()
-            self.copy.flush_end(job)
-        self.copy.check_online()
+            copy.flush_end(job)
+            error = job.error
+        copy.check_online()
+        if error is not None or copy.recovery_point < copy.log_end_offset:
+            raise OutOfResources(copy.name, f"flush failed: {error}")
