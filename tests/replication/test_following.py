@@ -375,7 +375,7 @@ def test_a_log_out_of_range_begins_or_ends_with_the_leaders(
 def test_a_new_replica_begins_with_the_batch_that_the_leaders_log_begins_in() -> None:
     """Records were deleted up to the middle of a batch: the leader sends it whole."""
     follower = Follower()
-    settle_out_of_range(follower.partition, 5, 12, 0)
+    do_all(settle_out_of_range(follower.partition, 5, 12, 0))
     assert follower.ends() == [5]
     follower.ask()
     sent = batch(10, base=2) + batch(1, base=12)
