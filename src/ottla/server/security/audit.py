@@ -65,6 +65,10 @@ ADMINISTRATIVE: Final[Mapping[ApiKey, Callable[[Any], Iterable[object]]]] = {
     ],
     ApiKey.ELECT_LEADERS: _names("topic_partitions", "topic"),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _names("topics"),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: lambda message: [
+        f"{each.name} to {folder.path}" for folder in message.dirs for each in folder.topics
+    ],
+    ApiKey.UNREGISTER_BROKER: lambda message: [message.broker_id],
     ApiKey.UPDATE_FEATURES: _names("feature_updates", "feature"),
     ApiKey.DELETE_GROUPS: lambda message: message.groups_names,
     ApiKey.OFFSET_DELETE: lambda message: [message.group_id],
