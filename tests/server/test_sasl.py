@@ -11,6 +11,7 @@ import hmac
 import json
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,6 +58,7 @@ from ottla.protocol.messages.sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from ottla.server.security.mechanisms import PlainExchange, Refused, Users
 from ottla.wire.sasl import BearerToken, Mechanism, OAuthBearer, Plain, Scram
 
 StartBroker = Callable[..., BrokerThread]
@@ -322,6 +324,70 @@ def test_garbage_is_refused(mechanism: str, garbage: bytes, sasl_broker: BrokerT
         agree(wire, mechanism)
         assert step(wire, garbage).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert wire.is_closed()
+
+
+def test_a_name_that_takes_long_to_prepare_is_not_looked_at(sasl_broker: BrokerThread) -> None:
+    with connect(sasl_broker) as wire:
+        agree(wire, "SCRAM-SHA-256")
+        answer = step(wire, b"n,,n=" + b"a" * 3000 + b",r=abcdef")
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert "too long" in (answer.error_message or "")
+        assert wire.is_closed()
+
+
+def test_an_exchange_cannot_be_begun_again_and_again(sasl_broker: BrokerThread) -> None:
+    with connect(sasl_broker) as wire:
+        assert agree(wire, "SCRAM-SHA-256").error_code == 0
+        assert step(wire, b"n,,n=alice,r=abcdef").error_code == 0
+        assert agree(wire, "SCRAM-SHA-256").error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert wire.is_closed()
+
+
+def test_every_refusal_of_a_password_takes_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[tuple[str, int]] = []
+
+    def fits(found: ScramCredential, mechanism: str, _: str) -> bool:
+        checked.append((mechanism, found.iterations))
+        return False
+
+    monkeypatch.setattr(ScramCredential, "fits", fits)
+    stored = ScramCredential.of_password("SCRAM-SHA-256", SECRET).render()
+    users = Users(lambda user: {"SCRAM-SHA-256": stored} if user == "alice" else {}, lambda: b"x")
+    for user in ("alice", "bob", "nobody"):
+        exchange = PlainExchange({"bob": SECRET}, users)
+        with pytest.raises(Refused):
+            asyncio.run(exchange.step(f"\0{user}\0wrong".encode()))
+    assert len(checked) == 3
+    assert len(set(checked)) == 1
+
+
+def test_no_password_is_checked_for_a_client_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    go_on = threading.Event()
+
+    async def flood() -> list[bool]:
+        loop, all_busy = asyncio.get_running_loop(), asyncio.Event()
+
+        def fits(_: ScramCredential, mechanism: str, password: str) -> bool:
+            begun.append(password)
+            if len(begun) == 4:
+                loop.call_soon_threadsafe(all_busy.set)
+            return go_on.wait(10)
+
+        monkeypatch.setattr(ScramCredential, "fits", fits)
+        users = Users(lambda _: {}, lambda: b"x")
+        left = False
+        checks = [
+            asyncio.ensure_future(users.has_password("x", str(number), lambda: left))
+            for number in range(100)
+        ]
+        await all_busy.wait()
+        left = True
+        go_on.set()
+        return await asyncio.gather(*checks)
+
+    assert asyncio.run(flood()) == [True] * 4 + [False] * 96
+    assert len(begun) == 4
 
 
 # The way of clients older than Kafka 1.0 ---------------------------------------------------------
