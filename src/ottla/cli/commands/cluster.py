@@ -328,7 +328,10 @@ def remove(
                     yes=yes,
                 )
                 if dry_run:
-                    return
+                    break
+        if dry_run:
+            write_line(f"broker {broker} would be removed")
+            return
         files = local.remove(broker, force=force)
     write_line(f"removed broker {broker}; its files are in {files}")
 
