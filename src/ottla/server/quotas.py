@@ -226,17 +226,28 @@ def follow_quotas(broker: Broker) -> None:
 
 def _kept_busy(broker: Broker, quotas: Quotas) -> Callable[[Connection, float], object]:
     def kept_busy(connection: Connection, seconds: float) -> None:
-        if not _is_broker(broker, connection):
+        if not is_broker(broker, connection):
             quotas.kept_busy(connection, seconds)
 
     return kept_busy
 
 
-def _is_broker(broker: Broker, connection: Connection) -> bool:
-    return (
-        connection.client_id.startswith("broker-")
-        and connection.listener.name == broker.config.inter_broker_listener
-    )
+def is_broker(broker: Broker, connection: Connection) -> bool:
+    """Whether the peer is another broker, for which there are no quotas. Anybody may call itself so:
+    it must have come by the way of brokers, and be allowed to be one."""
+    if (
+        not connection.client_id.startswith("broker-")
+        or connection.listener.name != broker.config.inter_broker_listener
+    ):
+        return False
+    if broker.authorizer is None:
+        return True
+    # Not at the start of a broker that has none.
+    from ottla.cluster.acls import AclOperation
+    from ottla.server.security.access import Access
+
+    access = Access(broker.authorizer, connection)
+    return access.cluster(AclOperation.CLUSTER_ACTION, told=False)
 
 
 def _connection_delay(broker: Broker, quotas: Quotas | None) -> Callable[[str, str], float] | None:
