@@ -98,6 +98,14 @@ def made(*entries: tuple[Entity, float], kind: str = "producer_byte_rate") -> Qu
     return quotas
 
 
+def test_a_flood_of_connections_is_not_owed_for_hours() -> None:
+    bucket = Bucket(20, 1, 0.0)
+    for _ in range(100_000):
+        waits = bucket.connect(0.0)
+    assert 30 < waits < 31
+    assert bucket.connect(32.0) == 0
+
+
 def test_the_most_specific_quota_counts() -> None:
     entries: list[tuple[Entity, float]] = [
         ({"user": "u", "client-id": "c"}, 1),

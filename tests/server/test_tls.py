@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from server_kit.broker_thread import BrokerThread
@@ -204,6 +205,32 @@ def test_half_open_handshakes_lock_nobody_out(
     finally:
         for plug in half_open:
             plug.close()
+
+
+def test_who_connects_too_often_waits_with_its_handshake(
+    authority: Authority, start_broker: StartBroker
+) -> None:
+    settings = {
+        **tls_settings(authority, "SSL://localhost:0"),
+        "max.connection.creation.rate": "0",
+    }
+    broker = start_broker(settings=settings)
+    with socket.create_connection(("localhost", broker.port)) as plug:
+        # No handshake at all: it would be refused at once.
+        plug.sendall(b"this is no TLS")
+        broker.until(
+            lambda inside: [not each.is_read for each in inside.reactor.connections] == [True]
+        )
+        assert broker.run(lambda inside: inside.reactor.failed_handshakes) == 0
+
+        def let_in(inside: Any) -> None:
+            for each in inside.reactor.connections:
+                each.mute(0)
+                each._muted_until = 0.0
+                each._unmute()
+
+        broker.run(let_in)
+        broker.until(lambda inside: inside.reactor.failed_handshakes == 1)
 
 
 def test_a_handshake_that_never_ends_is_given_up(

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 _KEPT: Final = 50_000
 # The longest time that the use of the broker's loop mutes a client for, as in Kafka.
 _LONGEST_REQUEST_THROTTLE: Final = 1.0
+# Connections that have to wait for longer than this are not counted: a flood of them must not keep
+# others out for hours after it has ended.
+_LONGEST_CONNECTION_DEBT: Final = 30.0
 _MAPPED: Final = "::ffff:"
 
 
@@ -57,6 +60,11 @@ class Bucket:
         self._fill(now)
         self._level -= amount
         return 0.0 if self._level >= 0 else -self._level / self.rate
+
+    def connect(self, now: float) -> float:
+        """A connection was made; for how many seconds it is left unread."""
+        owed = self.owes(now)
+        return owed if owed > _LONGEST_CONNECTION_DEBT else self.take(1, now)
 
     def owes(self, now: float) -> float:
         """For how many seconds more was used than there was."""
@@ -160,7 +168,7 @@ class Quotas:
         if key not in self._known:
             self._remember(key, self._of_address(host))
         bucket = self._known[key]
-        return 0.0 if bucket is None else bucket.take(1, self._clock())
+        return 0.0 if bucket is None else bucket.connect(self._clock())
 
     # Which quota counts -------------------------------------------------------------------------
 
@@ -263,7 +271,7 @@ def _connection_delay(broker: Broker, quotas: Quotas | None) -> Callable[[str, s
 
     def delay(host: str, listener: str) -> float:
         bucket = buckets.get(listener)
-        own = 0.0 if bucket is None else bucket.take(1, time.monotonic())
+        own = 0.0 if bucket is None else bucket.connect(time.monotonic())
         return own if quotas is None else max(own, quotas.connected(host))
 
     return delay

@@ -129,7 +129,7 @@ class TlsConnection(Connection):
         return cast(TlsSocket, self.sock)
 
     def on_readable(self) -> None:
-        if not self._established and not self._shake_hands():
+        if not self._established and (self._is_held_back() or not self._shake_hands()):
             return
         super().on_readable()
         self._look_inside()
@@ -146,6 +146,13 @@ class TlsConnection(Connection):
     def _read_pending(self) -> None:
         if self._reading and not self.closed:
             self.on_readable()
+
+    def _is_held_back(self) -> bool:
+        """An address that connects too often waits with its handshake: that is what costs."""
+        if not self.paused:
+            return False
+        self._pause_reading()
+        return True
 
     def _shake_hands(self) -> bool:
         try:
