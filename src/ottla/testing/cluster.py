@@ -231,7 +231,7 @@ class LocalCluster:
                 )
             self._start_zookeeper(state)
             try:
-                adopted = adopt_folders([str(data)], state.zookeeper_address)
+                adopted = adopt_folders([str(data)], state.zookeeper_address, state.settings)
             except (StoreError, OSError) as error:
                 if is_new:
                     if state.zookeeper is not None:
