@@ -35,6 +35,11 @@ from ottla.protocol.messages.delete_acls import (
     DeleteAclsResponse,
 )
 from ottla.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from ottla.protocol.messages.describe_topic_partitions import (
+    CursorRequest,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
@@ -605,6 +610,29 @@ def test_a_topic_that_may_not_be_seen_is_not_confirmed_to_exist(
     grant(secured, entry(Op.DESCRIBE))
     seen = alice.call(MetadataRequest(topics=None), MetadataResponse, 12).topics
     assert [each.name for each in seen] == ["orders"]
+
+
+def test_pages_go_on_after_a_topic_that_may_not_be_seen(
+    secured: BrokerThread, alice: Wire, admin: Wire
+) -> None:
+    for name in ("pages-1", "pages-2", "pages-3", "pages-4", "pages-5"):
+        create_topic(admin, name=name)
+    seen = ("pages-1", "pages-3", "pages-4")
+    grant(secured, *(entry(Op.DESCRIBE, name) for name in seen))
+    found: list[str] = []
+    cursor = CursorRequest(topic_name="", partition_index=0)
+    while True:
+        page = alice.call(
+            DescribeTopicPartitionsRequest(topics=[], response_partition_limit=1, cursor=cursor),
+            DescribeTopicPartitionsResponse,
+            0,
+        )
+        found += [each.name for each in page.topics]
+        if page.next_cursor is None:
+            break
+        assert page.next_cursor.topic_name in seen
+        cursor = CursorRequest(topic_name=page.next_cursor.topic_name, partition_index=0)
+    assert found == list(seen)
 
 
 def test_a_topic_is_made_on_first_use_only_by_who_may(
