@@ -326,6 +326,21 @@ def test_garbage_is_refused(mechanism: str, garbage: bytes, sasl_broker: BrokerT
         assert wire.is_closed()
 
 
+def test_memory_that_is_short_is_for_those_who_are_known(start_broker: StartBroker) -> None:
+    limits = {"socket_request_max_bytes": "150000", "queued_max_request_bytes": "150000"}
+    broker = start_broker(settings=settings_of("PLAIN", **limits))
+    half_sent = (140_000).to_bytes(4, "big") + ApiVersionsRequest.api_key.to_bytes(2, "big")
+    half_sent += bytes(80_000)
+    with connect(broker) as unknown:
+        unknown.send_raw(half_sent)
+        assert unknown.is_closed()
+    with connect(broker) as known:
+        authenticate(known, Plain("bob", SECRET))
+        known.send_raw(half_sent)
+        broker.until(lambda inside: inside.reactor.partial_bytes > 75_000)
+        assert who(broker) == {"User:bob"}
+
+
 def test_a_name_that_takes_long_to_prepare_is_not_looked_at(sasl_broker: BrokerThread) -> None:
     with connect(sasl_broker) as wire:
         agree(wire, "SCRAM-SHA-256")
