@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,6 +50,7 @@ from ottla.protocol.messages.metadata import (
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server import handlers
 from ottla.server.api import DECLARED
+from ottla.server.security.access import Access
 from ottla.server.security.authorizer import Authorizer, parse_super_users
 from ottla.server.security.guards.table import GUARDS
 from ottla.wire.sasl import Plain
@@ -711,6 +713,20 @@ def test_entries_are_made_found_and_deleted(secured: BrokerThread, admin: Wire) 
     assert [len(each.matching_acls) for each in gone.filter_results] == [1]
     left = admin.call(DescribeAclsRequest(**everything), DescribeAclsResponse, 3)
     assert [each.resource_name for each in left.resources] == ["b"]
+
+
+def test_a_flood_of_denials_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    peer: Any = SimpleNamespace(
+        principal="User:alice", host=HOST, address=f"{HOST}:1", client_id="tool"
+    )
+    access = Access(Authorizer(), peer)
+    for _ in range(20):
+        assert not access.may(Op.DESCRIBE, Kind.TOPIC, "orders")
+    assert not access.cluster(Op.ALTER)
+    assert (
+        "denied: principal=User:alice peer=10.0.0.1:1 client='tool' "
+        "operation=ALTER resource=CLUSTER:'kafka-cluster'"
+    ) in caplog.messages
 
 
 def test_denials_are_in_the_audit_log(

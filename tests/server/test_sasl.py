@@ -643,6 +643,7 @@ def test_tokens_that_are_not_good_are_refused(
         issuer.token("one", aud="others"),
         issuer.token("one", iss="somebody"),
         issuer.token("one", sub=None),
+        issuer.token("one", sub="carol\nadministrative: principal=User:admin"),
         issuer.token("one", exp=None),
         stranger.token("one"),
         unsigned(),

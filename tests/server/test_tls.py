@@ -297,6 +297,13 @@ def test_subjects_are_written_as_java_writes_them() -> None:
     assert distinguished_name(((("emailAddress", "a@b"),),)) == "1.2.840.113549.1.9.1=#1603614062"
 
 
+def test_a_name_writes_no_lines_of_its_own_into_logs() -> None:
+    for letter in "\n\r\x00\x85\u2028":
+        subject = ((("commonName", f"alice{letter}denied: principal=User:bob"),),)
+        assert principal_of(subject, parse_rules("DEFAULT")) is None
+    assert principal_of(((("commonName", "Zoë\xa0 B."),),), parse_rules("DEFAULT")) is not None
+
+
 def test_rules_map_names_as_in_kafka() -> None:
     subject = ((("organizationName", "Service"),), (("commonName", "Duke"),))
     # The examples of Kafka's documentation.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.server.security.mechanisms import Refused, Reply
+from ottla.server.security.principals import can_be_name
 
 if TYPE_CHECKING:
     from ottla.server.configuration.broker_config import BrokerConfig
@@ -149,8 +150,8 @@ class TokenExchange:
         except jwt.exceptions.PyJWTError as error:
             raise _BadToken(f"{type(error).__name__}: {error}") from None
         user = claims.get(rules.subject_claim)
-        if not isinstance(user, str) or not user:
-            raise _BadToken(f"it has no claim {rules.subject_claim}")
+        if not isinstance(user, str) or not user or not can_be_name(user):
+            raise _BadToken(f"it has no claim {rules.subject_claim} that is a name")
         return Reply(user=user, expires_at=float(claims["exp"]))
 
 
