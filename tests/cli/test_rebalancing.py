@@ -97,9 +97,15 @@ def test_grow_and_shrink(cluster: LocalCluster) -> None:
     assert all(each.endswith("-delete") for each in left)
 
 
-def test_bad_words(tmp_path: Path) -> None:
+def test_bad_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = ottla("cluster", "rebalance", "--data", tmp_path / "nowhere", fails=True)
     assert "there is no cluster" in told
+    # What the environment names is another cluster than the one that was asked for.
+    monkeypatch.setenv("OTTLA_SERVER", "127.0.0.1:1")
+    told = ottla("cluster", "rebalance", "--data", tmp_path / "nowhere", fails=True)
+    assert "there is no cluster" in told
+    told = ottla("cluster", "rebalance", "--data", tmp_path, "--server", "127.0.0.1:1", fails=True)
+    assert "take either --data or --server" in told
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -264,6 +264,7 @@ def adopt(
 
 @app.command()
 def rebalance(
+    context: typer.Context,
     data: Data = DEFAULT_DATA,
     server: OtherServer = None,
     throttle: Throttle = None,
@@ -288,6 +289,10 @@ def rebalance(
     """
     from ottla.client.moves.plan import rebalanced
 
+    if _is_typed(context, "data"):
+        if _is_typed(context, "server"):
+            raise Misuse("take either --data or --server")
+        server = None  # that of the environment is another cluster's
     cluster = _servers(data, server)
     _move(cluster, rebalanced, seconds, throttle, dry_run=dry_run, yes=yes, json=json)
 
@@ -357,6 +362,12 @@ def status(data: Data = DEFAULT_DATA, json: Json = False) -> None:
     )
     for line in _of_partitions(found):
         write_line(line)
+
+
+def _is_typed(context: typer.Context, parameter: str) -> bool:
+    """Whether it stands on the command line: not a default, and not from the environment."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _servers(folder: Path, server: str | None) -> Cluster:
