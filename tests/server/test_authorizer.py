@@ -127,6 +127,26 @@ def test_patterns() -> None:
     assert not decides(entry(Op.READ))(Op.READ, kind=Kind.GROUP)
 
 
+def test_long_names_are_decided_at_once_and_not_remembered() -> None:
+    asked: list[str] = []
+
+    class Prefixes(dict[str, list[Acl]]):
+        def get(self, name: str, default: Any = None) -> Any:
+            asked.append(name)
+            return super().get(name, default)
+
+    authorizer = Authorizer()
+    authorizer.load(entry(Op.READ, name, pattern=Pattern.PREFIXED) for name in ("or", "ord", "zz"))
+    entries = authorizer._entries[Kind.TOPIC]
+    entries.prefixed = Prefixes(entries.prefixed)
+    long = "order" + "s" * 30_000
+    assert authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, long)
+    assert sorted(asked) == ["or", "ord"]
+    assert not authorizer._remembered
+    assert authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, "orders")
+    assert authorizer._remembered
+
+
 def test_principals_and_hosts() -> None:
     assert decides(entry(Op.READ, principal="User:*"))(Op.READ, principal="User:ANONYMOUS")
     assert not decides(entry(Op.READ))(Op.READ, principal="User:bob")

@@ -330,6 +330,25 @@ def test_changes_of_partitions_are_limited(limited: BrokerThread, admin: Wire) -
     assert {first, second} <= set(limited.broker.image.topics)
 
 
+def test_of_long_client_ids_little_is_kept() -> None:
+    quotas = Quotas(1, 1, clock=lambda: 0.0)
+    image: Any = SimpleNamespace(
+        configs={
+            (ResourceType.QUOTA, entity_key({"client-id": None})): {"producer_byte_rate": "100"}
+        }
+    )
+    quotas.load(image)
+    first, second = ("x" * 30_000 + last for last in "ab")
+    peers: list[Any] = [
+        SimpleNamespace(principal="User:a", client_id=name, mute=lambda _: None)
+        for name in (first, second)
+    ]
+    assert quotas.produced(peers[0], 200) == 1000
+    assert quotas.produced(peers[1], 100) == 0, "each has its own"
+    assert quotas.produced(peers[0], 0) == 1000
+    assert sum(len(name) for _, _, name in (*quotas._known, *quotas._buckets)) < 2000
+
+
 def test_nobody_escapes_a_quota_by_the_name_of_a_broker(start_broker: StartBroker) -> None:
     name = "broker-7-controller"
     broker = start_broker(

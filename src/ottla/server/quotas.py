@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # Buckets that are kept at most; full ones are forgotten first, for they are as new.
 _KEPT: Final = 50_000
+# Client ids are kept with them, and every request may have another one, of up to 32 kB.
+_LONGEST_CLIENT_ID: Final = 255
 # The longest time that the use of the broker's loop mutes a client for, as in Kafka.
 _LONGEST_REQUEST_THROTTLE: Final = 1.0
 # Connections that have to wait for longer than this are not counted: a flood of them must not keep
@@ -174,9 +176,12 @@ class Quotas:
 
     def _bucket(self, kind: str, connection: Connection, window: float) -> Bucket | None:
         user = connection.principal.partition(":")[2]
-        key = (kind, user, connection.client_id)
+        client_id = connection.client_id
+        if len(client_id) > _LONGEST_CLIENT_ID:
+            client_id = _shortened(client_id)
+        key = (kind, user, client_id)
         if key not in self._known:
-            self._remember(key, self._of_client(kind, user, connection.client_id, window))
+            self._remember(key, self._of_client(kind, user, client_id, window))
         return self._known[key]
 
     def _remember(self, key: tuple[str, str, str], bucket: Bucket | None) -> None:
@@ -209,6 +214,14 @@ class Quotas:
                 }
             bucket = self._buckets[counted] = Bucket(rate, window, now)
         return bucket
+
+
+def _shortened(client_id: str) -> str:
+    """Stands for a long client id."""
+    import hashlib  # not at the start, for hardly anybody has one
+
+    digest = hashlib.sha256(client_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{client_id[:_LONGEST_CLIENT_ID]}…{digest}"
 
 
 def follow_quotas(broker: Broker) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 audit = logging.getLogger("ottla.audit")
 
 _MOST_NAMES: Final = 20
+_LONGEST_NAME: Final = 300
 
 
 def _names(field: str, name: str = "name") -> Callable[[Any], Iterable[object]]:
@@ -75,6 +76,11 @@ ADMINISTRATIVE: Final[Mapping[ApiKey, Callable[[Any], Iterable[object]]]] = {
 }
 
 
+def _shown(name: object) -> str:
+    text = repr(name)
+    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…"
+
+
 def audited(
     key: ApiKey, function: Callable[[Request[Any]], Answer], *, always: bool
 ) -> Callable[[Request[Any]], Answer]:
@@ -86,7 +92,7 @@ def audited(
         connection = request.connection
         if always or connection.principal != ANONYMOUS:
             names = list(about(request.message))
-            shown = ", ".join(repr(each) for each in names[:_MOST_NAMES])
+            shown = ", ".join(_shown(each) for each in names[:_MOST_NAMES])
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             audit.info(
                 "administrative: api=%s principal=%s peer=%s client=%r about=%s%s",
