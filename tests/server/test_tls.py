@@ -207,6 +207,21 @@ def test_half_open_handshakes_lock_nobody_out(
             plug.close()
 
 
+def test_who_only_looks_whether_somebody_listens_has_not_failed(
+    authority: Authority, start_broker: StartBroker
+) -> None:
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    for failed, sent in enumerate((b"", b"\x16\x03\x01")):
+        with socket.create_connection(("localhost", broker.port)) as plug:
+            plug.sendall(sent)
+        broker.until(
+            lambda inside, count=failed + 1: (
+                inside.reactor.accepted == count and not inside.reactor.connections
+            )
+        )
+        assert broker.run(lambda inside: inside.reactor.failed_handshakes) == failed
+
+
 def test_who_connects_too_often_waits_with_its_handshake(
     authority: Authority, start_broker: StartBroker
 ) -> None:
