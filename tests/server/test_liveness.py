@@ -35,7 +35,7 @@ def test_a_broker_without_room_for_connections_is_not_asked_all_the_time(
             config=SimpleNamespace(inter_broker_listener="INSIDE"),
         )
         peer: Any = SimpleNamespace(id=2, endpoint=lambda name: f"{name} of 2")
-        monkeypatch.setattr(liveness.asyncio, "sleep", pause)
+        monkeypatch.setattr(asyncio, "sleep", pause)
         await Liveness(broker)._watch(peer)
 
     monkeypatch.setattr(liveness, "_until_ended", ended_at_once)

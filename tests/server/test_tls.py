@@ -24,6 +24,7 @@ from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.network import reactor
 from ottla.server.security.principals import BadRule, distinguished_name, parse_rules, principal_of
+from ottla.wire.security import cipher_list
 
 StartBroker = Callable[..., BrokerThread]
 
@@ -333,3 +334,20 @@ def test_rules_map_names_as_in_kafka() -> None:
     for bad in ("RULE:(/x/", "nonsense", "RULE:a/$1/"):
         with pytest.raises(BadRule):
             parse_rules(bad)
+
+
+def test_cipher_suites_have_the_names_of_openssl_or_java() -> None:
+    java = {
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+        "TLS_DHE_RSA_WITH_AES_128_GCM_SHA256": "DHE-RSA-AES128-GCM-SHA256",
+        "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256": "ECDHE-RSA-AES128-SHA256",
+        "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    }
+    known = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    known.set_ciphers("ALL:@SECLEVEL=0")
+    assert {each["name"] for each in known.get_ciphers()} >= set(java.values())
+    assert cipher_list([*java, "TLS_AES_128_GCM_SHA256"]) == ":".join(java.values())
+    assert cipher_list(java.values()) == ":".join(java.values())
+    assert cipher_list(["TLS_AES_256_GCM_SHA384"]) is None
