@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 from ottla.cluster.adoption import CannotAdopt, adopt, only_broker
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.metadata import ClusterImage
+from ottla.cluster.loading import load_image
+from ottla.cluster.metadata import ClusterImage, ResourceType
 from ottla.cluster.store import Store
 from ottla.server.broker import METADATA_FILE
 from ottla.server.configuration.broker_config import BrokerConfig
@@ -45,7 +46,8 @@ def adopt_folders(
     locks: list[int] = []
     try:
         locks.extend(lock_folder(folder, OS_FILES) for folder in log_dirs)
-        image = asyncio.run(_copy(path, _target(zookeeper, settings or {})))
+        asks = bool((settings or {}).get("authorizer.class.name"))
+        image = asyncio.run(_copy(path, _target(zookeeper, settings or {}), asks=asks))
         for name in sorted(os.listdir(first)):
             if name == METADATA_FILE or name.startswith(f"{METADATA_FILE}-"):
                 whole = os.path.join(first, name)
@@ -71,10 +73,17 @@ def _target(zookeeper: str, settings: Mapping[str, str]) -> Store:
     return zookeeper_store(config)
 
 
-async def _copy(path: str, target: Store) -> ClusterImage:
+async def _copy(path: str, target: Store, *, asks: bool) -> ClusterImage:
+    """`asks`: the brokers to be have an authorizer."""
     source = EmbeddedStore(path)
     await source.start()
     try:
+        known = await load_image(source)
+        if not asks and known is not None and _has_acls(known):
+            raise CannotAdopt(
+                "there are entries of access control, which nobody would heed: give the broker the "
+                "settings of the node, authorizer.class.name and those of its listeners, by --set"
+            )
         await target.start()
         try:
             return await adopt(source, target)
@@ -82,3 +91,7 @@ async def _copy(path: str, target: Store) -> ClusterImage:
             await target.close()
     finally:
         await source.close()
+
+
+def _has_acls(image: ClusterImage) -> bool:
+    return any(kind is ResourceType.ACL for kind, _ in image.configs)

@@ -234,6 +234,7 @@ def adopt(
     """Make a single node the first broker of a cluster. Its records stay where they are.
 
     Only the metadata are copied, to ZooKeeper. From then on the folder is a broker's of that cluster.
+    What the node was configured with, its security above all, has to be given again by --set.
 
     \b
     ottla cluster adopt ./data
@@ -337,6 +338,8 @@ def remove(
         if dry_run:
             write_line(f"broker {broker} would be removed")
             return
+        if force:
+            moving.confirm(f"Remove broker {broker} and give up its replicas?", yes=yes)
         files = local.remove(broker, force=force)
     write_line(f"removed broker {broker}; its files are in {files}")
 
