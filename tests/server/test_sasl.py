@@ -59,6 +59,7 @@ from ottla.protocol.messages.sasl_authenticate import (
 )
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from ottla.server.security.mechanisms import PlainExchange, Refused, Users
+from ottla.server.security.tokens import Keys, TokenRules
 from ottla.wire.sasl import BearerToken, Mechanism, OAuthBearer, Plain, Scram
 
 StartBroker = Callable[..., BrokerThread]
@@ -659,6 +660,19 @@ def test_tokens_that_are_not_good_are_refused(
             assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
             assert wire.is_closed()
         assert bad not in caplog.text
+
+
+def test_a_shared_secret_is_no_key(issuer: Issuer) -> None:
+    document = json.loads(issuer.file.read_text())
+    document["keys"].append({"kty": "oct", "kid": "shared", "alg": "HS256", "k": "c2VjcmV0"})
+    issuer.file.write_text(json.dumps(document))
+    rules = TokenRules(issuer.file.as_uri(), 3600, (), None, "sub", 0)
+
+    async def found() -> list[bool]:
+        keys = Keys(rules)
+        return [await keys.key(name) is not None for name in ("one", "two", "shared")]
+
+    assert asyncio.run(found()) == [True, True, False]
 
 
 # Credentials ------------------------------------------------------------------------------------

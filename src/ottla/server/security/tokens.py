@@ -94,7 +94,11 @@ class Keys:
         try:
             document = await asyncio.to_thread(_load, self._rules.url)
             found = PyJWKSet.from_dict(document)
-            self._keys = {each.key_id: each for each in found.keys}
+            # No shared secret: older versions of the library would check signatures with it, whatever
+            # the token names.
+            self._keys = {
+                each.key_id: each for each in found.keys if each.algorithm_name in ALGORITHMS
+            }
         except (OSError, ValueError, TypeError, AttributeError, PyJWTError) as error:
             log.error("keys for tokens not read: url=%s %s", self._rules.url, error)
         # Also if they could not be: those that are known count on until the next attempt.
