@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
+import pytest
 from replica_kit import TOPIC_ID, Holder, batch, state
 from replica_kit.leader import LEADER, Leader, indexes
 
@@ -134,5 +136,39 @@ def test_closing_ends_a_request_that_waits() -> None:
     async def scenario(leader: Leader, fetcher: Fetcher) -> None:
         fetcher.put(holder.partition)
         await leader.next_request()
+
+    follow(scenario)
+
+
+def test_a_sync_that_takes_longer_than_it_is_waited_for_is_told_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No record may follow for long: those who wait for this one would wait for it, too."""
+    monkeypatch.setattr("ottla.replication.fetcher._FLUSH_SECONDS", 0.0)
+    holder = Holder(state(leader=LEADER))
+    partition = holder.partition
+    partition.configure(replace(partition.config, visible_when_flushed=True))
+
+    def answer(leader: Leader, records: bytes = b"") -> None:
+        data = PartitionData(
+            partition_index=0, high_watermark=0, log_start_offset=0, records=records
+        )
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data] if records else [])
+        leader.answer(FetchResponse(session_id=7, responses=[topic]))
+
+    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
+        fetcher.put(partition)
+        await leader.next_request()
+        answer(leader, batch(3, epoch=5))
+        for _ in range(3):  # told once; what is waited for, and then no longer, changes nothing
+            request = await leader.next_request()
+            answer(leader)
+        assert request.topics == []
+        await leader.next_request()
+        partition.log.flush(0)
+        partition.flushed()
+        answer(leader)
+        (told,) = (await leader.next_request()).topics[0].partitions
+        assert (told.fetch_offset, told.flushed_offset) == (3, 3)
 
     follow(scenario)

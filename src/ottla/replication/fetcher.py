@@ -153,6 +153,8 @@ class Fetcher:
             waiting.append(flushed)
 
             def reached(_: ErrorCode) -> None:
+                # A sync that took longer than it is waited for is told of all the same.
+                self.following.changed(partition)
                 if not flushed.done():
                     flushed.set_result(None)
 
