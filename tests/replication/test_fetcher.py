@@ -172,3 +172,19 @@ def test_a_sync_that_takes_longer_than_it_is_waited_for_is_told_when_it_ends(
         assert (told.fetch_offset, told.flushed_offset) == (3, 3)
 
     follow(scenario)
+
+
+def test_a_mistake_of_ours_does_not_end_the_task() -> None:
+    holder = Holder(state(leader=LEADER))
+
+    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
+        fetcher.put(holder.partition)
+        await leader.next_request()
+        leader.answer_with(KeyError("nobody thought of this"))
+        fetcher.put(holder.partition)  # cuts the pause short
+        await leader.next_request()
+        broken, current = leader.connections
+        assert broken.closed
+        assert not current.closed
+
+    follow(scenario)

@@ -24,6 +24,8 @@ from ottla.replication.following import (
     whole_batches,
 )
 from ottla.replication.partition import Partition
+from ottla.storage.errors import LogOffline
+from ottla.storage.log import Log
 from ottla.storage.truncation import do_all
 
 LEADER = 2
@@ -375,7 +377,7 @@ def test_a_log_out_of_range_begins_or_ends_with_the_leaders(
 def test_a_new_replica_begins_with_the_batch_that_the_leaders_log_begins_in() -> None:
     """Records were deleted up to the middle of a batch: the leader sends it whole."""
     follower = Follower()
-    settle_out_of_range(follower.partition, 5, 12, 0)
+    do_all(settle_out_of_range(follower.partition, 5, 12, 0))
     assert follower.ends() == [5]
     follower.ask()
     sent = batch(10, base=2) + batch(1, base=12)
@@ -386,3 +388,40 @@ def test_a_new_replica_begins_with_the_batch_that_the_leaders_log_begins_in() ->
     follower.ask()
     follower.answer(data(batch(3, base=11), watermark=14))
     assert follower.ends() == [13]
+
+
+def test_a_mistake_over_one_partition_stops_none_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    follower = Follower(2)
+    follower.ask()
+
+    append = Log.append_replicated
+
+    def append_or_fail(log: Log, *arguments: Any) -> None:
+        if log is follower.partition.log:
+            raise KeyError("nobody thought of this")
+        append(log, *arguments)
+
+    monkeypatch.setattr(Log, "append_replicated", append_or_fail)
+    follower.answer(data(batch(2)), data(batch(3), index=1), session=7)
+    assert follower.ends() == [0, 3]
+    request = follower.ask()
+    assert asked(request) == [(1, 3, 5, 0)]
+    assert forgotten(request) == [0]
+
+
+def test_a_partition_without_a_log_is_not_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader would send its records with every answer, and they could not be taken."""
+    follower = Follower(2)
+    follower.ask()
+    follower.answer(session=7)
+    holder = follower.holders[0]
+
+    def fail(partition: Partition) -> Log:
+        raise LogOffline("t-0", "the disk failed")
+
+    monkeypatch.setattr(holder, "load", fail)
+    holder.partition.forget_log()
+    follower.following.changed(holder.partition)
+    assert forgotten(follower.ask()) == [0]

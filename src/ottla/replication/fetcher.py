@@ -110,6 +110,12 @@ class Fetcher:
                 log.info("leader %d cannot be reached: %s", self.leader, error)
                 # An image with other leaders may come sooner than the end of the pause.
                 await _either(self._changed, pause)
+            except Exception:
+                # Our mistake. Nobody would follow this leader again if the task ended here.
+                self._drop()
+                pause = self.following.limits.backoff_ms / 1000
+                log.exception("following leader %d failed, and is tried again", self.leader)
+                await _either(self._changed, pause)
 
     def _drop(self) -> None:
         if self._connection is not None:
