@@ -168,6 +168,16 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     return run_scenario
 
 
+def run_with_faults(tmp_path: Path, scenario: Scenario) -> None:
+    """Runs a scenario over a store that has faults when the scenario says so."""
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", Faults(), 0) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(whole())
+
+
 # Coming ---------------------------------------------------------------------------------------------
 
 
@@ -452,6 +462,75 @@ def test_a_broker_is_fenced_while_it_looks_at_its_registration(tmp_path: Path) -
         await asyncio.sleep(0)
         go_on.set()
         await eventually(lambda: second.epoch > epoch and second.is_member)
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(whole())
+
+
+def test_a_broker_that_goes_while_the_store_is_silent_is_fenced_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The controller hears of it, cannot read the registrations, and is not told again."""
+
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.joined(1)
+        second = await cluster.joined(2)
+        await cluster.agree()
+        assert isinstance(first.store, FaultyStore)
+        first.store.faults = Faults(unavailable=1.0)
+        second.leave()
+        await cluster.lose_session(second)
+        await eventually(lambda: "registrations of brokers could not be read" in caplog.text)
+        first.store.faults = Faults()
+        await eventually(lambda: 2 in first.image.fenced)
+
+    run_with_faults(tmp_path, scenario)
+
+
+def test_a_fenced_broker_registers_again_however_long_the_store_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ottla.cluster.membership._RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("ottla.cluster.membership._REGISTRATIONS", 3)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        epoch = second.epoch
+        assert isinstance(second.store, FaultyStore)
+        second.store.faults = Faults(unavailable=1.0)
+        await cluster.controller.fence_broker(2, epoch)
+        await eventually(lambda: "registration" in caplog.text)
+        second.store.faults = Faults()
+        await eventually(lambda: second.epoch > epoch and second.is_member)
+
+    run_with_faults(tmp_path, scenario)
+
+
+def test_a_broker_that_is_taken_in_before_it_knows_its_epoch_is_told(tmp_path: Path) -> None:
+    """Until then it did not count itself a member, and it follows nobody."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        epoch, store = second.epoch, second.store
+        multi = store.multi
+        told: list[bool] = []
+        second.on_registered = lambda: told.append(second.is_member)
+
+        async def slow_multi(operations: Any) -> Any:
+            answer = await multi(operations)
+            # The controller is quicker than the answer.
+            await eventually(lambda: second.image.brokers[2].epoch > epoch)
+            return answer
+
+        store.multi = slow_multi  # type: ignore[method-assign]
+        await cluster.controller.fence_broker(2, epoch)
+        await eventually(lambda: second.epoch > epoch)
+        await eventually(lambda: told == [True])
 
     async def whole() -> None:
         async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:

@@ -387,3 +387,17 @@ def test_a_leader_looks_at_a_batch_that_its_follower_does_not_get_past(
     assert f"topic={topic.name} partition=0 offset=3" in told()[0]
     # The other replica's broker is not there to take over.
     inside.until(lambda _: any("left as it is" in line for line in complaints))
+
+
+def test_a_broker_that_has_registered_again_follows_its_leaders(
+    inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster may have taken it in before it knew its epoch: no other news need come."""
+    followed: list[Partition] = []
+
+    def register(broker: Broker) -> None:
+        monkeypatch.setattr(broker.replicas, "role_changed", followed.append)
+        broker.membership.on_registered()
+
+    inside.run(register)
+    assert inside.run(lambda broker: partition_of(broker, topic)) in followed

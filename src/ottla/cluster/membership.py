@@ -89,6 +89,9 @@ class Membership:
         self.epoch = -1
         # Called when the session is lost for good.
         self.on_lost: Callable[[], None] = lambda: None
+        # Called when the broker knows the epoch with which it has registered again. It may have been
+        # taken in before, and have counted itself none of the members until now.
+        self.on_registered: Callable[[], None] = lambda: None
         # Called when the controller of this broker takes or leaves office.
         self.on_office: Callable[[], None] = lambda: None
         self._controller: Controller | None = None
@@ -277,19 +280,37 @@ class Membership:
     async def _look_at_own_registration(self) -> None:
         """A controller that took this broker for dead has deleted its node: register again, as the
         next life of the broker, for others may lead what it led."""
-        try:
-            node = None
-            while self._look_again:
-                self._look_again = False
-                node = await self.store.get(layout.broker_path(self.broker_id))
-            if node is not None or self._registration is None or not self._stays:
-                return
-            log.warning("broker %d was fenced, and registers again", self.broker_id)
-            self.epoch = -1
-            broker, _ = self._registration
-            self.epoch = await self._register(broker, lost_data=False)
-        except StoreError as error:
-            log.info("the broker's own registration is not looked at: %s", error)
+        while True:
+            try:
+                return await self._register_if_fenced()
+            except SessionLost as error:
+                log.info("the broker's own registration is not looked at: %s", error)
+                return  # it registers with its next session
+            except StoreError as error:
+                # Nobody tells of it once more.
+                log.warning("the broker's own registration is looked at again: %s", error)
+                self._look_again = True
+                await asyncio.sleep(_RETRY_SECONDS * 10)
+
+    async def _register_if_fenced(self) -> None:
+        node = None
+        while self._look_again:
+            self._look_again = False
+            node = await self.store.get(layout.broker_path(self.broker_id))
+        if self._registration is None or not self._stays:
+            return
+        if node is not None and self.epoch >= 0:
+            return
+        log.warning("broker %d was fenced, and registers again", self.broker_id)
+        self.epoch = -1
+        await self._register_again()
+
+    async def _register_again(self) -> None:
+        assert self._registration is not None
+        broker, _ = self._registration
+        # The process went on, and so did its logs: nothing was lost.
+        self.epoch = await self._register(broker, lost_data=False)
+        self.on_registered()
 
     async def _stand_patiently(self) -> None:
         while True:
@@ -379,9 +400,10 @@ class Membership:
 
     async def _reconnect(self) -> None:
         log.warning("broker %d lost its session and connects anew", self.broker_id)
-        for task in self._tasks:
+        ended = [*self._tasks, *([] if self._looking is None else [self._looking])]
+        for task in ended:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*ended, return_exceptions=True)
         if self._controller is not None:
             await self._controller.close()
             self._controller = None
@@ -394,9 +416,7 @@ class Membership:
                 await self.follower.open()
                 self._begin()
                 if self._registration is not None and self._stays:
-                    broker, _ = self._registration
-                    # The process went on, and so did its logs: nothing was lost.
-                    self.epoch = await self._register(broker, lost_data=False)
+                    await self._register_again()
                 return
             except StoreError as error:
                 log.error("no new session with the metadata store: %s", error)
