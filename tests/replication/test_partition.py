@@ -435,6 +435,44 @@ def test_a_leader_with_a_failed_log_leaves_itself_out() -> None:
     assert alone.asked == []
 
 
+def test_a_leader_does_not_resign_over_a_change_that_may_have_been_made() -> None:
+    """Who was to join counts until that is settled: it may have been elected."""
+    holder = Holder(state(isr=(1, 2)))
+    holder.append(3)
+    holder.fetched(2, 3)
+    holder.fetched(3, 3)
+    assert isr_wanted(holder.partition) == {1, 2, 3}
+    holder.append(1)
+    holder.partition.resign()
+    holder.fetched(2, 4)
+    assert (isr_wanted(holder.partition), holder.high_watermark) == ({1, 2, 3}, 3)
+
+
+def test_a_leader_with_a_failed_log_resigns_as_soon_as_it_can() -> None:
+    holder = Holder(state(isr=(1, 2)))
+    holder.append(3)
+    holder.fetched(2, 3)
+    holder.fetched(3, 3)
+    holder.partition.log.go_offline("the disk failed")
+    holder.partition.resign()
+    assert isr_wanted(holder.partition) == {1, 2, 3}
+    holder.partition.update(state(partition_epoch=10), 0)
+    assert isr_wanted(holder.partition) == {2, 3}
+    # Nobody was there to take its place: it is tried again by the clock, and drops none of them.
+    holder.partition.isr_refused(ErrorCode.INELIGIBLE_REPLICA)
+    assert isr_wanted(holder.partition) is None
+    holder.partition.drop_lagging(1000, 100)
+    assert isr_wanted(holder.partition) == {2, 3}
+
+
+def test_a_follower_whose_log_has_failed_resigns_when_it_is_elected() -> None:
+    holder = Holder(FOLLOWED)
+    assert holder.partition.log.log_end_offset == 0
+    holder.partition.log.go_offline("the disk failed")
+    holder.partition.update(state(leader_epoch=6, partition_epoch=10), 0)
+    assert isr_wanted(holder.partition) == {2, 3}
+
+
 def test_a_follower_that_does_not_get_on_makes_its_leader_suspicious() -> None:
     holder = Holder(state())
     holder.append(3)

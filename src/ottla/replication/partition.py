@@ -333,6 +333,8 @@ class Partition:
         self._settle()
         if role is Role.LEADER and self._log is not None:
             self.advance()
+            if self._log.offline is not None:
+                self.resign()  # elected with a log that had failed, or asked for too early
         return new_term
 
     def _begin_term(self, now_ms: int) -> None:
@@ -704,6 +706,10 @@ class Partition:
         log = self._log
         if self.role is not Role.LEADER or self.wanted_isr is not None or log is None:
             return
+        if log.offline is not None:
+            # They cannot get on; the one that lags is this leader.
+            self.resign()
+            return
         end = log.log_end_offset
         kept = []
         for member in self.isr:
@@ -727,9 +733,10 @@ class Partition:
         self._owner.isr_wanted(self)
 
     def resign(self) -> None:
-        """The log here has failed or is full: another in-sync replica is to lead, if there is one."""
+        """The log here has failed or is full: another in-sync replica is to lead, if there is one. Not
+        while another change of the set is under way: those whom that may have taken in count."""
         others = [each for each in self.isr if each != self.broker_id]
-        if self.role is Role.LEADER and others:
+        if self.role is Role.LEADER and others and self.wanted_isr is None:
             self._want_isr(others)
 
     def isr_refused(self, code: ErrorCode) -> None:
