@@ -3,9 +3,11 @@ what waits for them."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from server_kit.broker_thread import BrokerThread
@@ -21,6 +23,7 @@ from server_kit.calls import (
 )
 from server_kit.wire import Wire
 
+from ottla.cluster.decisions.partitions import IsrResult, WantedIsr
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -401,3 +404,43 @@ def test_a_broker_that_has_registered_again_follows_its_leaders(
 
     inside.run(register)
     assert inside.run(lambda broker: partition_of(broker, topic)) in followed
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_TOPIC_ID])
+def test_a_controller_of_the_past_is_asked_again_after_a_pause(
+    inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch, error: ErrorCode
+) -> None:
+    """It does not know the topic, or its newest state: nothing newer would come of waiting for it."""
+    asked: list[WantedIsr] = []
+    paused = threading.Event()
+    go_on = asyncio.Event()
+
+    async def answer(wanted: Sequence[WantedIsr]) -> list[IsrResult]:
+        asked.extend(wanted)
+        return [IsrResult(each.topic_id, each.index, error) for each in wanted]
+
+    async def pause(_seconds: float) -> None:
+        paused.set()
+        await go_on.wait()
+        go_on.clear()
+
+    def shrink(broker: Broker) -> None:
+        monkeypatch.setattr(broker.changes, "alter_isr", answer)
+        monkeypatch.setattr(
+            "ottla.server.replication.replicas.asyncio", SimpleNamespace(sleep=pause)
+        )
+        partition_of(broker, topic).drop_lagging(1_000_000, 0)
+
+    inside.run(shrink)
+    inside.until(lambda _: paused.is_set())
+    assert len(asked) == 1
+    inside.run(lambda _: go_on.set())
+    inside.until(lambda _: len(asked) == 2)
+    assert asked[0] == asked[1]
+
+    def settle(broker: Broker) -> None:
+        partition_of(broker, topic).isr_refused(ErrorCode.INELIGIBLE_REPLICA)
+        go_on.set()
+
+    inside.run(settle)
+    inside.until(lambda broker: broker.replicas._asking is None)
