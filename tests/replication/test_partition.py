@@ -35,6 +35,22 @@ def test_a_partition_that_was_moved_away_and_back_begins_with_a_new_log() -> Non
     assert not holder.partition.is_offline
 
 
+def test_a_partition_that_was_moved_away_and_back_while_the_disk_worked_begins_with_a_new_log() -> (
+    None
+):
+    holder = Holder(FOLLOWED)
+    holder.partition.take(batch(3), 0, 0)
+    holder.partition.occupy()
+    away = replace(FOLLOWED, replicas=(2, 3), isr=(2, 3), leader_epoch=6)
+    holder.partition.update(away, 0)
+    holder.logs.delete("t", 0)
+    holder.partition.update(replace(away, replicas=(2, 3, 1), leader_epoch=7), 0)
+    holder.partition.release(0)
+    assert (holder.partition.role, holder.partition.leader_epoch) == (Role.FOLLOWER, 7)
+    assert holder.partition.log.log_end_offset == 0
+    assert not holder.partition.is_offline
+
+
 # Roles ----------------------------------------------------------------------------------------------
 
 LED = state(leader=BROKER)

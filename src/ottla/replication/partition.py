@@ -198,6 +198,7 @@ class Partition:
         "_log",
         "_owner",
         "_uncommitted_bytes",
+        "_was_dropped",
         "adding",
         "broker_id",
         "config",
@@ -286,6 +287,8 @@ class Partition:
         # See `occupy`; and the newest state that the cluster has decided on since.
         self.is_occupied = False
         self._held_back: PartitionState | None = None
+        # One of the states before that had no replica here: the log was deleted.
+        self._was_dropped = False
         self._follow(state, now_ms)
 
     def __repr__(self) -> str:
@@ -302,6 +305,7 @@ class Partition:
             return
         if self.is_occupied:
             self._held_back = state
+            self._was_dropped = self._was_dropped or self.broker_id not in state.replicas
             return
         if self._follow(state, now_ms):
             self._owner.role_changed(self)
@@ -381,7 +385,10 @@ class Partition:
     def release(self, now_ms: int) -> None:
         self.is_occupied = False
         held_back, self._held_back = self._held_back, None
+        was_dropped, self._was_dropped = self._was_dropped, False
         if held_back is not None:
+            if was_dropped and self.broker_id in held_back.replicas:
+                self._log = None  # as in `_follow`: moved away from here and back meanwhile
             self.update(held_back, now_ms)
 
     def removed(self) -> None:
