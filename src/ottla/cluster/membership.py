@@ -282,7 +282,8 @@ class Membership:
         next life of the broker, for others may lead what it led."""
         while True:
             try:
-                return await self._register_if_fenced()
+                await self._register_if_fenced()
+                return
             except SessionLost as error:
                 log.info("the broker's own registration is not looked at: %s", error)
                 return  # it registers with its next session
