@@ -362,6 +362,42 @@ def test_a_follower_that_waits_learns_of_a_deletion_at_once(
     assert told.log_start_offset == 4
 
 
+@pytest.mark.parametrize(("tell_all_ms", "max_wait_ms"), [(1_000_000, 1), (0, 0)])
+def test_a_follower_that_has_everything_learns_the_high_watermark(
+    inside: BrokerThread,
+    wire: Wire,
+    connect: Callable[[], Wire],
+    topic: Topic,
+    monkeypatch: pytest.MonkeyPatch,
+    tell_all_ms: int,
+    max_wait_ms: int,
+) -> None:
+    """Consumers that read from it would not see the last records otherwise, until others follow."""
+    monkeypatch.setattr("ottla.server.sessions.TELL_ALL_MS", tell_all_ms)
+    follower = connect()
+    session = 0
+
+    def fetch(number: int, offset: int) -> list[PartitionData]:
+        nonlocal session
+        request = fetch_request(
+            topic,
+            (0, offset),
+            current_leader_epoch=EPOCH,
+            session=(session, number),
+            max_wait_ms=max_wait_ms,
+        )
+        request.replica_state = ReplicaState(replica_id=OTHER, replica_epoch=1)
+        answer = follower.call(request, FetchResponse, VERSION)
+        session = answer.session_id
+        return [each for one in answer.responses for each in one.partitions]
+
+    assert [each.high_watermark for each in fetch(0, 5)] == [5]
+    wire.call(produce_request(topic, (0, batch_of(b"5")), acks=1), ProduceResponse, 9)
+    assert [each.high_watermark for each in fetch(1, 5)] == [5]
+    assert [each.high_watermark for each in fetch(2, 6)] == [6]
+    assert fetch(3, 6) == []
+
+
 # Damage ---------------------------------------------------------------------------------------------
 
 
