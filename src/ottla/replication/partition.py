@@ -144,12 +144,16 @@ class Follower:
         log_end: int,
         now_ms: int,
         flushed_offset: int = UNKNOWN,
+        *,
+        flushed_counts: bool = False,
     ) -> None:
-        """It asks for what begins at `offset`, so it has what is before."""
+        """It asks for what begins at `offset`, so it has what is before. `flushed_counts`: it lags
+        behind with what it has not synced, too."""
         self.flushed_offset = flushed_offset if flushed_offset < offset else offset
-        if offset >= log_end:
+        has = self.flushed_offset if flushed_counts else offset
+        if has >= log_end:
             self.caught_up_ms = now_ms
-        elif self.fetched_end != UNKNOWN and offset >= self.fetched_end:
+        elif self.fetched_end != UNKNOWN and has >= self.fetched_end:
             # It has all that there was when it last asked.
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self.end_offset = offset
@@ -661,7 +665,10 @@ class Partition:
             return  # the answer says so
         before, flushed_before = follower.end_offset, follower.flushed_offset
         fetched_end = follower.fetched_end
-        follower.fetched(offset, broker_epoch, log.log_end_offset, now_ms, flushed_offset)
+        follower.fetched(
+            offset, broker_epoch, log.log_end_offset, now_ms, flushed_offset,
+            flushed_counts=self._flushed_counts,
+        )  # fmt: skip
         if offset != before or follower.flushed_offset != flushed_before:
             follower.repeats = 0
             self.advance()
@@ -721,7 +728,10 @@ class Partition:
         kept = []
         for member in self.isr:
             follower = self.followers.get(member)
-            if follower is not None and follower.end_offset != end:
+            if follower is not None and (
+                follower.end_offset != end
+                or (self._flushed_counts and follower.flushed_offset != end)
+            ):
                 if now_ms - follower.caught_up_ms > longest_lag_ms:
                     continue
                 behind = end - max(follower.end_offset, 0)
