@@ -51,9 +51,23 @@ def test_a_partition_that_was_moved_away_and_back_while_the_disk_worked_begins_w
     assert not holder.partition.is_offline
 
 
+def test_who_waits_for_a_flush_is_told_when_the_log_lies_elsewhere() -> None:
+    holder, elsewhere = Holder(ALONE), Holder(ALONE)
+    told: list[ErrorCode] = []
+    for each in (holder, elsewhere):
+        each.partition.configure(replace(each.config, flush_messages=1))
+        each.append(3)
+    holder.partition.when_flushed(3, told.append)
+    holder.partition.when_committed(3, told.append)
+    elsewhere.partition.log.flush(0)
+    holder.partition.replace_log(elsewhere.partition.log)
+    assert told == [ErrorCode.NONE] * 2
+
+
 # Roles ----------------------------------------------------------------------------------------------
 
 LED = state(leader=BROKER)
+ALONE = state(replicas=(BROKER,), isr=(BROKER,))
 FOLLOWED = state(leader=2)
 ELSEWHERE = state(leader=2, replicas=(2, 3), isr=(2, 3))
 

@@ -434,9 +434,10 @@ class Partition:
         self._log = None
 
     def replace_log(self, log: Log) -> None:
-        """The same log lies elsewhere now."""
+        """The same log lies elsewhere now, and is synced there."""
         self._log = log
         self.advance()
+        self._release_waiters(log)  # a flush of the former one is nobody's any more
 
     @property
     def is_offline(self) -> bool:
