@@ -398,6 +398,31 @@ def test_a_follower_that_has_everything_learns_the_high_watermark(
     assert fetch(3, 6) == []
 
 
+def test_a_smaller_set_does_not_commit_with_the_minimum_of_before(
+    inside: BrokerThread, wire: Wire, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The minimum was raised, and a follower went away: who went away may lead, so nothing that it
+    does not have may be committed. One image may tell of both."""
+    wire.call(produce_request(topic, (0, batch_of(b"5")), acks=1), ProduceResponse, 9)
+
+    def shrink(broker: Broker) -> tuple[int, bool]:
+        partition = partition_of(broker, topic)
+        config = replace(partition.config, min_insync_replicas=2)
+        monkeypatch.setattr(broker.partitions, "_config_of", lambda _: config)
+        known = broker.image.topics[topic.name]
+        state = replace(
+            known.partitions[0],
+            replicas=partition.replicas,
+            isr=(broker.id,),
+            leader_epoch=EPOCH,
+            partition_epoch=partition.partition_epoch + 1,
+        )
+        broker.partitions.put(replace(known, partitions=(state, *known.partitions[1:])))
+        return partition.log.high_watermark, partition.under_min_isr
+
+    assert inside.run(shrink) == (5, True)
+
+
 # Damage ---------------------------------------------------------------------------------------------
 
 

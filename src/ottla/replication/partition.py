@@ -300,9 +300,10 @@ class Partition:
 
     # What the cluster decides -------------------------------------------------------------------
 
-    def update(self, state: PartitionState, now_ms: int) -> None:
+    def update(self, state: PartitionState, now_ms: int, config: LogConfig | None = None) -> None:
         """Take over what the cluster has decided about this partition. What is older than what is
-        known is passed over."""
+        known is passed over. `config`: the topic's settings as of then, for `configure` to take over;
+        with the minimum of before, a set that has become smaller might commit."""
         if state.leader_epoch < self.leader_epoch or (
             state.leader_epoch == self.leader_epoch and state.partition_epoch < self.partition_epoch
         ):
@@ -311,6 +312,8 @@ class Partition:
             self._held_back = state
             self._was_dropped = self._was_dropped or self.broker_id not in state.replicas
             return
+        if config is not None and self.broker_id in (self.leader, state.leader):
+            self.config = config
         if self._follow(state, now_ms):
             self._owner.role_changed(self)
 
