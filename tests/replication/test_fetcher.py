@@ -21,6 +21,18 @@ from ottla.replication.following import Limits
 from ottla.wire.errors import ConnectionLost
 
 
+def answer_for(leader: Leader, base: int = 0, count: int = 0) -> None:
+    """With so many records of partition 0, or about nothing."""
+    data = PartitionData(
+        partition_index=0,
+        high_watermark=0,
+        log_start_offset=0,
+        records=batch(count, base=base, epoch=5) if count else b"",
+    )
+    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data] if count else [])
+    leader.answer(FetchResponse(session_id=7, responses=[topic]))
+
+
 def follow(scenario: Callable[[Leader, Fetcher], Awaitable[None]]) -> None:
     async def run() -> None:
         leader = Leader()
@@ -149,25 +161,18 @@ def test_a_sync_that_takes_longer_than_it_is_waited_for_is_told_when_it_ends(
     partition = holder.partition
     partition.configure(replace(partition.config, visible_when_flushed=True))
 
-    def answer(leader: Leader, records: bytes = b"") -> None:
-        data = PartitionData(
-            partition_index=0, high_watermark=0, log_start_offset=0, records=records
-        )
-        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data] if records else [])
-        leader.answer(FetchResponse(session_id=7, responses=[topic]))
-
     async def scenario(leader: Leader, fetcher: Fetcher) -> None:
         fetcher.put(partition)
         await leader.next_request()
-        answer(leader, batch(3, epoch=5))
+        answer_for(leader, count=3)
         for _ in range(3):  # told once; what is waited for, and then no longer, changes nothing
             request = await leader.next_request()
-            answer(leader)
+            answer_for(leader)
         assert request.topics == []
         await leader.next_request()
         partition.log.flush(0)
         partition.flushed()
-        answer(leader)
+        answer_for(leader)
         (told,) = (await leader.next_request()).topics[0].partitions
         assert (told.fetch_offset, told.flushed_offset) == (3, 3)
 
@@ -186,5 +191,38 @@ def test_a_mistake_of_ours_does_not_end_the_task() -> None:
         broken, current = leader.connections
         assert broken.closed
         assert not current.closed
+
+    follow(scenario)
+
+
+def test_a_disk_that_stands_still_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.replication.fetcher._FLUSH_SECONDS", 0.0)
+    holder = Holder(state(leader=LEADER))
+    partition = holder.partition
+    partition.configure(replace(partition.config, visible_when_flushed=True))
+
+    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
+        fetcher.put(partition)
+        await leader.next_request()
+        answer_for(leader, count=3)
+        await leader.next_request()
+        monkeypatch.setattr("ottla.replication.fetcher._FLUSH_SECONDS", 1_000_000.0)
+        answer_for(leader, base=3, count=2)
+        (told,) = (await leader.next_request()).topics[0].partitions
+        assert (told.fetch_offset, told.flushed_offset) == (5, 0)
+        partition.log.flush(0)
+        partition.flushed()
+        answer_for(leader)
+        (told,) = (await leader.next_request()).topics[0].partitions
+        assert (told.fetch_offset, told.flushed_offset) == (5, 5)
+        # From now on it is waited for again.
+        answer_for(leader, base=5, count=1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert leader.asked.empty()
+        partition.log.flush(0)
+        partition.flushed()
+        (told,) = (await leader.next_request()).topics[0].partitions
+        assert (told.fetch_offset, told.flushed_offset) == (6, 6)
 
     follow(scenario)
