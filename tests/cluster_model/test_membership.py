@@ -308,6 +308,42 @@ def test_a_life_that_lost_its_records_leaves_the_sets_before_it_is_taken_in(run:
 # Going ----------------------------------------------------------------------------------------------
 
 
+def test_lost_records_are_told_of_although_the_session_is_lost_before_it_is_taken_in(
+    tmp_path: Path,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        controller = cluster.controller
+        await controller.create_topics([NewTopic("t", 1, 2)])
+        look, go_on = controller._look_at_registrations, asyncio.Event()
+
+        async def look_later() -> None:
+            await go_on.wait()
+            await look()
+
+        controller._look_at_registrations = look_later  # type: ignore[method-assign]
+        await second.close()
+        cluster.members.remove(second)
+        second = cluster.member(2)
+        await second.open()
+        joining = asyncio.create_task(second.join(broker(2), lost_data=True))
+        await eventually(lambda: second.epoch >= 0)
+        epoch = second.epoch
+        await cluster.lose_session(second)
+        await eventually(lambda: second.epoch > epoch)
+        go_on.set()
+        await asyncio.wait_for(joining, SECONDS)
+        (partition,) = second.image.topics["t"].partitions
+        assert (partition.leader, partition.isr, partition.elr) == (1, (1,), ())
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(whole())
+
+
 def test_when_the_controller_goes_another_takes_office(run: Run) -> None:
     async def scenario(cluster: Cluster) -> None:
         first, second, third = [await cluster.joined(each) for each in (1, 2, 3)]

@@ -95,6 +95,7 @@ class Membership:
         # Called when the controller of this broker takes or leaves office.
         self.on_office: Callable[[], None] = lambda: None
         self._controller: Controller | None = None
+        # How it registers, and whether it may have lost records of which the cluster does not know.
         self._registration: tuple[Broker, bool] | None = None
         self._vacancy = asyncio.Event()
         # The node /controller of one whose process is known to be dead.
@@ -166,6 +167,8 @@ class Membership:
         self._registration = (broker, lost_data)
         self.epoch = await self._register(broker, lost_data)
         await self.until(lambda: self.is_member)
+        # The cluster knows what was lost. From here on the process goes on, and so do its logs.
+        self._registration = (broker, False)
         return self.epoch
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -308,9 +311,8 @@ class Membership:
 
     async def _register_again(self) -> None:
         assert self._registration is not None
-        broker, _ = self._registration
-        # The process went on, and so did its logs: nothing was lost.
-        self.epoch = await self._register(broker, lost_data=False)
+        # With what may have been lost, if the controller has not heard of that yet.
+        self.epoch = await self._register(*self._registration)
         self.on_registered()
 
     async def _stand_patiently(self) -> None:
