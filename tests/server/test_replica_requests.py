@@ -487,9 +487,8 @@ def test_a_controller_of_the_past_is_asked_again_after_a_pause(
 
     def shrink(broker: Broker) -> None:
         monkeypatch.setattr(broker.changes, "alter_isr", answer)
-        monkeypatch.setattr(
-            "ottla.server.replication.replicas.asyncio", SimpleNamespace(sleep=pause)
-        )
+        patched = SimpleNamespace(sleep=pause, timeout=asyncio.timeout)
+        monkeypatch.setattr("ottla.server.replication.replicas.asyncio", patched)
         partition_of(broker, topic).drop_lagging(1_000_000, 0)
 
     inside.run(shrink)
@@ -505,3 +504,26 @@ def test_a_controller_of_the_past_is_asked_again_after_a_pause(
 
     inside.run(settle)
     inside.until(lambda broker: broker.replicas._asking is None)
+
+
+def test_a_controller_that_stands_still_is_not_waited_for(
+    inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[WantedIsr] = []
+    monkeypatch.setattr("ottla.server.replication.replicas._ANSWER_SECONDS", 0.001)
+
+    async def answer(wanted: Sequence[WantedIsr]) -> list[IsrResult]:
+        asked.extend(wanted)
+        if len(asked) == 1:
+            await asyncio.Event().wait()
+        error = ErrorCode.INELIGIBLE_REPLICA
+        return [IsrResult(each.topic_id, each.index, error) for each in wanted]
+
+    def shrink(broker: Broker) -> None:
+        monkeypatch.setattr(broker.changes, "alter_isr", answer)
+        partition_of(broker, topic).drop_lagging(1_000_000, 0)
+
+    inside.run(shrink)
+    inside.until(lambda broker: broker.replicas._asking is None)
+    assert len(asked) == 2
+    assert inside.run(lambda broker: partition_of(broker, topic).wanted_isr) is None

@@ -31,6 +31,8 @@ log = logging.getLogger("ottla.replication")
 
 # Pause before the controller is asked again.
 _RETRY_SECONDS = 0.05
+# How long its answer is waited for: its broker may stand still, and another be in office by now.
+_ANSWER_SECONDS = 10.0
 # Asked again, for the controller may be one of the past that has not noticed: it does not know what this
 # broker knows. A topic that is no more is asked for only until the image says so.
 _ASK_AGAIN = (
@@ -150,10 +152,11 @@ class Replicas:
                 if not asked:
                     continue
                 try:
-                    results = await self._broker.changes.alter_isr(
-                        [_wanted_isr(partition) for partition in asked]
-                    )
-                except (ProtocolError, WireError) as error:
+                    async with asyncio.timeout(_ANSWER_SECONDS):
+                        results = await self._broker.changes.alter_isr(
+                            [_wanted_isr(partition) for partition in asked]
+                        )
+                except (ProtocolError, WireError, TimeoutError) as error:
                     log.info("the controller did not answer about in-sync sets: %s", error)
                     self._wanted.update(dict.fromkeys(asked))
                     await asyncio.sleep(_RETRY_SECONDS)
