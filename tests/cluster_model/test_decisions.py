@@ -318,6 +318,21 @@ def test_with_another_folder_a_broker_has_lost_everything(
     assert partition.leader in (1, 3)
 
 
+def test_a_broker_that_is_about_to_stop_leads_no_new_partition(
+    three: Draft, rules: Any, broker: Callable[..., Broker]
+) -> None:
+    three.put_broker(replace(broker(2), leaving=True))
+    (together, alone) = create(
+        three,
+        rules,
+        NewTopic("t", assignments=[(0, (2, 1, 3))]),
+        NewTopic("u", assignments=[(0, (2,))]),
+    )
+    (partition,) = together.topic.partitions
+    assert (partition.replicas, partition.isr, partition.leader) == ((2, 1, 3), (1, 3), 1)
+    assert alone.topic.partitions[0].leader == 2
+
+
 def test_a_broker_that_was_forgotten_leads_nothing_for_having_led_last(
     three: Draft, rules: Any, broker: Callable[..., Broker]
 ) -> None:
