@@ -357,6 +357,24 @@ def test_a_broker_that_was_forgotten_leads_nothing_for_having_led_last(
     assert (partition.leader, partition.isr, partition.elr) == (NO_LEADER, (), ())
 
 
+def test_a_folder_that_cannot_be_read_is_not_another(
+    one: Draft, rules: Any, broker: Callable[..., Broker]
+) -> None:
+    def never(_topic: str) -> ElectionPolicy:
+        return ElectionPolicy()
+
+    def life(epoch: int, folders: str) -> Broker:
+        return replace(broker(1), epoch=epoch, folder_id=folders)
+
+    take_in(one, life(1, "a,b"), lost_data=False, policy_of=never)
+    create(one, rules, NewTopic("t", assignments=[(0, (1,))]))
+    take_in(one, life(2, "a,"), lost_data=True, policy_of=never)
+    assert one.topics["t"].partitions[0].leader == 1
+    # An empty one in its place: what it held is not there.
+    take_in(one, life(3, "a,c"), lost_data=False, policy_of=never)
+    assert one.topics["t"].partitions[0].leader == -1
+
+
 def test_brokers_come_and_go(one: Draft, broker: Callable[..., Broker]) -> None:
     def never(_topic: str) -> ElectionPolicy:
         return ElectionPolicy()

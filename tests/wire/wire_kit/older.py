@@ -84,7 +84,11 @@ class OlderBroker:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            broker = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                broker = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()  # the broker, which looks whether it can be reached, is not there yet
+                continue
             self._open |= {client, broker}
             handshakes: dict[int, int] = {}  # correlation id -> version of ApiVersions requests
             for serve in (self._requests, self._answers):

@@ -51,7 +51,16 @@ def take_in(draft: Draft, broker: Broker, *, lost_data: bool, policy_of: PolicyO
     is worse: it may have nothing, and leads nothing that it would lead only for want of another."""
     check_registration(draft, broker)
     known = draft.brokers.get(broker.id) or draft.fenced.get(broker.id)
-    is_replaced = known is not None and not _folders(known) <= _folders(broker)
+    is_replaced = False
+    if known is not None:
+        missing = _folders(known) - _folders(broker)
+        if _has_unreadable(broker):
+            # They may be among those, and no log is made anew while one cannot be read. Remembered, so
+            # that an empty folder in the place of one is found out later.
+            readable = [each for each in broker.folder_id.split(",") if each]
+            broker = replace(broker, folder_id=",".join([*readable, *sorted(missing), ""]))
+        else:
+            is_replaced = bool(missing)
     lost_data = lost_data or is_replaced
     if _is_single_node(draft, broker.id) and not is_replaced:
         draft.raise_leader_epochs()
@@ -87,6 +96,12 @@ def take_in(draft: Draft, broker: Broker, *, lost_data: bool, policy_of: PolicyO
 def _folders(broker: Broker) -> set[str]:
     """The ids of its data folders, as far as they are known."""
     return {each for each in broker.folder_id.split(",") if each}
+
+
+def _has_unreadable(broker: Broker) -> bool:
+    """Whether it has data folders whose ids are not known, beside others."""
+    ids = broker.folder_id.split(",")
+    return len(ids) > 1 and "" in ids
 
 
 def _is_single_node(draft: Draft, broker_id: int) -> bool:
