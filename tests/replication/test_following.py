@@ -125,7 +125,7 @@ def test_the_epoch_of_a_session_goes_round() -> None:
     [
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     ],
 )
 def test_a_session_that_is_refused_begins_anew(error: ErrorCode) -> None:
@@ -136,6 +136,15 @@ def test_a_session_that_is_refused_begins_anew(error: ErrorCode) -> None:
     assert follower.answer(error=error) == []
     anew = follower.ask()
     assert (anew.session_id, anew.session_epoch, len(asked(anew))) == (0, 0, 2)
+
+
+def test_a_request_that_is_refused_as_a_whole_is_not_sent_again_at_once() -> None:
+    follower = Follower(2)
+    follower.ask()
+    follower.answer(error=ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert follower.following.rest_ms(follower.now) == LIMITS.backoff_ms
+    follower.now += LIMITS.backoff_ms
+    assert len(asked(follower.ask())) == 2
 
 
 def test_partitions_come_and_go_in_a_session() -> None:

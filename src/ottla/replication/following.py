@@ -306,9 +306,11 @@ class Following:
     def answered(self, response: FetchResponse, now_ms: int) -> list[Partition]:
         """Take an answer in. Partitions whose position the leader does not have: to be looked up."""
         if response.error_code:
+            self.reset()
             if response.error_code not in _SESSION_ERRORS:
                 log.warning("fetch refused: leader=%d error=%d", self.leader, response.error_code)
-            self.reset()
+                for key in self.partitions:  # or it is refused again at once, and again
+                    self.rest(key, now_ms)
             return []
         if response.session_id:
             self._session_id = response.session_id
