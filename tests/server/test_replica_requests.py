@@ -527,3 +527,38 @@ def test_a_controller_that_stands_still_is_not_waited_for(
     inside.until(lambda broker: broker.replicas._asking is None)
     assert len(asked) == 2
     assert inside.run(lambda broker: partition_of(broker, topic).wanted_isr) is None
+
+
+def test_an_answer_that_is_later_than_its_image_changes_nothing(
+    inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer does not tell who is on the way in, and no other image comes to tell it again."""
+    asked: list[WantedIsr] = []
+
+    def shrink(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+
+        async def answer(wanted: Sequence[WantedIsr]) -> list[IsrResult]:
+            asked.extend(wanted)
+            (one,) = wanted
+            if len(asked) > 1:
+                return [IsrResult(one.topic_id, one.index, ErrorCode.INELIGIBLE_REPLICA)]
+            known = broker.image.topics[topic.name].partitions[0]
+            state = replace(
+                known,
+                replicas=partition.replicas,
+                isr=partition.isr,
+                leader_epoch=EPOCH,
+                partition_epoch=partition.partition_epoch + 1,
+            )
+            partition.update(replace(state, adding=(OTHER,)), 0)
+            partition.drop_lagging(1_000_000, 0)
+            return [IsrResult(one.topic_id, one.index, ErrorCode.NONE, state)]
+
+        monkeypatch.setattr(broker.changes, "alter_isr", answer)
+        partition.drop_lagging(1_000_000, 0)
+
+    inside.run(shrink)
+    inside.until(lambda broker: broker.replicas._asking is None)
+    assert len(asked) == 2
+    assert inside.run(lambda broker: partition_of(broker, topic).adding) == (OTHER,)
