@@ -25,7 +25,7 @@ from ottla.cluster.following import MetadataFollower
 from ottla.cluster.loading import load_image
 from ottla.cluster.membership import BrokerIdTaken, Membership
 from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, ResourceType
-from ottla.cluster.store import Delete, SessionEvent, Store, StoreUnavailable
+from ottla.cluster.store import Create, Delete, SessionEvent, Store, StoreUnavailable
 
 SECONDS = 20
 FEATURES = {"group.version": FeatureRange(0, 1, 1)}
@@ -567,6 +567,35 @@ def test_a_broker_that_is_taken_in_before_it_knows_its_epoch_is_told(tmp_path: P
         await cluster.controller.fence_broker(2, epoch)
         await eventually(lambda: second.epoch > epoch)
         await eventually(lambda: told == [True])
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(whole())
+
+
+def test_a_session_in_which_it_cannot_register_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ottla.cluster.membership._RETRY_SECONDS", 0.001)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        epoch = second.epoch
+        await second.store.multi([Delete(layout.broker_path(2))])
+        second.leave()
+        # Another one has taken its id meanwhile.
+        value = layout.encode_broker(broker(2, "another folder"), False)
+        await cluster.own.multi([Create(layout.broker_path(2), value, ephemeral=True)])
+        second._stays = True
+        await cluster.lose_session(second)
+        await eventually(lambda: caplog.text.count("no new session") >= 3)
+        sessions = cluster.own._database.sessions
+        assert len(sessions) <= 3
+        await cluster.own.multi([Delete(layout.broker_path(2))])
+        await eventually(lambda: second.epoch > epoch and second.is_member)
 
     async def whole() -> None:
         async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:

@@ -403,14 +403,7 @@ class Membership:
 
     async def _reconnect(self) -> None:
         log.warning("broker %d lost its session and connects anew", self.broker_id)
-        ended = [*self._tasks, *([] if self._looking is None else [self._looking])]
-        for task in ended:
-            task.cancel()
-        await asyncio.gather(*ended, return_exceptions=True)
-        if self._controller is not None:
-            await self._controller.close()
-            self._controller = None
-        self.follower.led = False
+        await self._let_go()
         while not self._closing:
             try:
                 self.store = self._connect()
@@ -423,7 +416,17 @@ class Membership:
                 return
             except StoreError as error:
                 log.error("no new session with the metadata store: %s", error)
-                for task in self._tasks:
-                    task.cancel()
-                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await self._let_go()
+                await self.store.close()  # it may live, and hold the office
                 await asyncio.sleep(_RETRY_SECONDS * 10)
+
+    async def _let_go(self) -> None:
+        """Ends all that goes on in a session, in office or not."""
+        ended = [*self._tasks, *([] if self._looking is None else [self._looking])]
+        for task in ended:
+            task.cancel()
+        await asyncio.gather(*ended, return_exceptions=True)
+        if self._controller is not None:
+            await self._controller.close()
+            self._controller = None
+        self.follower.led = False
