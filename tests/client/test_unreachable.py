@@ -146,7 +146,7 @@ async def test_a_cluster_that_comes_up_is_found(broker: BrokerProcess, refused: 
 
         await asyncio.gather(copy(reader, upstream[1]), copy(upstream[0], writer))
 
-    async with AsyncConsumer(refused, **SOON) as consumer:
+    async with AsyncConsumer(refused, bootstrap_timeout_ms=2_000) as consumer:
         with pytest.raises(ClusterUnreachable):
             await consumer.read("no-such-topic")
         server = await asyncio.start_server(forward, host, int(port))

@@ -60,4 +60,5 @@ def test_others_have_their_turn_in_a_flood(
         inside.run(turns.end)
         # The connection is read on afterwards.
         wire.call(request, ApiVersionsResponse, 0)
-    assert 0 < turns.most <= 2 * connection.FRAMES_BETWEEN_LOOKS
+    # The loop may come to the connection twice between two ticks.
+    assert 0 < turns.most <= 4 * connection.FRAMES_BETWEEN_LOOKS < MANY

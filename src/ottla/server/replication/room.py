@@ -18,6 +18,7 @@ from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from ottla.server.turns import Turns
 from ottla.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -33,16 +34,19 @@ _ANSWER_SECONDS = 5.0
 async def without_room(broker: Broker, wanted: Sequence[WantedMove]) -> dict[Key, str]:
     """The moves that would fill a disk, each with a sentence that says whose."""
     image = broker.image
-    targets: dict[int, list[Key]] = {}
-    leaders: dict[int, list[Key]] = {}
+    # Partitions by broker; without values, in their order.
+    targets: dict[int, dict[Key, None]] = {}
+    leaders: dict[int, dict[Key, None]] = {}
+    turns = Turns()
     for move in wanted:
+        await turns.pause()
         state = image.partition(move.topic, move.index)
         if state is None or move.replicas is None or state.leader == NO_LEADER:
             continue
         for each in dict.fromkeys(move.replicas):
             if each not in state.replicas and each in image.brokers:
-                targets.setdefault(each, []).append((move.topic, move.index))
-                leaders.setdefault(state.leader, []).append((move.topic, move.index))
+                targets.setdefault(each, {})[move.topic, move.index] = None
+                leaders.setdefault(state.leader, {})[move.topic, move.index] = None
     if not targets:
         return {}
     rooms, sizes = await _ask(broker, image, leaders, targets)
@@ -52,6 +56,7 @@ async def without_room(broker: Broker, wanted: Sequence[WantedMove]) -> dict[Key
         if room is None:
             continue
         for key in keys:
+            await turns.pause()
             size = sizes.get(key, 0)
             if size > room:
                 refused[key] = (
@@ -65,8 +70,8 @@ async def without_room(broker: Broker, wanted: Sequence[WantedMove]) -> dict[Key
 async def _ask(
     broker: Broker,
     image: ClusterImage,
-    leaders: Mapping[int, Sequence[Key]],
-    targets: Mapping[int, Sequence[Key]],
+    leaders: Mapping[int, Mapping[Key, None]],
+    targets: Mapping[int, Mapping[Key, None]],
 ) -> tuple[dict[int, int], dict[Key, int]]:
     """The room on each target's largest disk, and the sizes of the partitions."""
 
@@ -88,12 +93,14 @@ async def _ask(
     answers = dict(zip(asked, await asyncio.gather(*map(one, asked)), strict=True))
     rooms: dict[int, int] = {}
     sizes: dict[Key, int] = {}
+    turns = Turns()
     for number, answer in answers.items():
         for folder in () if answer is None else answer.results:
             if folder.usable_bytes >= 0 and not folder.error_code:
                 rooms[number] = max(rooms.get(number, 0), folder.usable_bytes)
             for topic in folder.topics:
                 for each in topic.partitions:
+                    await turns.pause()
                     if (topic.name, each.partition_index) in leaders.get(number, ()):
                         sizes[topic.name, each.partition_index] = each.partition_size
     return rooms, sizes
