@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ottla import Admin, Producer
+from ottla.cli.commands import cluster as commands
 from ottla.client.positions import TopicPartition
 from ottla.testing.cluster import LocalCluster
 
@@ -96,6 +97,31 @@ def test_grow_and_shrink(cluster: LocalCluster) -> None:
     assert all(each.endswith("-delete") for each in left)
 
 
-def test_bad_words(tmp_path: Path) -> None:
+def test_bad_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = ottla("cluster", "rebalance", "--data", tmp_path / "nowhere", fails=True)
     assert "there is no cluster" in told
+    # What the environment names is another cluster than the one that was asked for.
+    monkeypatch.setenv("OTTLA_SERVER", "127.0.0.1:1")
+    told = ottla("cluster", "rebalance", "--data", tmp_path / "nowhere", fails=True)
+    assert "there is no cluster" in told
+    told = ottla("cluster", "rebalance", "--data", tmp_path, "--server", "127.0.0.1:1", fails=True)
+    assert "take either --data or --server" in told
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_dry_run_removes_no_broker_that_holds_nothing(
+    force: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Removable:
+        def check_removable(self, broker: int) -> None:
+            assert broker == 3
+
+        def replicas_of(self, broker: int) -> list[str]:
+            return []
+
+        def remove(self, broker: int, *, force: bool) -> None:
+            raise AssertionError("it was removed")
+
+    monkeypatch.setattr(commands, "_cluster", lambda _: Removable())
+    commands.remove(3, force=force, dry_run=True)
+    assert "broker 3 would be removed" in capsys.readouterr().out

@@ -36,7 +36,7 @@ from ottla.cluster.decisions.topics import (
     new_uuid,
 )
 from ottla.cluster.draft import Draft
-from ottla.cluster.metadata import Broker, ClusterImage, Partition, ResourceType
+from ottla.cluster.metadata import NO_LEADER, Broker, ClusterImage, Partition, ResourceType
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import uuid_text
 
@@ -316,6 +316,45 @@ def test_with_another_folder_a_broker_has_lost_everything(
     (partition,) = three.topics["t"].partitions
     assert (set(partition.isr), partition.elr) == ({1, 3}, ())
     assert partition.leader in (1, 3)
+
+
+def test_a_broker_that_is_about_to_stop_leads_no_new_partition(
+    three: Draft, rules: Any, broker: Callable[..., Broker]
+) -> None:
+    three.put_broker(replace(broker(2), leaving=True))
+    (together, alone) = create(
+        three,
+        rules,
+        NewTopic("t", assignments=[(0, (2, 1, 3))]),
+        NewTopic("u", assignments=[(0, (2,))]),
+    )
+    (partition,) = together.topic.partitions
+    assert (partition.replicas, partition.isr, partition.leader) == ((2, 1, 3), (1, 3), 1)
+    assert alone.topic.partitions[0].leader == 2
+
+
+def test_a_broker_that_was_forgotten_leads_nothing_for_having_led_last(
+    three: Draft, rules: Any, broker: Callable[..., Broker]
+) -> None:
+    """It may come back with an empty folder, of which nobody knows any more that it is another one."""
+
+    def never(_topic: str) -> ElectionPolicy:
+        return ElectionPolicy()
+
+    def life(epoch: int, folder: str) -> Broker:
+        return replace(broker(2), epoch=epoch, folder_id=folder)
+
+    take_in(three, life(1, "a folder"), lost_data=False, policy_of=never)
+    create(three, rules, NewTopic("t", assignments=[(0, (2, 1))]))
+    fence(three, 1, policy_of=never)
+    fence(three, 2, policy_of=never)
+    take_in(three, broker(1), lost_data=False, policy_of=never)
+    (partition,) = three.topics["t"].partitions
+    assert (partition.leader, partition.last_known_leader) == (NO_LEADER, 2)
+    unregister_broker(three, 2)
+    take_in(three, life(2, "another"), lost_data=True, policy_of=never)
+    (partition,) = three.topics["t"].partitions
+    assert (partition.leader, partition.isr, partition.elr) == (NO_LEADER, (), ())
 
 
 def test_a_folder_that_cannot_be_read_is_not_another(

@@ -25,7 +25,7 @@ from ottla.cluster.following import MetadataFollower
 from ottla.cluster.loading import load_image
 from ottla.cluster.membership import BrokerIdTaken, Membership
 from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, ResourceType
-from ottla.cluster.store import Delete, SessionEvent, Store, StoreUnavailable
+from ottla.cluster.store import Create, Delete, SessionEvent, Store, StoreUnavailable
 
 SECONDS = 20
 FEATURES = {"group.version": FeatureRange(0, 1, 1)}
@@ -168,6 +168,16 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     return run_scenario
 
 
+def run_with_faults(tmp_path: Path, scenario: Scenario) -> None:
+    """Runs a scenario over a store that has faults when the scenario says so."""
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", Faults(), 0) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(whole())
+
+
 # Coming ---------------------------------------------------------------------------------------------
 
 
@@ -296,6 +306,42 @@ def test_a_life_that_lost_its_records_leaves_the_sets_before_it_is_taken_in(run:
 
 
 # Going ----------------------------------------------------------------------------------------------
+
+
+def test_lost_records_are_told_of_although_the_session_is_lost_before_it_is_taken_in(
+    tmp_path: Path,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        controller = cluster.controller
+        await controller.create_topics([NewTopic("t", 1, 2)])
+        look, go_on = controller._look_at_registrations, asyncio.Event()
+
+        async def look_later() -> None:
+            await go_on.wait()
+            await look()
+
+        controller._look_at_registrations = look_later  # type: ignore[method-assign]
+        await second.close()
+        cluster.members.remove(second)
+        second = cluster.member(2)
+        await second.open()
+        joining = asyncio.create_task(second.join(broker(2), lost_data=True))
+        await eventually(lambda: second.epoch >= 0)
+        epoch = second.epoch
+        await cluster.lose_session(second)
+        await eventually(lambda: second.epoch > epoch)
+        go_on.set()
+        await asyncio.wait_for(joining, SECONDS)
+        (partition,) = second.image.topics["t"].partitions
+        assert (partition.leader, partition.isr, partition.elr) == (1, (1,), ())
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(whole())
 
 
 def test_when_the_controller_goes_another_takes_office(run: Run) -> None:
@@ -451,6 +497,104 @@ def test_a_broker_is_fenced_while_it_looks_at_its_registration(tmp_path: Path) -
         await eventually(lambda: 2 in third.image.fenced)
         await asyncio.sleep(0)
         go_on.set()
+        await eventually(lambda: second.epoch > epoch and second.is_member)
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(whole())
+
+
+def test_a_broker_that_goes_while_the_store_is_silent_is_fenced_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The controller hears of it, cannot read the registrations, and is not told again."""
+
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.joined(1)
+        second = await cluster.joined(2)
+        await cluster.agree()
+        assert isinstance(first.store, FaultyStore)
+        first.store.faults = Faults(unavailable=1.0)
+        second.leave()
+        await cluster.lose_session(second)
+        await eventually(lambda: "registrations of brokers could not be read" in caplog.text)
+        first.store.faults = Faults()
+        await eventually(lambda: 2 in first.image.fenced)
+
+    run_with_faults(tmp_path, scenario)
+
+
+def test_a_fenced_broker_registers_again_however_long_the_store_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ottla.cluster.membership._RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("ottla.cluster.membership._REGISTRATIONS", 3)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        epoch = second.epoch
+        assert isinstance(second.store, FaultyStore)
+        second.store.faults = Faults(unavailable=1.0)
+        await cluster.controller.fence_broker(2, epoch)
+        await eventually(lambda: "registration" in caplog.text)
+        second.store.faults = Faults()
+        await eventually(lambda: second.epoch > epoch and second.is_member)
+
+    run_with_faults(tmp_path, scenario)
+
+
+def test_a_broker_that_is_taken_in_before_it_knows_its_epoch_is_told(tmp_path: Path) -> None:
+    """Until then it did not count itself a member, and it follows nobody."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        epoch, store = second.epoch, second.store
+        multi = store.multi
+        told: list[bool] = []
+        second.on_registered = lambda: told.append(second.is_member)
+
+        async def slow_multi(operations: Any) -> Any:
+            answer = await multi(operations)
+            # The controller is quicker than the answer.
+            await eventually(lambda: second.image.brokers[2].epoch > epoch)
+            return answer
+
+        store.multi = slow_multi  # type: ignore[method-assign]
+        await cluster.controller.fence_broker(2, epoch)
+        await eventually(lambda: second.epoch > epoch)
+        await eventually(lambda: told == [True])
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(whole())
+
+
+def test_a_session_in_which_it_cannot_register_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ottla.cluster.membership._RETRY_SECONDS", 0.001)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        epoch = second.epoch
+        await second.store.multi([Delete(layout.broker_path(2))])
+        second.leave()
+        # Another one has taken its id meanwhile.
+        value = layout.encode_broker(broker(2, "another folder"), False)
+        await cluster.own.multi([Create(layout.broker_path(2), value, ephemeral=True)])
+        second._stays = True
+        await cluster.lose_session(second)
+        await eventually(lambda: caplog.text.count("no new session") >= 3)
+        sessions = cluster.own._database.sessions
+        assert len(sessions) <= 3
+        await cluster.own.multi([Delete(layout.broker_path(2))])
         await eventually(lambda: second.epoch > epoch and second.is_member)
 
     async def whole() -> None:

@@ -216,6 +216,14 @@ def test_refusals(target: tuple[int, ...] | None, code: ErrorCode) -> None:
     assert not draft.is_changed
 
 
+def test_a_replica_of_a_broker_that_was_forgotten_is_in_nobodys_way() -> None:
+    """Brokers 2 and 3 are gone, and there is but one to take the place of a replica."""
+    draft = draft_of(state(isr=(1,)), frozenset({1, 4}))
+    brokers.unregister_broker(draft, 3)
+    assert move(draft, (1, 4, 3), ONE) is ErrorCode.NONE
+    assert join(draft, 4, policy=ONE).replicas == (1, 4, 3)
+
+
 def test_unknown_partitions() -> None:
     draft = draft_of(state())
     wanted = [WantedMove("nobody", 0, (1,)), WantedMove("t", 1, (1,)), WantedMove("t", -1, None)]

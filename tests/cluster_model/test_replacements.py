@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ottla.cluster.decisions.moves import WantedMove
 from ottla.cluster.decisions.replacements import replacements
 from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, Partition, Topic
@@ -45,6 +47,17 @@ def test_a_replica_is_replaced_in_its_place_by_the_broker_with_the_fewest() -> N
 
 def test_racks_come_before_numbers() -> None:
     brokers = (a_broker(1, "a"), a_broker(2, "b"), a_broker(4, "a"), a_broker(5, "c"))
+    others = [a_partition(index, 5, 1) for index in range(1, 4)]
+    image = image_of(a_partition(0, 1, 2, 3), *others, brokers=brokers)
+    assert replacements(image, {3}, 10) == [WantedMove("t", 0, (1, 2, 5))]
+
+
+def test_machines_come_before_numbers() -> None:
+    """Brokers of one machine are lost together."""
+    brokers = tuple(
+        replace(a_broker(each), machine=machine)
+        for each, machine in ((1, "a"), (2, "b"), (4, "a"), (5, "c"))
+    )
     others = [a_partition(index, 5, 1) for index in range(1, 4)]
     image = image_of(a_partition(0, 1, 2, 3), *others, brokers=brokers)
     assert replacements(image, {3}, 10) == [WantedMove("t", 0, (1, 2, 5))]

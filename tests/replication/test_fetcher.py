@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
+import pytest
 from replica_kit import TOPIC_ID, Holder, batch, state
 from replica_kit.leader import LEADER, Leader, indexes
 
@@ -17,6 +19,18 @@ from ottla.protocol.messages.fetch import (
 from ottla.replication.fetcher import Fetcher
 from ottla.replication.following import Limits
 from ottla.wire.errors import ConnectionLost
+
+
+def answer_for(leader: Leader, base: int = 0, count: int = 0) -> None:
+    """With so many records of partition 0, or about nothing."""
+    data = PartitionData(
+        partition_index=0,
+        high_watermark=0,
+        log_start_offset=0,
+        records=batch(count, base=base, epoch=5) if count else b"",
+    )
+    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data] if count else [])
+    leader.answer(FetchResponse(session_id=7, responses=[topic]))
 
 
 def follow(scenario: Callable[[Leader, Fetcher], Awaitable[None]]) -> None:
@@ -134,5 +148,81 @@ def test_closing_ends_a_request_that_waits() -> None:
     async def scenario(leader: Leader, fetcher: Fetcher) -> None:
         fetcher.put(holder.partition)
         await leader.next_request()
+
+    follow(scenario)
+
+
+def test_a_sync_that_takes_longer_than_it_is_waited_for_is_told_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No record may follow for long: those who wait for this one would wait for it, too."""
+    monkeypatch.setattr("ottla.replication.fetcher._FLUSH_SECONDS", 0.0)
+    holder = Holder(state(leader=LEADER))
+    partition = holder.partition
+    partition.configure(replace(partition.config, visible_when_flushed=True))
+
+    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
+        fetcher.put(partition)
+        await leader.next_request()
+        answer_for(leader, count=3)
+        for _ in range(3):  # told once; what is waited for, and then no longer, changes nothing
+            request = await leader.next_request()
+            answer_for(leader)
+        assert request.topics == []
+        await leader.next_request()
+        partition.log.flush(0)
+        partition.flushed()
+        answer_for(leader)
+        (told,) = (await leader.next_request()).topics[0].partitions
+        assert (told.fetch_offset, told.flushed_offset) == (3, 3)
+
+    follow(scenario)
+
+
+def test_a_mistake_of_ours_does_not_end_the_task() -> None:
+    holder = Holder(state(leader=LEADER))
+
+    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
+        fetcher.put(holder.partition)
+        await leader.next_request()
+        leader.answer_with(KeyError("nobody thought of this"))
+        fetcher.put(holder.partition)  # cuts the pause short
+        await leader.next_request()
+        broken, current = leader.connections
+        assert broken.closed
+        assert not current.closed
+
+    follow(scenario)
+
+
+def test_a_disk_that_stands_still_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.replication.fetcher._FLUSH_SECONDS", 0.0)
+    holder = Holder(state(leader=LEADER))
+    partition = holder.partition
+    partition.configure(replace(partition.config, visible_when_flushed=True))
+
+    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
+        fetcher.put(partition)
+        await leader.next_request()
+        answer_for(leader, count=3)
+        await leader.next_request()
+        monkeypatch.setattr("ottla.replication.fetcher._FLUSH_SECONDS", 1_000_000.0)
+        answer_for(leader, base=3, count=2)
+        (told,) = (await leader.next_request()).topics[0].partitions
+        assert (told.fetch_offset, told.flushed_offset) == (5, 0)
+        partition.log.flush(0)
+        partition.flushed()
+        answer_for(leader)
+        (told,) = (await leader.next_request()).topics[0].partitions
+        assert (told.fetch_offset, told.flushed_offset) == (5, 5)
+        # From now on it is waited for again.
+        answer_for(leader, base=5, count=1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert leader.asked.empty()
+        partition.log.flush(0)
+        partition.flushed()
+        (told,) = (await leader.next_request()).topics[0].partitions
+        assert (told.fetch_offset, told.flushed_offset) == (6, 6)
 
     follow(scenario)

@@ -78,6 +78,34 @@ def test_who_has_not_synced_what_is_committed_does_not_join() -> None:
     assert holder.partition.wanted_isr is not None
 
 
+def test_who_does_not_sync_for_too_long_leaves() -> None:
+    """Its disk stands still: the high watermark would stand still with it."""
+    holder = flushing(Holder(LED))
+    partition = holder.partition
+    holder.append(3)
+    flush(holder)
+    for now in (0, 50, 100, 150):
+        partition.fetched(2, 3, 20, now, 3)
+        partition.fetched(3, 3, 30, now, 1)
+    partition.drop_lagging(100, 100)
+    assert partition.wanted_isr is None
+    partition.drop_lagging(101, 100)
+    assert partition.wanted_isr is not None
+    assert set(partition.wanted_isr) == {1, 2}
+
+
+def test_who_syncs_what_it_has_fetched_before_stays() -> None:
+    holder = flushing(Holder(LED))
+    partition = holder.partition
+    for now in range(0, 1000, 50):
+        holder.append(1)
+        end = partition.log.log_end_offset
+        for follower in (2, 3):
+            partition.fetched(follower, end - 1, 10 * follower, now, end - 1)
+        partition.drop_lagging(now, 100)
+        assert partition.wanted_isr is None
+
+
 def test_a_follower_tells_only_where_it_counts() -> None:
     holder = Holder(state(leader=2))
     assert position_of(holder.partition).flushed_offset == UNKNOWN

@@ -25,6 +25,8 @@ from ottla.replication.following import (
     whole_batches,
 )
 from ottla.replication.partition import Partition
+from ottla.storage.errors import LogOffline
+from ottla.storage.log import Log
 from ottla.storage.truncation import do_all
 
 LEADER = 2
@@ -148,7 +150,7 @@ def test_the_epoch_of_a_session_goes_round() -> None:
     [
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     ],
 )
 def test_a_session_that_is_refused_begins_anew(error: ErrorCode) -> None:
@@ -159,6 +161,15 @@ def test_a_session_that_is_refused_begins_anew(error: ErrorCode) -> None:
     assert follower.answer(error=error) == []
     anew = follower.ask()
     assert (anew.session_id, anew.session_epoch, len(asked(anew))) == (0, 0, 2)
+
+
+def test_a_request_that_is_refused_as_a_whole_is_not_sent_again_at_once() -> None:
+    follower = Follower(2)
+    follower.ask()
+    follower.answer(error=ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert follower.following.rest_ms(follower.now) == LIMITS.backoff_ms
+    follower.now += LIMITS.backoff_ms
+    assert len(asked(follower.ask())) == 2
 
 
 def test_partitions_come_and_go_in_a_session() -> None:
@@ -411,3 +422,40 @@ def test_a_new_replica_begins_with_the_batch_that_the_leaders_log_begins_in() ->
     follower.ask()
     follower.answer(data(batch(3, base=11), watermark=14))
     assert follower.ends() == [13]
+
+
+def test_a_mistake_over_one_partition_stops_none_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    follower = Follower(2)
+    follower.ask()
+
+    append = Log.append_replicated
+
+    def append_or_fail(log: Log, *arguments: Any) -> None:
+        if log is follower.partition.log:
+            raise KeyError("nobody thought of this")
+        append(log, *arguments)
+
+    monkeypatch.setattr(Log, "append_replicated", append_or_fail)
+    follower.answer(data(batch(2)), data(batch(3), index=1), session=7)
+    assert follower.ends() == [0, 3]
+    request = follower.ask()
+    assert asked(request) == [(1, 3, 5, 0)]
+    assert forgotten(request) == [0]
+
+
+def test_a_partition_without_a_log_is_not_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader would send its records with every answer, and they could not be taken."""
+    follower = Follower(2)
+    follower.ask()
+    follower.answer(session=7)
+    holder = follower.holders[0]
+
+    def fail(partition: Partition) -> Log:
+        raise LogOffline("t-0", "the disk failed")
+
+    monkeypatch.setattr(holder, "load", fail)
+    holder.partition.forget_log()
+    follower.following.changed(holder.partition)
+    assert forgotten(follower.ask()) == [0]

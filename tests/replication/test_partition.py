@@ -35,9 +35,39 @@ def test_a_partition_that_was_moved_away_and_back_begins_with_a_new_log() -> Non
     assert not holder.partition.is_offline
 
 
+def test_a_partition_that_was_moved_away_and_back_while_the_disk_worked_begins_with_a_new_log() -> (
+    None
+):
+    holder = Holder(FOLLOWED)
+    holder.partition.take(batch(3), 0, 0)
+    holder.partition.occupy()
+    away = replace(FOLLOWED, replicas=(2, 3), isr=(2, 3), leader_epoch=6)
+    holder.partition.update(away, 0)
+    holder.logs.delete("t", 0)
+    holder.partition.update(replace(away, replicas=(2, 3, 1), leader_epoch=7), 0)
+    holder.partition.release(0)
+    assert (holder.partition.role, holder.partition.leader_epoch) == (Role.FOLLOWER, 7)
+    assert holder.partition.log.log_end_offset == 0
+    assert not holder.partition.is_offline
+
+
+def test_who_waits_for_a_flush_is_told_when_the_log_lies_elsewhere() -> None:
+    holder, elsewhere = Holder(ALONE), Holder(ALONE)
+    told: list[ErrorCode] = []
+    for each in (holder, elsewhere):
+        each.partition.configure(replace(each.config, flush_messages=1))
+        each.append(3)
+    holder.partition.when_flushed(3, told.append)
+    holder.partition.when_committed(3, told.append)
+    elsewhere.partition.log.flush(0)
+    holder.partition.replace_log(elsewhere.partition.log)
+    assert told == [ErrorCode.NONE] * 2
+
+
 # Roles ----------------------------------------------------------------------------------------------
 
 LED = state(leader=BROKER)
+ALONE = state(replicas=(BROKER,), isr=(BROKER,))
 FOLLOWED = state(leader=2)
 ELSEWHERE = state(leader=2, replicas=(2, 3), isr=(2, 3))
 
@@ -96,19 +126,6 @@ def test_a_removed_replica_leads_nothing() -> None:
     assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
     assert holder.partition.role is Role.ABSENT
     assert holder.partition.followers == {}
-
-
-def test_who_waits_for_a_flush_is_told_when_the_log_lies_elsewhere() -> None:
-    """The copy was synced as a whole; of the log that it replaces no flush ends any more."""
-    holder = Holder(LED)
-    holder.partition.configure(replace(holder.partition.config, flush_messages=1))
-    told: list[ErrorCode] = []
-    holder.append(2)
-    holder.partition.when_flushed(2, told.append)
-    holder.partition.log.flush(0)
-    assert told == []
-    holder.partition.replace_log(holder.partition.log)
-    assert told == [ErrorCode.NONE]
 
 
 def test_a_new_term_knows_nothing_of_what_followers_fetched_in_the_last_one() -> None:
@@ -446,6 +463,44 @@ def test_a_leader_with_a_failed_log_leaves_itself_out() -> None:
     alone = Holder(state(isr=(1,)))
     alone.partition.resign()
     assert alone.asked == []
+
+
+def test_a_leader_does_not_resign_over_a_change_that_may_have_been_made() -> None:
+    """Who was to join counts until that is settled: it may have been elected."""
+    holder = Holder(state(isr=(1, 2)))
+    holder.append(3)
+    holder.fetched(2, 3)
+    holder.fetched(3, 3)
+    assert isr_wanted(holder.partition) == {1, 2, 3}
+    holder.append(1)
+    holder.partition.resign()
+    holder.fetched(2, 4)
+    assert (isr_wanted(holder.partition), holder.high_watermark) == ({1, 2, 3}, 3)
+
+
+def test_a_leader_with_a_failed_log_resigns_as_soon_as_it_can() -> None:
+    holder = Holder(state(isr=(1, 2)))
+    holder.append(3)
+    holder.fetched(2, 3)
+    holder.fetched(3, 3)
+    holder.partition.log.go_offline("the disk failed")
+    holder.partition.resign()
+    assert isr_wanted(holder.partition) == {1, 2, 3}
+    holder.partition.update(state(partition_epoch=10), 0)
+    assert isr_wanted(holder.partition) == {2, 3}
+    # Nobody was there to take its place: it is tried again by the clock, and drops none of them.
+    holder.partition.isr_refused(ErrorCode.INELIGIBLE_REPLICA)
+    assert isr_wanted(holder.partition) is None
+    holder.partition.drop_lagging(1000, 100)
+    assert isr_wanted(holder.partition) == {2, 3}
+
+
+def test_a_follower_whose_log_has_failed_resigns_when_it_is_elected() -> None:
+    holder = Holder(FOLLOWED)
+    assert holder.partition.log.log_end_offset == 0
+    holder.partition.log.go_offline("the disk failed")
+    holder.partition.update(state(leader_epoch=6, partition_epoch=10), 0)
+    assert isr_wanted(holder.partition) == {2, 3}
 
 
 def test_a_follower_that_does_not_get_on_makes_its_leader_suspicious() -> None:

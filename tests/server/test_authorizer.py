@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,11 @@ from ottla.protocol.messages.delete_acls import (
     DeleteAclsResponse,
 )
 from ottla.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from ottla.protocol.messages.describe_topic_partitions import (
+    CursorRequest,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
@@ -44,6 +50,7 @@ from ottla.protocol.messages.metadata import (
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server import handlers
 from ottla.server.api import DECLARED
+from ottla.server.security.access import Access
 from ottla.server.security.authorizer import Authorizer, parse_super_users
 from ottla.server.security.guards.table import GUARDS
 from ottla.wire.sasl import Plain
@@ -118,6 +125,26 @@ def test_patterns() -> None:
     # A star is a star only in a literal entry, and kinds are apart.
     assert not decides(entry(Op.READ, "*", pattern=Pattern.PREFIXED))(Op.READ)
     assert not decides(entry(Op.READ))(Op.READ, kind=Kind.GROUP)
+
+
+def test_long_names_are_decided_at_once_and_not_remembered() -> None:
+    asked: list[str] = []
+
+    class Prefixes(dict[str, list[Acl]]):
+        def get(self, name: str, default: Any = None) -> Any:
+            asked.append(name)
+            return super().get(name, default)
+
+    authorizer = Authorizer()
+    authorizer.load(entry(Op.READ, name, pattern=Pattern.PREFIXED) for name in ("or", "ord", "zz"))
+    entries = authorizer._entries[Kind.TOPIC]
+    entries.prefixed = Prefixes(entries.prefixed)
+    long = "order" + "s" * 30_000
+    assert authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, long)
+    assert sorted(asked) == ["or", "ord"]
+    assert not authorizer._remembered
+    assert authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, "orders")
+    assert authorizer._remembered
 
 
 def test_principals_and_hosts() -> None:
@@ -469,6 +496,10 @@ ROWS = [
         NO_TOPIC),
     Row(K.BROKER_HEARTBEAT, {"broker_id": 7, "broker_epoch": -5}, [on_cluster(Op.CLUSTER_ACTION)],
         whole, NO_CLUSTER),
+    Row(K.UNREGISTER_BROKER, {"broker_id": 7}, [on_cluster(Op.ALTER)], whole, NO_CLUSTER),
+    Row(K.ALTER_REPLICA_LOG_DIRS, {"dirs": [{"is": "AlterReplicaLogDir", "path": "/nowhere",
+        "topics": [{"is": "AlterReplicaLogDirTopic", "name": "orders", "partitions": [0]}]}]},
+        [on_cluster(Op.ALTER)], of("results", "partitions", "error_code"), NO_CLUSTER),
     Row(K.DESCRIBE_TRANSACTIONS, {"transactional_ids": ["payments"]}, [on_transaction(Op.DESCRIBE)],
         of("transaction_states", "error_code"), NO_ID),
     Row(K.ALLOCATE_PRODUCER_IDS, {"broker_id": 7, "broker_epoch": -5},
@@ -603,6 +634,29 @@ def test_a_topic_that_may_not_be_seen_is_not_confirmed_to_exist(
     assert [each.name for each in seen] == ["orders"]
 
 
+def test_pages_go_on_after_a_topic_that_may_not_be_seen(
+    secured: BrokerThread, alice: Wire, admin: Wire
+) -> None:
+    for name in ("pages-1", "pages-2", "pages-3", "pages-4", "pages-5"):
+        create_topic(admin, name=name)
+    seen = ("pages-1", "pages-3", "pages-4")
+    grant(secured, *(entry(Op.DESCRIBE, name) for name in seen))
+    found: list[str] = []
+    cursor = CursorRequest(topic_name="", partition_index=0)
+    while True:
+        page = alice.call(
+            DescribeTopicPartitionsRequest(topics=[], response_partition_limit=1, cursor=cursor),
+            DescribeTopicPartitionsResponse,
+            0,
+        )
+        found += [each.name for each in page.topics]
+        if page.next_cursor is None:
+            break
+        assert page.next_cursor.topic_name in seen
+        cursor = CursorRequest(topic_name=page.next_cursor.topic_name, partition_index=0)
+    assert found == list(seen)
+
+
 def test_a_topic_is_made_on_first_use_only_by_who_may(
     secured: BrokerThread, alice: Wire, orders: Topic
 ) -> None:
@@ -679,6 +733,20 @@ def test_entries_are_made_found_and_deleted(secured: BrokerThread, admin: Wire) 
     assert [len(each.matching_acls) for each in gone.filter_results] == [1]
     left = admin.call(DescribeAclsRequest(**everything), DescribeAclsResponse, 3)
     assert [each.resource_name for each in left.resources] == ["b"]
+
+
+def test_a_flood_of_denials_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    peer: Any = SimpleNamespace(
+        principal="User:alice", host=HOST, address=f"{HOST}:1", client_id="tool"
+    )
+    access = Access(Authorizer(), peer)
+    for _ in range(20):
+        assert not access.may(Op.DESCRIBE, Kind.TOPIC, "orders")
+    assert not access.cluster(Op.ALTER)
+    assert (
+        "denied: principal=User:alice peer=10.0.0.1:1 client='tool' "
+        "operation=ALTER resource=CLUSTER:'kafka-cluster'"
+    ) in caplog.messages
 
 
 def test_denials_are_in_the_audit_log(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.server.configuration.broker_config import BrokerConfig, load
-from ottla.server.machine.folders import FolderOfMore, check_folders
+from ottla.server.machine.folders import FolderOfMore, check_folders, make_folders
 from ottla.server.machine.plan import plan, socket_path
 from ottla.settings import BrokerLayers, InvalidSetting
 
@@ -95,6 +95,13 @@ def test_a_folder_whose_brokers_would_be_missing_is_refused(
     else:
         with pytest.raises(FolderOfMore, match=sentence):
             check_folders(config, count)
+
+
+def test_folders_are_closed_to_others_whoever_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folders = [tmp_path / "a", tmp_path / "b", tmp_path / "file" / "c"]
+    make_folders(load(environment={}, data=",".join(map(str, folders))))
+    assert [each.stat().st_mode & 0o777 for each in folders[:2]] == [0o700, 0o700]
 
 
 def test_a_socket_whose_path_would_be_too_long_is_elsewhere(tmp_path: Path) -> None:

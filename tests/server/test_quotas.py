@@ -6,6 +6,7 @@ The rates are so small that what is owed lasts for hours: no test waits for the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ from ottla.protocol.messages.describe_client_quotas import (
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.network.connection import MUTED
-from ottla.server.quotas import Bucket, Quotas
+from ottla.server.quotas import Bucket, Quotas, is_broker
+from ottla.server.security.authorizer import Authorizer
 
 StartBroker = Callable[..., BrokerThread]
 Entity = dict[str, str | None]
@@ -94,6 +96,14 @@ def made(*entries: tuple[Entity, float], kind: str = "producer_byte_rate") -> Qu
         )
     )
     return quotas
+
+
+def test_a_flood_of_connections_is_not_owed_for_hours() -> None:
+    bucket = Bucket(20, 1, 0.0)
+    for _ in range(100_000):
+        waits = bucket.connect(0.0)
+    assert 30 < waits < 31
+    assert bucket.connect(32.0) == 0
 
 
 def test_the_most_specific_quota_counts() -> None:
@@ -318,6 +328,69 @@ def test_changes_of_partitions_are_limited(limited: BrokerThread, admin: Wire) -
         assert answer.topics[0].error_code == 0
         assert is_muted(limited, wire)
     assert {first, second} <= set(limited.broker.image.topics)
+
+
+def test_of_long_client_ids_little_is_kept() -> None:
+    quotas = Quotas(1, 1, clock=lambda: 0.0)
+    image: Any = SimpleNamespace(
+        configs={
+            (ResourceType.QUOTA, entity_key({"client-id": None})): {"producer_byte_rate": "100"}
+        }
+    )
+    quotas.load(image)
+    first, second = ("x" * 30_000 + last for last in "ab")
+    peers: list[Any] = [
+        SimpleNamespace(principal="User:a", client_id=name, mute=lambda _: None)
+        for name in (first, second)
+    ]
+    assert quotas.produced(peers[0], 200) == 1000
+    assert quotas.produced(peers[1], 100) == 0, "each has its own"
+    assert quotas.produced(peers[0], 0) == 1000
+    assert sum(len(name) for _, _, name in (*quotas._known, *quotas._buckets)) < 2000
+
+
+def test_nobody_escapes_a_quota_by_the_name_of_a_broker(start_broker: StartBroker) -> None:
+    name = "broker-7-controller"
+    broker = start_broker(
+        settings={
+            "listeners": "INSIDE://127.0.0.1:0,CLIENTS://127.0.0.1:0",
+            "listener.security.protocol.map": "INSIDE:PLAINTEXT,CLIENTS:PLAINTEXT",
+            "inter.broker.listener.name": "INSIDE",
+        }
+    )
+    with broker.wire() as inside, Wire("127.0.0.1", broker.broker.bound[1].port) as outside:
+        assert alter(inside, {"client-id": name}, {"controller_mutation_rate": 0.0001}) == 0
+
+        def create(wire: Wire) -> int:
+            wire.send(creation(fresh_name()), 7, name)
+            code: int = wire.receive(CreateTopicsResponse, 7).topics[0].error_code
+            return code
+
+        assert [create(outside), create(outside)] == [0, ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+        # What another broker passes on has been counted there.
+        assert create(inside) == 0
+
+
+def test_a_broker_is_who_may_be_one() -> None:
+    authorizer = Authorizer(frozenset({"User:broker"}))
+    broker: Any = SimpleNamespace(
+        authorizer=authorizer, config=SimpleNamespace(inter_broker_listener="INSIDE")
+    )
+
+    def peer(principal: str, listener: str = "INSIDE", client_id: str = "broker-7-fetcher") -> Any:
+        return SimpleNamespace(
+            principal=principal,
+            host="10.0.0.1",
+            client_id=client_id,
+            listener=SimpleNamespace(name=listener),
+        )
+
+    assert is_broker(broker, peer("User:broker"))
+    assert not is_broker(broker, peer("User:broker", client_id="tool"))
+    assert not is_broker(broker, peer("User:broker", listener="CLIENTS"))
+    assert not is_broker(broker, peer("User:alice"))
+    broker.authorizer = None
+    assert is_broker(broker, peer("User:alice"))
 
 
 def test_connections_of_an_address_are_limited(

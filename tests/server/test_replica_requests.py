@@ -3,9 +3,11 @@ what waits for them."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from server_kit.broker_thread import BrokerThread
@@ -21,6 +23,7 @@ from server_kit.calls import (
 )
 from server_kit.wire import Wire
 
+from ottla.cluster.decisions.partitions import IsrResult, WantedIsr
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -359,6 +362,67 @@ def test_a_follower_that_waits_learns_of_a_deletion_at_once(
     assert told.log_start_offset == 4
 
 
+@pytest.mark.parametrize(("tell_all_ms", "max_wait_ms"), [(1_000_000, 1), (0, 0)])
+def test_a_follower_that_has_everything_learns_the_high_watermark(
+    inside: BrokerThread,
+    wire: Wire,
+    connect: Callable[[], Wire],
+    topic: Topic,
+    monkeypatch: pytest.MonkeyPatch,
+    tell_all_ms: int,
+    max_wait_ms: int,
+) -> None:
+    """Consumers that read from it would not see the last records otherwise, until others follow."""
+    monkeypatch.setattr("ottla.server.sessions.TELL_ALL_MS", tell_all_ms)
+    follower = connect()
+    session = 0
+
+    def fetch(number: int, offset: int) -> list[PartitionData]:
+        nonlocal session
+        request = fetch_request(
+            topic,
+            (0, offset),
+            current_leader_epoch=EPOCH,
+            session=(session, number),
+            max_wait_ms=max_wait_ms,
+        )
+        request.replica_state = ReplicaState(replica_id=OTHER, replica_epoch=1)
+        answer = follower.call(request, FetchResponse, VERSION)
+        session = answer.session_id
+        return [each for one in answer.responses for each in one.partitions]
+
+    assert [each.high_watermark for each in fetch(0, 5)] == [5]
+    wire.call(produce_request(topic, (0, batch_of(b"5")), acks=1), ProduceResponse, 9)
+    assert [each.high_watermark for each in fetch(1, 5)] == [5]
+    assert [each.high_watermark for each in fetch(2, 6)] == [6]
+    assert fetch(3, 6) == []
+
+
+def test_a_smaller_set_does_not_commit_with_the_minimum_of_before(
+    inside: BrokerThread, wire: Wire, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The minimum was raised, and a follower went away: who went away may lead, so nothing that it
+    does not have may be committed. One image may tell of both."""
+    wire.call(produce_request(topic, (0, batch_of(b"5")), acks=1), ProduceResponse, 9)
+
+    def shrink(broker: Broker) -> tuple[int, bool]:
+        partition = partition_of(broker, topic)
+        config = replace(partition.config, min_insync_replicas=2)
+        monkeypatch.setattr(broker.partitions, "_config_of", lambda _: config)
+        known = broker.image.topics[topic.name]
+        state = replace(
+            known.partitions[0],
+            replicas=partition.replicas,
+            isr=(broker.id,),
+            leader_epoch=EPOCH,
+            partition_epoch=partition.partition_epoch + 1,
+        )
+        broker.partitions.put(replace(known, partitions=(state, *known.partitions[1:])))
+        return partition.log.high_watermark, partition.under_min_isr
+
+    assert inside.run(shrink) == (5, True)
+
+
 # Damage ---------------------------------------------------------------------------------------------
 
 
@@ -387,3 +451,114 @@ def test_a_leader_looks_at_a_batch_that_its_follower_does_not_get_past(
     assert f"topic={topic.name} partition=0 offset=3" in told()[0]
     # The other replica's broker is not there to take over.
     inside.until(lambda _: any("left as it is" in line for line in complaints))
+
+
+def test_a_broker_that_has_registered_again_follows_its_leaders(
+    inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster may have taken it in before it knew its epoch: no other news need come."""
+    followed: list[Partition] = []
+
+    def register(broker: Broker) -> None:
+        monkeypatch.setattr(broker.replicas, "role_changed", followed.append)
+        broker.membership.on_registered()
+
+    inside.run(register)
+    assert inside.run(lambda broker: partition_of(broker, topic)) in followed
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_TOPIC_ID])
+def test_a_controller_of_the_past_is_asked_again_after_a_pause(
+    inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch, error: ErrorCode
+) -> None:
+    """It does not know the topic, or its newest state: nothing newer would come of waiting for it."""
+    asked: list[WantedIsr] = []
+    paused = threading.Event()
+    go_on = asyncio.Event()
+
+    async def answer(wanted: Sequence[WantedIsr]) -> list[IsrResult]:
+        asked.extend(wanted)
+        return [IsrResult(each.topic_id, each.index, error) for each in wanted]
+
+    async def pause(_seconds: float) -> None:
+        paused.set()
+        await go_on.wait()
+        go_on.clear()
+
+    def shrink(broker: Broker) -> None:
+        monkeypatch.setattr(broker.changes, "alter_isr", answer)
+        patched = SimpleNamespace(sleep=pause, timeout=asyncio.timeout)
+        monkeypatch.setattr("ottla.server.replication.replicas.asyncio", patched)
+        partition_of(broker, topic).drop_lagging(1_000_000, 0)
+
+    inside.run(shrink)
+    inside.until(lambda _: paused.is_set())
+    assert len(asked) == 1
+    inside.run(lambda _: go_on.set())
+    inside.until(lambda _: len(asked) == 2)
+    assert asked[0] == asked[1]
+
+    def settle(broker: Broker) -> None:
+        partition_of(broker, topic).isr_refused(ErrorCode.INELIGIBLE_REPLICA)
+        go_on.set()
+
+    inside.run(settle)
+    inside.until(lambda broker: broker.replicas._asking is None)
+
+
+def test_a_controller_that_stands_still_is_not_waited_for(
+    inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[WantedIsr] = []
+    monkeypatch.setattr("ottla.server.replication.replicas._ANSWER_SECONDS", 0.001)
+
+    async def answer(wanted: Sequence[WantedIsr]) -> list[IsrResult]:
+        asked.extend(wanted)
+        if len(asked) == 1:
+            await asyncio.Event().wait()
+        error = ErrorCode.INELIGIBLE_REPLICA
+        return [IsrResult(each.topic_id, each.index, error) for each in wanted]
+
+    def shrink(broker: Broker) -> None:
+        monkeypatch.setattr(broker.changes, "alter_isr", answer)
+        partition_of(broker, topic).drop_lagging(1_000_000, 0)
+
+    inside.run(shrink)
+    inside.until(lambda broker: broker.replicas._asking is None)
+    assert len(asked) == 2
+    assert inside.run(lambda broker: partition_of(broker, topic).wanted_isr) is None
+
+
+def test_an_answer_that_is_later_than_its_image_changes_nothing(
+    inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer does not tell who is on the way in, and no other image comes to tell it again."""
+    asked: list[WantedIsr] = []
+
+    def shrink(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+
+        async def answer(wanted: Sequence[WantedIsr]) -> list[IsrResult]:
+            asked.extend(wanted)
+            (one,) = wanted
+            if len(asked) > 1:
+                return [IsrResult(one.topic_id, one.index, ErrorCode.INELIGIBLE_REPLICA)]
+            known = broker.image.topics[topic.name].partitions[0]
+            state = replace(
+                known,
+                replicas=partition.replicas,
+                isr=partition.isr,
+                leader_epoch=EPOCH,
+                partition_epoch=partition.partition_epoch + 1,
+            )
+            partition.update(replace(state, adding=(OTHER,)), 0)
+            partition.drop_lagging(1_000_000, 0)
+            return [IsrResult(one.topic_id, one.index, ErrorCode.NONE, state)]
+
+        monkeypatch.setattr(broker.changes, "alter_isr", answer)
+        partition.drop_lagging(1_000_000, 0)
+
+    inside.run(shrink)
+    inside.until(lambda broker: broker.replicas._asking is None)
+    assert len(asked) == 2
+    assert inside.run(lambda broker: partition_of(broker, topic).adding) == (OTHER,)

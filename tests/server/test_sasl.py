@@ -11,6 +11,7 @@ import hmac
 import json
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,6 +58,8 @@ from ottla.protocol.messages.sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from ottla.server.security.mechanisms import PlainExchange, Refused, Users
+from ottla.server.security.tokens import Keys, TokenRules
 from ottla.wire.sasl import BearerToken, Mechanism, OAuthBearer, Plain, Scram
 
 StartBroker = Callable[..., BrokerThread]
@@ -324,6 +327,85 @@ def test_garbage_is_refused(mechanism: str, garbage: bytes, sasl_broker: BrokerT
         assert wire.is_closed()
 
 
+def test_memory_that_is_short_is_for_those_who_are_known(start_broker: StartBroker) -> None:
+    limits = {"socket_request_max_bytes": "150000", "queued_max_request_bytes": "150000"}
+    broker = start_broker(settings=settings_of("PLAIN", **limits))
+    half_sent = (140_000).to_bytes(4, "big") + ApiVersionsRequest.api_key.to_bytes(2, "big")
+    half_sent += bytes(80_000)
+    with connect(broker) as unknown:
+        unknown.send_raw(half_sent)
+        assert unknown.is_closed()
+    with connect(broker) as known:
+        authenticate(known, Plain("bob", SECRET))
+        known.send_raw(half_sent)
+        broker.until(lambda inside: inside.reactor.partial_bytes > 75_000)
+        assert who(broker) == {"User:bob"}
+
+
+def test_a_name_that_takes_long_to_prepare_is_not_looked_at(sasl_broker: BrokerThread) -> None:
+    with connect(sasl_broker) as wire:
+        agree(wire, "SCRAM-SHA-256")
+        answer = step(wire, b"n,,n=" + b"a" * 3000 + b",r=abcdef")
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert "too long" in (answer.error_message or "")
+        assert wire.is_closed()
+
+
+def test_an_exchange_cannot_be_begun_again_and_again(sasl_broker: BrokerThread) -> None:
+    with connect(sasl_broker) as wire:
+        assert agree(wire, "SCRAM-SHA-256").error_code == 0
+        assert step(wire, b"n,,n=alice,r=abcdef").error_code == 0
+        assert agree(wire, "SCRAM-SHA-256").error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert wire.is_closed()
+
+
+def test_every_refusal_of_a_password_takes_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[tuple[str, int]] = []
+
+    def fits(found: ScramCredential, mechanism: str, _: str) -> bool:
+        checked.append((mechanism, found.iterations))
+        return False
+
+    monkeypatch.setattr(ScramCredential, "fits", fits)
+    stored = ScramCredential.of_password("SCRAM-SHA-256", SECRET).render()
+    users = Users(lambda user: {"SCRAM-SHA-256": stored} if user == "alice" else {}, lambda: b"x")
+    for user in ("alice", "bob", "nobody"):
+        exchange = PlainExchange({"bob": SECRET}, users)
+        with pytest.raises(Refused):
+            asyncio.run(exchange.step(f"\0{user}\0wrong".encode()))
+    assert len(checked) == 3
+    assert len(set(checked)) == 1
+
+
+def test_no_password_is_checked_for_a_client_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    go_on = threading.Event()
+
+    async def flood() -> list[bool]:
+        loop, all_busy = asyncio.get_running_loop(), asyncio.Event()
+
+        def fits(_: ScramCredential, mechanism: str, password: str) -> bool:
+            begun.append(password)
+            if len(begun) == 4:
+                loop.call_soon_threadsafe(all_busy.set)
+            return go_on.wait(10)
+
+        monkeypatch.setattr(ScramCredential, "fits", fits)
+        users = Users(lambda _: {}, lambda: b"x")
+        left = False
+        checks = [
+            asyncio.ensure_future(users.has_password("x", str(number), lambda: left))
+            for number in range(100)
+        ]
+        await all_busy.wait()
+        left = True
+        go_on.set()
+        return await asyncio.gather(*checks)
+
+    assert asyncio.run(flood()) == [True] * 4 + [False] * 96
+    assert len(begun) == 4
+
+
 # The way of clients older than Kafka 1.0 ---------------------------------------------------------
 
 
@@ -562,6 +644,7 @@ def test_tokens_that_are_not_good_are_refused(
         issuer.token("one", aud="others"),
         issuer.token("one", iss="somebody"),
         issuer.token("one", sub=None),
+        issuer.token("one", sub="carol\nadministrative: principal=User:admin"),
         issuer.token("one", exp=None),
         stranger.token("one"),
         unsigned(),
@@ -577,6 +660,19 @@ def test_tokens_that_are_not_good_are_refused(
             assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
             assert wire.is_closed()
         assert bad not in caplog.text
+
+
+def test_a_shared_secret_is_no_key(issuer: Issuer) -> None:
+    document = json.loads(issuer.file.read_text())
+    document["keys"].append({"kty": "oct", "kid": "shared", "alg": "HS256", "k": "c2VjcmV0"})
+    issuer.file.write_text(json.dumps(document))
+    rules = TokenRules(issuer.file.as_uri(), 3600, (), None, "sub", 0)
+
+    async def found() -> list[bool]:
+        keys = Keys(rules)
+        return [await keys.key(name) is not None for name in ("one", "two", "shared")]
+
+    assert asyncio.run(found()) == [True, True, False]
 
 
 # Credentials ------------------------------------------------------------------------------------

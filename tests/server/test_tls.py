@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from server_kit.broker_thread import BrokerThread
@@ -23,6 +24,7 @@ from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.network import reactor
 from ottla.server.security.principals import BadRule, distinguished_name, parse_rules, principal_of
+from ottla.wire.security import cipher_list
 
 StartBroker = Callable[..., BrokerThread]
 
@@ -206,6 +208,47 @@ def test_half_open_handshakes_lock_nobody_out(
             plug.close()
 
 
+def test_who_only_looks_whether_somebody_listens_has_not_failed(
+    authority: Authority, start_broker: StartBroker
+) -> None:
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    for failed, sent in enumerate((b"", b"\x16\x03\x01")):
+        with socket.create_connection(("localhost", broker.port)) as plug:
+            plug.sendall(sent)
+        broker.until(
+            lambda inside, count=failed + 1: (
+                inside.reactor.accepted == count and not inside.reactor.connections
+            )
+        )
+        assert broker.run(lambda inside: inside.reactor.failed_handshakes) == failed
+
+
+def test_who_connects_too_often_waits_with_its_handshake(
+    authority: Authority, start_broker: StartBroker
+) -> None:
+    settings = {
+        **tls_settings(authority, "SSL://localhost:0"),
+        "max.connection.creation.rate": "0",
+    }
+    broker = start_broker(settings=settings)
+    with socket.create_connection(("localhost", broker.port)) as plug:
+        # No handshake at all: it would be refused at once.
+        plug.sendall(b"this is no TLS")
+        broker.until(
+            lambda inside: [not each.is_read for each in inside.reactor.connections] == [True]
+        )
+        assert broker.run(lambda inside: inside.reactor.failed_handshakes) == 0
+
+        def let_in(inside: Any) -> None:
+            for each in inside.reactor.connections:
+                each.mute(0)
+                each._muted_until = 0.0
+                each._unmute()
+
+        broker.run(let_in)
+        broker.until(lambda inside: inside.reactor.failed_handshakes == 1)
+
+
 def test_a_handshake_that_never_ends_is_given_up(
     authority: Authority, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +313,13 @@ def test_subjects_are_written_as_java_writes_them() -> None:
     assert distinguished_name(((("emailAddress", "a@b"),),)) == "1.2.840.113549.1.9.1=#1603614062"
 
 
+def test_a_name_writes_no_lines_of_its_own_into_logs() -> None:
+    for letter in "\n\r\x00\x85\u2028":
+        subject = ((("commonName", f"alice{letter}denied: principal=User:bob"),),)
+        assert principal_of(subject, parse_rules("DEFAULT")) is None
+    assert principal_of(((("commonName", "Zoë\xa0 B."),),), parse_rules("DEFAULT")) is not None
+
+
 def test_rules_map_names_as_in_kafka() -> None:
     subject = ((("organizationName", "Service"),), (("commonName", "Duke"),))
     # The examples of Kafka's documentation.
@@ -284,3 +334,20 @@ def test_rules_map_names_as_in_kafka() -> None:
     for bad in ("RULE:(/x/", "nonsense", "RULE:a/$1/"):
         with pytest.raises(BadRule):
             parse_rules(bad)
+
+
+def test_cipher_suites_have_the_names_of_openssl_or_java() -> None:
+    java = {
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+        "TLS_DHE_RSA_WITH_AES_128_GCM_SHA256": "DHE-RSA-AES128-GCM-SHA256",
+        "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256": "ECDHE-RSA-AES128-SHA256",
+        "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    }
+    known = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    known.set_ciphers("ALL:@SECLEVEL=0")
+    assert {each["name"] for each in known.get_ciphers()} >= set(java.values())
+    assert cipher_list([*java, "TLS_AES_128_GCM_SHA256"]) == ":".join(java.values())
+    assert cipher_list(java.values()) == ":".join(java.values())
+    assert cipher_list(["TLS_AES_256_GCM_SHA384"]) is None

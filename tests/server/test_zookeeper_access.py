@@ -5,6 +5,7 @@ The ZooKeeper is a real one with TLS and SASL switched on, and the brokers are p
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -18,7 +19,17 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from ottla import Consumer, Producer
+from ottla.cli.commands import users
+from ottla.cli.failures import Misuse
+from ottla.cluster.acls import Acl, AclOperation, AclResource, Pattern, Permission
+from ottla.cluster.adoption import CannotAdopt
+from ottla.cluster.controller import Controller
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.store import StoreError
+from ottla.server import adoption
+from ottla.server.broker import METADATA_FILE, SUPPORTED_FEATURES
 from ottla.server.configuration.broker_config import BrokerConfig
+from ottla.server.configuration.rules import Rules
 from ottla.settings import BrokerLayers, InvalidSetting
 from ottla.testing import BrokerDied, BrokerProcess
 from ottla.testing.zookeeper import ZooKeeperProcess, free_ports
@@ -165,6 +176,69 @@ def test_a_broker_with_tls_and_a_user(
             assert "wrong" not in wrong.replace(str(tmp_path / "wrong"), "")
     assert password not in process.log_text()
     assert "can be read by others" not in process.log_text()
+
+
+def test_the_first_user_is_closed_to_others(zookeeper: SecureZooKeeper, tmp_path: Path) -> None:
+    # Who could write these nodes would choose the password of the brokers.
+    address = zookeeper.address()
+    settings = {"zookeeper.connect": address, **zookeeper.tls, **zookeeper.auth(f"ottla:{SECRET}")}
+    file = tmp_path / "server.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    password = tmp_path / "password"
+    password.write_text("of the brokers")
+    users.set_password("broker", password_file=password, config=file)
+    path = "/" + address.partition("/")[2]
+    assert nodes(zookeeper, path) == {path: set()}
+    open_to = nodes(zookeeper, path, f"ottla:{SECRET}")
+    assert any("broker" in node.rpartition("/")[2] for node in open_to)
+    ((user,),) = {tuple(each) for each in open_to.values()}
+    assert user.startswith("digest:ottla:")
+
+
+def test_a_node_is_adopted_with_the_credentials_of_the_brokers(tmp_path: Path) -> None:
+    file = tmp_path / "auth"
+    file.touch(mode=0o600)
+    file.write_text(f"ottla:{SECRET}")
+    settings = {"zookeeper.auth.file": str(file), "log.retention.hours": "1"}
+    store: Any = adoption._target("localhost:2181/path", settings)
+    assert store._credentials.user == "ottla"
+    assert store._closes_nodes
+    with pytest.raises(StoreError, match="cannot be read"):
+        adoption._target("localhost:2181/path", {"zookeeper.auth.file": str(tmp_path / "none")})
+
+
+def test_a_node_with_access_control_is_not_adopted_without_it(tmp_path: Path) -> None:
+    async def add_entry() -> None:
+        store = EmbeddedStore(tmp_path / METADATA_FILE)
+        await store.start()
+        controller = Controller(store, 1, Rules(BrokerConfig), SUPPORTED_FEATURES)
+        await controller.open()
+        entry = Acl(
+            AclResource.TOPIC, "orders", Pattern.LITERAL, "User:a", "*", AclOperation.READ,
+            Permission.ALLOW,
+        )  # fmt: skip
+        assert await controller.create_acls([entry]) == [None]
+        await controller.close()
+        await store.close()
+
+    asyncio.run(add_entry())
+    with pytest.raises(CannotAdopt, match="which nobody would heed"):
+        adoption.adopt_folders([str(tmp_path)], "127.0.0.1:1/path")
+    assert (tmp_path / METADATA_FILE).exists()
+    # With an authorizer it gets as far as to ZooKeeper, which is not there.
+    settings = {"authorizer.class.name": "any", "zookeeper.connection.timeout.ms": "1"}
+    with pytest.raises(StoreError, match=r"127\.0\.0\.1:1"):
+        adoption.adopt_folders([str(tmp_path)], "127.0.0.1:1/path", settings)
+
+
+def test_a_file_of_settings_must_name_a_zookeeper(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("log.retention.hours=1\n")
+    (password := tmp_path / "password").write_text("secret")
+    with pytest.raises(Misuse, match=r"has no zookeeper\.connect"):
+        users.set_password("broker", password_file=password, config=file)
+    with pytest.raises(Misuse, match="take either"):
+        users.set_password("broker", password_file=password, config=file, data=tmp_path)
 
 
 def test_a_wrong_password_is_refused_by_the_server(

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from ottla.client.admin.client import Admin
-from ottla.testing import answers
+from ottla.server.configuration.sources import read_file
+from ottla.testing import BrokerProcess, answers
 from ottla.testing.cluster import ClusterError, LocalCluster
 from ottla.testing.process_identity import runs
 from ottla.testing.zookeeper import ZooKeeperMissing, ZooKeeperProcess, server_mode
@@ -246,3 +247,34 @@ def test_without_a_zookeeper_to_start_one_is_told_what_to_do(
     monkeypatch.setattr("ottla.testing.zookeeper.server_class_path", missing)
     with pytest.raises(ClusterError, match="there is none"):
         make(tmp_path / "cluster").start()
+
+
+class Launched(Exception):
+    """Instead of a broker that is started."""
+
+
+def test_passwords_are_in_no_list_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = 'a.PlainLoginModule required username="broker" password="\\\\ not ü to be seen";'
+    name = "listener.name.plaintext.plain.sasl.jaas.config"
+    settings = {"num.partitions": "3", name: secret}
+    cluster = LocalCluster(
+        tmp_path, brokers=1, base_port=None, zookeeper="127.0.0.1:1/path", settings=settings
+    )
+    commands: list[list[str]] = []
+
+    def spawn(process: BrokerProcess) -> None:
+        commands.append(process.command())
+        raise Launched
+
+    monkeypatch.setattr(BrokerProcess, "spawn", spawn)
+    with pytest.raises(Launched):
+        cluster.start()
+    ((*_, option, file),) = commands
+    assert option == "--config"
+    assert not [word for word in commands[0] if "not ü to be seen" in word]
+    assert "num.partitions=3" in commands[0]
+    assert [(each.name, each.text) for each in read_file(file)] == [(name, secret)]
+    for path in (Path(file), tmp_path / "cluster.json"):
+        assert path.stat().st_mode & 0o777 == 0o600

@@ -97,6 +97,8 @@ UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 MIN_ISR: Final = "min.insync.replicas"
 # Pauses before the store is asked again after it gave no answer; about ten seconds in all.
 _PAUSES: Final = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 2.0, 2.0, 3.0)
+# Before the registrations are looked at again that could not be read.
+_SHORTEST_PAUSE: Final = 0.05
 
 
 class InconsistentClusterId(StoreError):
@@ -448,7 +450,7 @@ class Controller:
             nodes = await self._patiently(self._read_registrations)
         except StoreError as error:
             log.error("the registrations of brokers could not be read: %s", error)
-            self._registrations_changed = True  # with the next thing that wakes the controller
+            self._look_again()
             return
         found = {}
         for name, node in nodes:
@@ -484,7 +486,15 @@ class Controller:
 
         await self._serve([_Request(decide, answer)])
         if answer.done() and not answer.cancelled() and answer.exception() is not None:
-            self._registrations_changed = self._over is None
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """The store gave no answer about the registrations. Nobody may ever tell of them again, so they
+        are looked at without being told."""
+        if self._over is None:
+            self._registrations_changed = True
+            pause = max(self._pauses[-1], _SHORTEST_PAUSE)
+            asyncio.get_running_loop().call_later(pause, self._wake.set)
 
     def _compare_minimums(self, draft: Draft) -> None:
         """Says so, once, if brokers differ in what a topic leaves open."""

@@ -89,9 +89,13 @@ class Membership:
         self.epoch = -1
         # Called when the session is lost for good.
         self.on_lost: Callable[[], None] = lambda: None
+        # Called when the broker knows the epoch with which it has registered again. It may have been
+        # taken in before, and have counted itself none of the members until now.
+        self.on_registered: Callable[[], None] = lambda: None
         # Called when the controller of this broker takes or leaves office.
         self.on_office: Callable[[], None] = lambda: None
         self._controller: Controller | None = None
+        # How it registers, and whether it may have lost records of which the cluster does not know.
         self._registration: tuple[Broker, bool] | None = None
         self._vacancy = asyncio.Event()
         # The node /controller of one whose process is known to be dead.
@@ -163,6 +167,8 @@ class Membership:
         self._registration = (broker, lost_data)
         self.epoch = await self._register(broker, lost_data)
         await self.until(lambda: self.is_member)
+        # The cluster knows what was lost. From here on the process goes on, and so do its logs.
+        self._registration = (broker, False)
         return self.epoch
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -277,19 +283,37 @@ class Membership:
     async def _look_at_own_registration(self) -> None:
         """A controller that took this broker for dead has deleted its node: register again, as the
         next life of the broker, for others may lead what it led."""
-        try:
-            node = None
-            while self._look_again:
-                self._look_again = False
-                node = await self.store.get(layout.broker_path(self.broker_id))
-            if node is not None or self._registration is None or not self._stays:
+        while True:
+            try:
+                await self._register_if_fenced()
                 return
-            log.warning("broker %d was fenced, and registers again", self.broker_id)
-            self.epoch = -1
-            broker, _ = self._registration
-            self.epoch = await self._register(broker, lost_data=False)
-        except StoreError as error:
-            log.info("the broker's own registration is not looked at: %s", error)
+            except SessionLost as error:
+                log.info("the broker's own registration is not looked at: %s", error)
+                return  # it registers with its next session
+            except StoreError as error:
+                # Nobody tells of it once more.
+                log.warning("the broker's own registration is looked at again: %s", error)
+                self._look_again = True
+                await asyncio.sleep(_RETRY_SECONDS * 10)
+
+    async def _register_if_fenced(self) -> None:
+        node = None
+        while self._look_again:
+            self._look_again = False
+            node = await self.store.get(layout.broker_path(self.broker_id))
+        if self._registration is None or not self._stays:
+            return
+        if node is not None and self.epoch >= 0:
+            return
+        log.warning("broker %d was fenced, and registers again", self.broker_id)
+        self.epoch = -1
+        await self._register_again()
+
+    async def _register_again(self) -> None:
+        assert self._registration is not None
+        # With what may have been lost, if the controller has not heard of that yet.
+        self.epoch = await self._register(*self._registration)
+        self.on_registered()
 
     async def _stand_patiently(self) -> None:
         while True:
@@ -379,13 +403,7 @@ class Membership:
 
     async def _reconnect(self) -> None:
         log.warning("broker %d lost its session and connects anew", self.broker_id)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._controller is not None:
-            await self._controller.close()
-            self._controller = None
-        self.follower.led = False
+        await self._let_go()
         while not self._closing:
             try:
                 self.store = self._connect()
@@ -394,13 +412,21 @@ class Membership:
                 await self.follower.open()
                 self._begin()
                 if self._registration is not None and self._stays:
-                    broker, _ = self._registration
-                    # The process went on, and so did its logs: nothing was lost.
-                    self.epoch = await self._register(broker, lost_data=False)
+                    await self._register_again()
                 return
             except StoreError as error:
                 log.error("no new session with the metadata store: %s", error)
-                for task in self._tasks:
-                    task.cancel()
-                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await self._let_go()
+                await self.store.close()  # it may live, and hold the office
                 await asyncio.sleep(_RETRY_SECONDS * 10)
+
+    async def _let_go(self) -> None:
+        """Ends all that goes on in a session, in office or not."""
+        ended = [*self._tasks, *([] if self._looking is None else [self._looking])]
+        for task in ended:
+            task.cancel()
+        await asyncio.gather(*ended, return_exceptions=True)
+        if self._controller is not None:
+            await self._controller.close()
+            self._controller = None
+        self.follower.led = False

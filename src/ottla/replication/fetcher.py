@@ -66,6 +66,9 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._connection: Connection | None = None
         self._version = 0
+        # Partitions whose sync took longer than it is waited for. It is not waited for again: a disk
+        # that stands still is to hold up the others once.
+        self._late: set[Partition] = set()
         # Done when requests no longer follow each other by themselves, with the partitions that are
         # to be looked up; cancelled when what is to be asked for changes.
         self._ended: asyncio.Future[list[Partition]] | None = None
@@ -110,6 +113,12 @@ class Fetcher:
                 log.info("leader %d cannot be reached: %s", self.leader, error)
                 # An image with other leaders may come sooner than the end of the pause.
                 await _either(self._changed, pause)
+            except Exception:
+                # Our mistake. Nobody would follow this leader again if the task ended here.
+                self._drop()
+                pause = self.following.limits.backoff_ms / 1000
+                log.exception("following leader %d failed, and is tried again", self.leader)
+                await _either(self._changed, pause)
 
     def _drop(self) -> None:
         if self._connection is not None:
@@ -146,13 +155,17 @@ class Fetcher:
     async def _flushes(self) -> None:
         """Wait for the syncs of what was taken, all of which are under way."""
         loop = asyncio.get_running_loop()
-        waiting: list[asyncio.Future[None]] = []
+        waiting: dict[asyncio.Future[None], Partition] = {}
 
         def wait_for(partition: Partition) -> None:
             flushed = loop.create_future()
-            waiting.append(flushed)
+            if partition not in self._late:
+                waiting[flushed] = partition
 
             def reached(_: ErrorCode) -> None:
+                # A sync that took longer than it is waited for is told of all the same.
+                self._late.discard(partition)
+                self.following.changed(partition)
                 if not flushed.done():
                     flushed.set_result(None)
 
@@ -164,7 +177,8 @@ class Fetcher:
                 wait_for(partition)
         if waiting:
             # Should a sync fail, its log is offline, and nobody waits for it.
-            await asyncio.wait(waiting, timeout=_FLUSH_SECONDS)
+            _, late = await asyncio.wait(waiting, timeout=_FLUSH_SECONDS)
+            self._late.update(waiting[each] for each in late)
         for partition in unflushed:
             self.following.changed(partition)
 

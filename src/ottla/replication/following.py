@@ -246,6 +246,7 @@ class Following:
             except StorageError as error:
                 log.warning("no log to follow with: %s", error)
                 self._resting[key] = now_ms + self.limits.backoff_ms
+                self._forget(key, forgotten)  # or it is answered for again and again
                 continue
             if not is_full and self._told.get(key) == position:
                 continue
@@ -310,9 +311,11 @@ class Following:
     def answered(self, response: FetchResponse, now_ms: int) -> list[Partition]:
         """Take an answer in. Partitions whose position the leader does not have: to be looked up."""
         if response.error_code:
+            self.reset()
             if response.error_code not in _SESSION_ERRORS:
                 log.warning("fetch refused: leader=%d error=%d", self.leader, response.error_code)
-            self.reset()
+                for key in self.partitions:  # or it is refused again at once, and again
+                    self.rest(key, now_ms)
             return []
         if response.session_id:
             self._session_id = response.session_id
@@ -379,6 +382,13 @@ class Following:
             follow_start(partition, data.log_start_offset)
         except (StorageError, InvalidBatch) as error:
             _tell(partition, position.offset, error)
+            return Outcome.LATER
+        except Exception:
+            # Our mistake. It stops this partition, and none of the others.
+            log.exception(
+                "replication of %s-%d at %d failed",
+                partition.topic, partition.index, position.offset,
+            )  # fmt: skip
             return Outcome.LATER
         return Outcome.DONE
 

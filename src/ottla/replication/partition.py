@@ -144,12 +144,16 @@ class Follower:
         log_end: int,
         now_ms: int,
         flushed_offset: int = UNKNOWN,
+        *,
+        flushed_counts: bool = False,
     ) -> None:
-        """It asks for what begins at `offset`, so it has what is before."""
+        """It asks for what begins at `offset`, so it has what is before. `flushed_counts`: it lags
+        behind with what it has not synced, too."""
         self.flushed_offset = flushed_offset if flushed_offset < offset else offset
-        if offset >= log_end:
+        has = self.flushed_offset if flushed_counts else offset
+        if has >= log_end:
             self.caught_up_ms = now_ms
-        elif self.fetched_end != UNKNOWN and offset >= self.fetched_end:
+        elif self.fetched_end != UNKNOWN and has >= self.fetched_end:
             # It has all that there was when it last asked.
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self.end_offset = offset
@@ -198,6 +202,7 @@ class Partition:
         "_log",
         "_owner",
         "_uncommitted_bytes",
+        "_was_dropped",
         "adding",
         "broker_id",
         "config",
@@ -286,6 +291,8 @@ class Partition:
         # See `occupy`; and the newest state that the cluster has decided on since.
         self.is_occupied = False
         self._held_back: PartitionState | None = None
+        # One of the states before that had no replica here: the log was deleted.
+        self._was_dropped = False
         self._follow(state, now_ms)
 
     def __repr__(self) -> str:
@@ -293,16 +300,20 @@ class Partition:
 
     # What the cluster decides -------------------------------------------------------------------
 
-    def update(self, state: PartitionState, now_ms: int) -> None:
+    def update(self, state: PartitionState, now_ms: int, config: LogConfig | None = None) -> None:
         """Take over what the cluster has decided about this partition. What is older than what is
-        known is passed over."""
+        known is passed over. `config`: the topic's settings as of then, for `configure` to take over;
+        with the minimum of before, a set that has become smaller might commit."""
         if state.leader_epoch < self.leader_epoch or (
             state.leader_epoch == self.leader_epoch and state.partition_epoch < self.partition_epoch
         ):
             return
         if self.is_occupied:
             self._held_back = state
+            self._was_dropped = self._was_dropped or self.broker_id not in state.replicas
             return
+        if config is not None and self.broker_id in (self.leader, state.leader):
+            self.config = config
         if self._follow(state, now_ms):
             self._owner.role_changed(self)
 
@@ -333,6 +344,8 @@ class Partition:
         self._settle()
         if role is Role.LEADER and self._log is not None:
             self.advance()
+            if self._log.offline is not None:
+                self.resign()  # elected with a log that had failed, or asked for too early
         return new_term
 
     def _begin_term(self, now_ms: int) -> None:
@@ -379,7 +392,10 @@ class Partition:
     def release(self, now_ms: int) -> None:
         self.is_occupied = False
         held_back, self._held_back = self._held_back, None
+        was_dropped, self._was_dropped = self._was_dropped, False
         if held_back is not None:
+            if was_dropped and self.broker_id in held_back.replicas:
+                self._log = None  # as in `_follow`: moved away from here and back meanwhile
             self.update(held_back, now_ms)
 
     def removed(self) -> None:
@@ -421,11 +437,10 @@ class Partition:
         self._log = None
 
     def replace_log(self, log: Log) -> None:
-        """The same log lies elsewhere now."""
+        """The same log lies elsewhere now, and is synced there."""
         self._log = log
         self.advance()
-        # It was synced as a whole, and nobody flushes the old one any more.
-        self._release_waiters(log)
+        self._release_waiters(log)  # a flush of the former one is nobody's any more
 
     @property
     def is_offline(self) -> bool:
@@ -654,7 +669,10 @@ class Partition:
             return  # the answer says so
         before, flushed_before = follower.end_offset, follower.flushed_offset
         fetched_end = follower.fetched_end
-        follower.fetched(offset, broker_epoch, log.log_end_offset, now_ms, flushed_offset)
+        follower.fetched(
+            offset, broker_epoch, log.log_end_offset, now_ms, flushed_offset,
+            flushed_counts=self._flushed_counts,
+        )  # fmt: skip
         if offset != before or follower.flushed_offset != flushed_before:
             follower.repeats = 0
             self.advance()
@@ -706,11 +724,18 @@ class Partition:
         log = self._log
         if self.role is not Role.LEADER or self.wanted_isr is not None or log is None:
             return
+        if log.offline is not None:
+            # They cannot get on; the one that lags is this leader.
+            self.resign()
+            return
         end = log.log_end_offset
         kept = []
         for member in self.isr:
             follower = self.followers.get(member)
-            if follower is not None and follower.end_offset != end:
+            if follower is not None and (
+                follower.end_offset != end
+                or (self._flushed_counts and follower.flushed_offset != end)
+            ):
                 if now_ms - follower.caught_up_ms > longest_lag_ms:
                     continue
                 behind = end - max(follower.end_offset, 0)
@@ -729,9 +754,10 @@ class Partition:
         self._owner.isr_wanted(self)
 
     def resign(self) -> None:
-        """The log here has failed or is full: another in-sync replica is to lead, if there is one."""
+        """The log here has failed or is full: another in-sync replica is to lead, if there is one. Not
+        while another change of the set is under way: those whom that may have taken in count."""
         others = [each for each in self.isr if each != self.broker_id]
-        if self.role is Role.LEADER and others:
+        if self.role is Role.LEADER and others and self.wanted_isr is None:
             self._want_isr(others)
 
     def isr_refused(self, code: ErrorCode) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ottla.cluster.adoption import CannotAdopt, adopt, only_broker
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.metadata import ClusterImage
+from ottla.cluster.loading import load_image
+from ottla.cluster.metadata import ClusterImage, ResourceType
+from ottla.cluster.store import Store
 from ottla.server.broker import METADATA_FILE
+from ottla.server.configuration.broker_config import BrokerConfig
+from ottla.settings import BrokerLayers, InvalidSetting
 from ottla.storage.checkpoints import lock_folder
 from ottla.storage.errors import FolderLocked
 from ottla.storage.files import OS_FILES
@@ -27,9 +31,12 @@ class Adopted(NamedTuple):
     partitions: int
 
 
-def adopt_folders(log_dirs: Sequence[str], zookeeper: str) -> Adopted:
+def adopt_folders(
+    log_dirs: Sequence[str], zookeeper: str, settings: Mapping[str, str] | None = None
+) -> Adopted:
     """CannotAdopt, or another StoreError, says what is in the way; then nothing has changed for the
-    node, and it can be tried again. Blocks."""
+    node, and it can be tried again. `settings` are those of the brokers to be: what they say of
+    ZooKeeper counts here, too. Blocks."""
     first = log_dirs[0]
     path = os.path.join(first, METADATA_FILE)
     if not os.path.exists(path):
@@ -39,7 +46,8 @@ def adopt_folders(log_dirs: Sequence[str], zookeeper: str) -> Adopted:
     locks: list[int] = []
     try:
         locks.extend(lock_folder(folder, OS_FILES) for folder in log_dirs)
-        image = asyncio.run(_copy(path, zookeeper))
+        asks = bool((settings or {}).get("authorizer.class.name"))
+        image = asyncio.run(_copy(path, _target(zookeeper, settings or {}), asks=asks))
         for name in sorted(os.listdir(first)):
             if name == METADATA_FILE or name.startswith(f"{METADATA_FILE}-"):
                 whole = os.path.join(first, name)
@@ -53,13 +61,29 @@ def adopt_folders(log_dirs: Sequence[str], zookeeper: str) -> Adopted:
     return Adopted(image.cluster_id, only_broker(image), len(image.topics), image.partition_count)
 
 
-async def _copy(path: str, zookeeper: str) -> ClusterImage:
-    from ottla.cluster.zookeeper import ZooKeeperStore
+def _target(zookeeper: str, settings: Mapping[str, str]) -> Store:
+    """A session as the brokers will have: with their credentials, and nodes closed to others."""
+    from ottla.server.configuration.zookeeper_access import zookeeper_store
 
+    wanted = {name: text for name, text in settings.items() if name.startswith("zookeeper.")}
+    try:
+        config = BrokerConfig(BrokerLayers(static={**wanted, "zookeeper.connect": zookeeper}))
+    except InvalidSetting as error:
+        raise CannotAdopt(str(error)) from error
+    return zookeeper_store(config)
+
+
+async def _copy(path: str, target: Store, *, asks: bool) -> ClusterImage:
+    """`asks`: the brokers to be have an authorizer."""
     source = EmbeddedStore(path)
     await source.start()
     try:
-        target = ZooKeeperStore(zookeeper)
+        known = await load_image(source)
+        if not asks and known is not None and _has_acls(known):
+            raise CannotAdopt(
+                "there are entries of access control, which nobody would heed: give the broker the "
+                "settings of the node, authorizer.class.name and those of its listeners, by --set"
+            )
         await target.start()
         try:
             return await adopt(source, target)
@@ -67,3 +91,7 @@ async def _copy(path: str, zookeeper: str) -> ClusterImage:
             await target.close()
     finally:
         await source.close()
+
+
+def _has_acls(image: ClusterImage) -> bool:
+    return any(kind is ResourceType.ACL for kind, _ in image.configs)

@@ -445,6 +445,7 @@ class Broker:
         self.membership.follower.subscribe(self._changed)
         self.is_serving = True
         self.replicas.start()
+        self.membership.on_registered = self._follow_or_not
         self.membership.on_office = self.liveness.follow
         self.liveness.follow()
         # What was decided before a crash is ended now, not when somebody asks.
@@ -635,9 +636,12 @@ class Broker:
         if delta.brokers or old.controller_id != new.controller_id:
             self.liveness.follow()
         if old.brokers.get(self.id) != new.brokers.get(self.id):
-            # Taken in, or fenced: whom to follow depends on it.
-            for held in self.partitions:
-                self.replicas.role_changed(held)
+            self._follow_or_not()
+
+    def _follow_or_not(self) -> None:
+        """This broker was taken in, or fenced: whom to follow depends on it."""
+        for held in self.partitions:
+            self.replicas.role_changed(held)
 
     def _drop_replicas(self, before: Topic, after: Topic) -> None:
         """Partitions that were moved away from this broker leave no log here."""

@@ -21,6 +21,7 @@ from ottla.protocol.messages.create_topics import CreatableTopicResult, CreateTo
 from ottla.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from ottla.server.api import Answer, Request
 from ottla.server.failures import error_message
+from ottla.server.quotas import is_broker
 from ottla.server.replication.changes import is_forwarded
 from ottla.server.security.guards.tools import then
 
@@ -38,7 +39,7 @@ def limited(
         quotas, connection = request.broker.quotas, request.connection
         if (
             quotas is None
-            or is_forwarded(connection.client_id)
+            or (is_forwarded(connection.client_id) and is_broker(request.broker, connection))
             or getattr(request.message, "validate_only", False)
         ):
             return function(request)

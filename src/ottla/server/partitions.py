@@ -113,9 +113,10 @@ class Partitions:
             self.by_name[topic.name] = known
             self.by_raw_name[topic.name.encode()] = known
             self.by_id[topic.topic_id] = known
+        config = self._config_of(topic.name)
         for state in topic.partitions:
             if state.index < len(known):
-                known[state.index].update(state, monotonic_ms())
+                known[state.index].update(state, monotonic_ms(), config)
             else:
                 partition = Partition(
                     self._broker_id, topic.name, topic.topic_id, state, self, monotonic_ms()
@@ -124,7 +125,7 @@ class Partitions:
                 partition.is_new = is_new
                 known.append(partition)
                 self.role_changed(partition)
-        self.settle(topic.name)
+        self._configure(topic.name, config)
 
     def remove(self, name: str) -> None:
         """A topic was deleted: nobody finds it any more, and its waiters learn of it."""
@@ -140,7 +141,9 @@ class Partitions:
 
     def settle(self, name: str) -> None:
         """Updates what depends on a topic's configuration."""
-        config = self._config_of(name)
+        self._configure(name, self._config_of(name))
+
+    def _configure(self, name: str, config: LogConfig) -> None:
         trusted = not self._validates_records and not needs_checks(config)
         rules = None if trusted else record_rules(config)
         for partition in self.by_name.get(name, ()):

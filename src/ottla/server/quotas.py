@@ -36,8 +36,13 @@ if TYPE_CHECKING:
 
 # Buckets that are kept at most; full ones are forgotten first, for they are as new.
 _KEPT: Final = 50_000
+# Client ids are kept with them, and every request may have another one, of up to 32 kB.
+_LONGEST_CLIENT_ID: Final = 255
 # The longest time that the use of the broker's loop mutes a client for, as in Kafka.
 _LONGEST_REQUEST_THROTTLE: Final = 1.0
+# Connections that have to wait for longer than this are not counted: a flood of them must not keep
+# others out for hours after it has ended.
+_LONGEST_CONNECTION_DEBT: Final = 30.0
 _MAPPED: Final = "::ffff:"
 
 
@@ -57,6 +62,11 @@ class Bucket:
         self._fill(now)
         self._level -= amount
         return 0.0 if self._level >= 0 else -self._level / self.rate
+
+    def connect(self, now: float) -> float:
+        """A connection was made; for how many seconds it is left unread."""
+        owed = self.owes(now)
+        return owed if owed > _LONGEST_CONNECTION_DEBT else self.take(1, now)
 
     def owes(self, now: float) -> float:
         """For how many seconds more was used than there was."""
@@ -160,15 +170,18 @@ class Quotas:
         if key not in self._known:
             self._remember(key, self._of_address(host))
         bucket = self._known[key]
-        return 0.0 if bucket is None else bucket.take(1, self._clock())
+        return 0.0 if bucket is None else bucket.connect(self._clock())
 
     # Which quota counts -------------------------------------------------------------------------
 
     def _bucket(self, kind: str, connection: Connection, window: float) -> Bucket | None:
         user = connection.principal.partition(":")[2]
-        key = (kind, user, connection.client_id)
+        client_id = connection.client_id
+        if len(client_id) > _LONGEST_CLIENT_ID:
+            client_id = _shortened(client_id)
+        key = (kind, user, client_id)
         if key not in self._known:
-            self._remember(key, self._of_client(kind, user, connection.client_id, window))
+            self._remember(key, self._of_client(kind, user, client_id, window))
         return self._known[key]
 
     def _remember(self, key: tuple[str, str, str], bucket: Bucket | None) -> None:
@@ -203,6 +216,14 @@ class Quotas:
         return bucket
 
 
+def _shortened(client_id: str) -> str:
+    """Stands for a long client id."""
+    import hashlib  # not at the start, for hardly anybody has one
+
+    digest = hashlib.sha256(client_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{client_id[:_LONGEST_CLIENT_ID]}…{digest}"
+
+
 def follow_quotas(broker: Broker) -> None:
     """The broker's quotas are those of the metadata. Without any it has none, and measures nothing."""
     config, image = broker.config, broker.image
@@ -226,17 +247,28 @@ def follow_quotas(broker: Broker) -> None:
 
 def _kept_busy(broker: Broker, quotas: Quotas) -> Callable[[Connection, float], object]:
     def kept_busy(connection: Connection, seconds: float) -> None:
-        if not _is_broker(broker, connection):
+        if not is_broker(broker, connection):
             quotas.kept_busy(connection, seconds)
 
     return kept_busy
 
 
-def _is_broker(broker: Broker, connection: Connection) -> bool:
-    return (
-        connection.client_id.startswith("broker-")
-        and connection.listener.name == broker.config.inter_broker_listener
-    )
+def is_broker(broker: Broker, connection: Connection) -> bool:
+    """Whether the peer is another broker, for which there are no quotas. Anybody may call itself so:
+    it must have come by the way of brokers, and be allowed to be one."""
+    if (
+        not connection.client_id.startswith("broker-")
+        or connection.listener.name != broker.config.inter_broker_listener
+    ):
+        return False
+    if broker.authorizer is None:
+        return True
+    # Not at the start of a broker that has none.
+    from ottla.cluster.acls import AclOperation
+    from ottla.server.security.access import Access
+
+    access = Access(broker.authorizer, connection)
+    return access.cluster(AclOperation.CLUSTER_ACTION, told=False)
 
 
 def _connection_delay(broker: Broker, quotas: Quotas | None) -> Callable[[str, str], float] | None:
@@ -252,7 +284,7 @@ def _connection_delay(broker: Broker, quotas: Quotas | None) -> Callable[[str, s
 
     def delay(host: str, listener: str) -> float:
         bucket = buckets.get(listener)
-        own = 0.0 if bucket is None else bucket.take(1, time.monotonic())
+        own = 0.0 if bucket is None else bucket.connect(time.monotonic())
         return own if quotas is None else max(own, quotas.connected(host))
 
     return delay

@@ -231,7 +231,7 @@ class LocalCluster:
                 )
             self._start_zookeeper(state)
             try:
-                adopted = adopt_folders([str(data)], state.zookeeper_address)
+                adopted = adopt_folders([str(data)], state.zookeeper_address, state.settings)
             except (StoreError, OSError) as error:
                 if is_new:
                     if state.zookeeper is not None:
@@ -331,6 +331,8 @@ class LocalCluster:
 
     def _start_brokers(self, state: ClusterState, brokers: Iterable[int]) -> list[str]:
         begun: dict[int, BrokerProcess] = {}
+        plain = {name: text for name, text in state.settings.items() if not _is_secret(name)}
+        arguments = self._write_secrets(state)
         for number in brokers:
             server = state.brokers[number]
             if server.running:
@@ -342,8 +344,9 @@ class LocalCluster:
                 settings={
                     "node.id": str(number),
                     "zookeeper.connect": state.zookeeper_address,
-                    **state.settings,
+                    **plain,
                 },
+                arguments=arguments,
                 log_path=self.log_path(number),
             )
             broker.outlives = self._outlives
@@ -362,6 +365,17 @@ class LocalCluster:
                 "; ".join(_did_not_start(str(number), self.log_path(number)) for number in failed)
             )
         return [str(number) for number in begun]
+
+    def _write_secrets(self, state: ClusterState) -> list[str]:
+        """Settings that nobody else should find in the list of processes, in a file; the words by which
+        a broker is told of it."""
+        secrets = {name: text for name, text in state.settings.items() if _is_secret(name)}
+        if not secrets:
+            return []
+        path = self.folder / "secrets.toml"
+        lines = [f"{json.dumps(name)} = {json.dumps(text)}\n" for name, text in secrets.items()]
+        self._replace(path, "".join(lines))
+        return ["--config", str(path)]
 
     def _note(
         self,
@@ -596,11 +610,13 @@ class LocalCluster:
         return server
 
     def _save(self, state: ClusterState) -> None:
-        """Replaced as a whole: others may read it at any time."""
+        self._replace(self._state_path, json.dumps(_encode(state), indent=2) + "\n")
+
+    def _replace(self, path: Path, text: str) -> None:
+        """As a whole: others may read it at any time. Only its owner may, for it can hold secrets."""
         with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False) as file:
-            json.dump(_encode(state), file, indent=2)
-            file.write("\n")
-        os.replace(file.name, self._state_path)
+            file.write(text)
+        os.replace(file.name, path)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -632,6 +648,10 @@ class LocalCluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _is_secret(setting: str) -> bool:
+    return setting.endswith((".password", ".sasl.jaas.config", ".keystore.key"))
 
 
 def _is_free(port: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -80,6 +81,30 @@ PLAINTEXT: Final = Security()
 
 # Of TLS 1.2, those with forward secrecy and authenticated encryption.
 SERVER_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20"
+
+
+def cipher_list(suites: Iterable[str]) -> str | None:
+    """Cipher suites in OpenSSL's notation, from that or Java's. Suites of TLS 1.3 are left out: OpenSSL
+    does not choose among them by this list, and all of them are good. None if no other is named."""
+    chosen = [
+        _openssl_name(each) for each in suites if not each.startswith("TLS_") or "_WITH_" in each
+    ]
+    return ":".join(chosen) or None
+
+
+def _openssl_name(suite: str) -> str:
+    """ECDHE-RSA-AES128-GCM-SHA256 is TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 in Java."""
+    if "_WITH_" not in suite:
+        return suite
+    exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
+    for java, openssl in (
+        ("AES_", "AES"),
+        ("_CBC", ""),
+        ("POLY1305_SHA256", "POLY1305"),
+    ):
+        cipher = cipher.replace(java, openssl)
+    name = cipher if exchange == "RSA" else f"{exchange}-{cipher}"
+    return name.replace("_", "-")
 
 
 @lru_cache(maxsize=16)

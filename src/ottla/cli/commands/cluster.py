@@ -234,6 +234,7 @@ def adopt(
     """Make a single node the first broker of a cluster. Its records stay where they are.
 
     Only the metadata are copied, to ZooKeeper. From then on the folder is a broker's of that cluster.
+    What the node was configured with, its security above all, has to be given again by --set.
 
     \b
     ottla cluster adopt ./data
@@ -264,6 +265,7 @@ def adopt(
 
 @app.command()
 def rebalance(
+    context: typer.Context,
     data: Data = DEFAULT_DATA,
     server: OtherServer = None,
     throttle: Throttle = None,
@@ -288,6 +290,10 @@ def rebalance(
     """
     from ottla.client.moves.plan import rebalanced
 
+    if _is_typed(context, "data"):
+        if _is_typed(context, "server"):
+            raise Misuse("take either --data or --server")
+        server = None  # that of the environment is another cluster's
     cluster = _servers(data, server)
     _move(cluster, rebalanced, seconds, throttle, dry_run=dry_run, yes=yes, json=json)
 
@@ -328,7 +334,12 @@ def remove(
                     yes=yes,
                 )
                 if dry_run:
-                    return
+                    break
+        if dry_run:
+            write_line(f"broker {broker} would be removed")
+            return
+        if force:
+            moving.confirm(f"Remove broker {broker} and give up its replicas?", yes=yes)
         files = local.remove(broker, force=force)
     write_line(f"removed broker {broker}; its files are in {files}")
 
@@ -354,6 +365,12 @@ def status(data: Data = DEFAULT_DATA, json: Json = False) -> None:
     )
     for line in _of_partitions(found):
         write_line(line)
+
+
+def _is_typed(context: typer.Context, parameter: str) -> bool:
+    """Whether it stands on the command line: not a default, and not from the environment."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _servers(folder: Path, server: str | None) -> Cluster:

@@ -15,6 +15,7 @@ from ottla.cli.output import note, write_document, write_line, write_table
 if TYPE_CHECKING:
     from ottla.cli.cluster_admin import Cluster
     from ottla.cluster.decisions.users import ScramChange
+    from ottla.server.configuration.broker_config import BrokerConfig
 
 app = help_group("Manage users and their passwords (SCRAM).")
 
@@ -47,6 +48,16 @@ ZooKeeper = Annotated[
         "-z",
         metavar="HOST:PORT,…/PATH",
         help="Write to the ZooKeeper of a cluster of which no broker runs.",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="The brokers' settings, which say how they get to ZooKeeper (zookeeper.auth.file, …).",
         show_default=False,
     ),
 ]
@@ -99,6 +110,7 @@ def set_password(
     ] = None,
     data: Data = None,
     zookeeper: ZooKeeper = None,
+    config: Config = None,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Give a user a password, in place of an earlier one.
@@ -110,10 +122,11 @@ def set_password(
     ottla user set alice
     ottla user set alice < password.txt
     ottla user set broker --data ./data     (before the first start)
+    ottla user set broker --config server.properties     (the same, of a cluster)
     """
     chosen = _chosen(mechanisms)
     password = _read_password(password_file)
-    if data is not None or zookeeper is not None:
+    if data is not None or zookeeper is not None or config is not None:
         from ottla.cluster.credentials import DEFAULT_ITERATIONS
         from ottla.cluster.decisions.users import ScramChange
 
@@ -125,6 +138,7 @@ def set_password(
             ],
             data,
             zookeeper,
+            config,
         )
     else:
         cluster = _connect(server)
@@ -140,6 +154,7 @@ def delete(
     mechanisms: Mechanisms = None,
     data: Data = None,
     zookeeper: ZooKeeper = None,
+    config: Config = None,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Take a user's passwords away.
@@ -150,12 +165,13 @@ def delete(
     ottla user delete alice
     """
     wanted = None if mechanisms is None else _chosen(mechanisms)
-    if data is not None or zookeeper is not None:
+    if data is not None or zookeeper is not None or config is not None:
         from ottla.cluster.decisions.users import ScramChange
 
         if wanted is None:
             raise Misuse("with --data or --zookeeper, say which passwords: --mechanism NAME")
-        _offline([ScramChange(user, _NUMBERS[name]) for name in wanted], data, zookeeper)
+        changes = [ScramChange(user, _NUMBERS[name]) for name in wanted]
+        _offline(changes, data, zookeeper, config)
     else:
         cluster = _connect(server)
         with cluster.failures_told():
@@ -191,17 +207,22 @@ def _salted(mechanism: str, password: str) -> tuple[bytes, bytes]:
     return salt, hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, DEFAULT_ITERATIONS)
 
 
-def _offline(changes: list[ScramChange], data: Path | None, zookeeper: str | None) -> None:
+def _offline(
+    changes: list[ScramChange], data: Path | None, zookeeper: str | None, config: Path | None
+) -> None:
     import asyncio
 
     from ottla.cluster.store import StoreError
     from ottla.server.security.offline import BrokersRun, change_users
 
-    if data is not None and zookeeper is not None:
-        raise Misuse("take either --data or --zookeeper")
+    if data is not None and (zookeeper is not None or config is not None):
+        raise Misuse("take either --data, or --zookeeper and --config")
     folder = None if data is None else str(data)
+    settings = None if config is None else _settings(config, zookeeper)
     try:
-        results = asyncio.run(change_users(changes, folder=folder, zookeeper=zookeeper))
+        results = asyncio.run(
+            change_users(changes, folder=folder, zookeeper=zookeeper, config=settings)
+        )
     except BrokersRun as error:
         note(f"ottla: {error}")
         raise Failure("a broker runs there: name it by --server, without --data") from None
@@ -210,3 +231,21 @@ def _offline(changes: list[ScramChange], data: Path | None, zookeeper: str | Non
     for result in results:
         if result.error is not None:
             raise Failure(f"user {result.user}: {result.error.message}")
+
+
+def _settings(file: Path, zookeeper: str | None) -> BrokerConfig:
+    """What the brokers are configured with."""
+    from ottla.cli.commands.serve import NOT_SETTINGS
+    from ottla.server.configuration.broker_config import load
+    from ottla.server.configuration.sources import ConfigurationError
+
+    assignments = [] if zookeeper is None else [f"zookeeper.connect={zookeeper}"]
+    try:
+        found = load(file, assignments=assignments, not_settings=NOT_SETTINGS)
+    except ConfigurationError as problem:
+        raise Misuse(str(problem).rstrip(".")) from None
+    if found.zookeeper_connect is None:
+        raise Misuse(
+            f"{file} has no zookeeper.connect: name the folder of a single broker by --data"
+        )
+    return found

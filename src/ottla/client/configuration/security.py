@@ -26,7 +26,7 @@ from ottla.wire.sasl import (
     Scram,
     TokenSource,
 )
-from ottla.wire.security import Pem, Pkcs12, Security, SecurityError, Tls
+from ottla.wire.security import Pem, Pkcs12, Security, SecurityError, Tls, cipher_list
 
 logger = logging.getLogger(__name__)
 
@@ -227,9 +227,7 @@ def _read_store(path: str, password: str | None, option: str) -> Pem | Pkcs12:
 
 
 def _read_ciphers(options: _Options) -> str | None:
-    suites: tuple[str, ...] = options.read("ssl.cipher.suites", _words_or_colons, ())
-    # TLS 1.3's suites (TLS_…) are not chosen by this list in OpenSSL; all of them are good.
-    return ":".join(suite for suite in suites if not suite.startswith("TLS_")) or None
+    return cipher_list(options.read("ssl.cipher.suites", _words_or_colons, ()))
 
 
 def _words_or_colons(value: object) -> tuple[str, ...]:

@@ -184,7 +184,8 @@ def check_broker_epoch(draft: Draft, broker_id: int, broker_epoch: int) -> None:
 
 
 def unregister_broker(draft: Draft, broker_id: int) -> None:
-    """Forgets a broker that is away."""
+    """Forgets a broker that is away, and with it which data folders it had. Should its id come back,
+    with other ones perhaps, it leads nothing that it would lead only for want of another."""
     if broker_id in draft.brokers:
         raise ProtocolError(
             ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is running; stop it first."
@@ -193,6 +194,7 @@ def unregister_broker(draft: Draft, broker_id: int) -> None:
         raise ProtocolError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id} in the cluster."
         )
+    _change_partitions(draft, lambda _, each: elections.forgetting(each, broker_id))
     draft.remove_broker(broker_id)
 
 

@@ -171,7 +171,8 @@ def _check_target(
     for each in target:
         if each in seen:
             raise _bad(f"Broker {each} is named twice.")
-        if each not in draft.brokers and each not in draft.fenced:
+        # One that is a replica already may have been forgotten: it is not what is asked for here.
+        if each not in draft.brokers and each not in draft.fenced and each not in state.replicas:
             raise _bad(f"There is no broker {each} in the cluster.")
         seen.add(each)
     factor = len(state.replicas) - len(state.adding)

@@ -1,8 +1,8 @@
 """Replicas of brokers that stay away, made anew on others: which moves that takes. No I/O.
 
 - A replica is replaced in its place, so that who is preferred to lead stays in front; the newcomer
-  stands in the rack that has the fewest replicas of the partition, there on the broker that holds the
-  fewest.
+  stands in the rack that has the fewest replicas of the partition, there on the machine that has the
+  fewest, there on the broker that holds the fewest.
 - A partition without a leader has nobody to copy from, and one that is being moved already has a plan:
   both are left as they are.
 - Where all brokers have a replica already, there is no place for another one.
@@ -46,14 +46,19 @@ def _target(
     for place, replica in enumerate(partition.replicas):
         if replica not in away:
             continue
-        racks = Counter(brokers[one].rack for one in target if one in brokers)
+        held_by = [brokers[one] for one in target if one in brokers]
+        racks = Counter(one.rack for one in held_by)
+        machines = Counter(one.machine or one.id for one in held_by)
         candidates = [
             broker
             for broker in brokers.values()
             if not broker.leaving and broker.id not in target and broker.id not in away
         ]
         if candidates:
-            newcomer = min(candidates, key=lambda one: (racks[one.rack], held[one.id], one.id)).id
+            newcomer = min(
+                (racks[one.rack], machines[one.machine or one.id], held[one.id], one.id)
+                for one in candidates
+            )[-1]
             target[place] = newcomer
             held[newcomer] += 1
     return tuple(target)

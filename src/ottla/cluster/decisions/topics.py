@@ -7,14 +7,14 @@ the name, whether it exists, collisions, configuration, then replicas and partit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
 from ottla.cluster.decisions.configs import ConfigRules
 from ottla.cluster.draft import Draft
-from ottla.cluster.metadata import Partition, ResourceType, Topic
+from ottla.cluster.metadata import Broker, Partition, ResourceType, Topic
 from ottla.cluster.names import CLUSTER_METADATA, check_topic_name, is_internal
 from ottla.cluster.placement import leader_order, machines, place
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -233,12 +233,16 @@ def _new_partitions(
 
 
 def _partitions(
-    first: int, placed: Sequence[tuple[int, ...]], alive: Container[int]
+    first: int, placed: Sequence[tuple[int, ...]], brokers: Mapping[int, Broker]
 ) -> tuple[Partition, ...]:
-    """New partitions: all replicas that are there are in sync, and the first of them leads."""
+    """New partitions: all replicas that are there are in sync, and the first of them leads. Brokers
+    that are about to stop are there only where nobody else is."""
+    staying = {each.id for each in brokers.values() if not each.leaving}
     partitions = []
     for index, replicas in enumerate(placed, first):
-        isr = tuple(each for each in replicas if each in alive)
+        isr = tuple([each for each in replicas if each in staying])
+        if not isr:
+            isr = tuple([each for each in replicas if each in brokers])
         partitions.append(Partition(index, replicas, isr, isr[0]))
     return tuple(partitions)
 

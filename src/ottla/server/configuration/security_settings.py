@@ -89,8 +89,8 @@ def tls_settings() -> Iterator[Setting]:
         _LIST,
         (),
         None,
-        "The cipher suites of TLS 1.2, in OpenSSL's notation. Empty: those with forward secrecy and "
-        "authenticated encryption. Those of TLS 1.3 are not chosen.",
+        "The cipher suites of TLS 1.2, in OpenSSL's notation or Java's. Empty: those with forward "
+        "secrecy and authenticated encryption. Those of TLS 1.3 are not chosen.",
     )
     yield Setting(
         "ssl.endpoint.identification.algorithm",

@@ -17,7 +17,8 @@
 - Who asks the wrong broker is told which one leads (KIP-951).
 - A replica reads to the log's end, and what it asks for tells the leader what it has; a tagged field of
   Ottla's own tells what of that it has synced (`visible.when.flushed`). Its fetch waits for the log to
-  grow or to begin later, a consumer's for the high watermark to move.
+  grow or to begin later, a consumer's for the high watermark to move. A replica that has everything
+  hears of that when the wait is over, or within half a second.
 - A partition that is named several times is read once, as it is named last.
 - Records that were deleted one by one are not sent, nor are the marks that say so: batches with such
   records are sent as copies without them, those without any record not at all. Where nothing else is
@@ -157,6 +158,7 @@ class Fetch:
         "_others",
         "_quiet",
         "_slot",
+        "_tells_watermarks",
         "_timer",
         "_waits_on",
         "_watches",
@@ -202,6 +204,8 @@ class Fetch:
         # Partitions of a look that is going on, if the loop has its turn in between.
         self._watches: set[Partition] | None = None
         self._missing = 0
+        # A replica that has everything is to hear of a high watermark that moved.
+        self._tells_watermarks = False
         # Leaders that the answer names, for partitions that are not led here.
         self._led_elsewhere: set[int] = set()
 
@@ -284,6 +288,8 @@ class Fetch:
 
     def _note_each(self, named: dict[sessions.Key, WatchedPartition]) -> None:
         now = monotonic_ms()
+        if self.session is not None:
+            self._tells_watermarks = self.session.is_time_to_tell_all(now)
         positions: Iterable[WatchedPartition] = self.watched
         if self.session is not None and not self.session.is_time_to_note_all(now):
             positions = named.values()  # the others stand where they stood
@@ -501,7 +507,10 @@ class Fetch:
                 watched.fetch_offset == log.log_end_offset
                 or (full and log.log_start_offset <= watched.fetch_offset < log.log_end_offset)
             )
-            and (self.replica >= 0 or watched.high_watermark == log.high_watermark)
+            and (
+                watched.high_watermark == log.high_watermark
+                or (self.replica >= 0 and not self._tells_watermarks)
+            )
             and watched.log_start_offset == log.log_start_offset
             and partition.role is Role.LEADER
             and watched.current_leader_epoch in (-1, epoch)
@@ -692,6 +701,7 @@ class Fetch:
     def conclude(self) -> None:
         """The time is up (or the broker stops): answer with what is there."""
         self._stop_waiting()
+        self._tells_watermarks = True
         if self.connection.closed:
             return
         if len(self.watched) > MANY_PARTITIONS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,14 @@ def check_folders(config: BrokerConfig, count: int) -> None:
             f"{folder} has data of {those} {which} too, in {os.path.join(folder, OTHERS)}, and "
             f"nobody would serve it: {advice}"
         )
+
+
+def make_folders(config: BrokerConfig) -> None:
+    """The folders of the first broker, closed to other users of the machine, before another broker makes
+    them on the way to its own. What is in the way, the brokers say themselves."""
+    for folder in config.log_dirs:
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, 0o700, exist_ok=True)
 
 
 def _brokers_in(folder: str) -> list[int]:

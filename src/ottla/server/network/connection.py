@@ -409,8 +409,18 @@ class Connection:
         return min(needed, size)
 
     def _limit_memory(self) -> None:
-        if self.reactor.partial_bytes > self.reactor.partial_bytes_limit:
-            self.reactor.wait_for_memory(self)
+        reactor = self.reactor
+        if (
+            self.authentication is not None
+            and not reactor.has_memory
+            and not self.authentication.is_served
+        ):
+            # What is left is for those who are known.
+            limited_log.warning("no memory for who has not authenticated: peer=%s", self.address)
+            reactor.refused_requests += 1
+            self.close("no memory for who has not authenticated")
+        elif reactor.partial_bytes > reactor.partial_bytes_limit:
+            reactor.wait_for_memory(self)
 
     @property
     def arrived(self) -> int:

@@ -109,7 +109,7 @@ class TlsSocket:
 class TlsConnection(Connection):
     """A connection whose bytes go through TLS; nothing is handled before the handshake is over."""
 
-    __slots__ = ("_established", "_rules")
+    __slots__ = ("_began", "_established", "_rules")
 
     def __init__(
         self,
@@ -120,6 +120,7 @@ class TlsConnection(Connection):
         tls: ListenerTls,
     ) -> None:
         secured = TlsSocket(sock, tls.context)
+        self._began = False
         self._established = False
         self._rules = tls.rules
         super().__init__(reactor, cast(socket.socket, secured), listener, peer)
@@ -129,7 +130,7 @@ class TlsConnection(Connection):
         return cast(TlsSocket, self.sock)
 
     def on_readable(self) -> None:
-        if not self._established and not self._shake_hands():
+        if not self._established and (self._is_held_back() or not self._shake_hands()):
             return
         super().on_readable()
         self._look_inside()
@@ -147,7 +148,20 @@ class TlsConnection(Connection):
         if self._reading and not self.closed:
             self.on_readable()
 
+    def _is_held_back(self) -> bool:
+        """An address that connects too often waits with its handshake: that is what costs."""
+        if not self.paused:
+            return False
+        self._pause_reading()
+        return True
+
     def _shake_hands(self) -> bool:
+        if not self._began:
+            if self._peer_is_gone():
+                # It only looked whether somebody listens, as balancers of load do, and other brokers.
+                self.close("closed by the peer")
+                return False
+            self._began = True
         try:
             if not self._secured.shake_hands():
                 return False

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.liveness")
 
 # How long one attempt to connect may take, and the pause after one that neither came about nor was
-# refused.
+# refused, or that was ended at once.
 _CONNECT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.5
 
@@ -77,8 +77,12 @@ class Liveness:
             return
         while True:
             holder = await self._office_of(peer)
+            began = self._broker.loop.time()
             try:
                 await _until_ended(endpoint)
+                if self._broker.loop.time() - began < _PAUSE_SECONDS:
+                    # It has no room for connections, and would be asked for one thousands of times.
+                    await asyncio.sleep(_PAUSE_SECONDS)
             except ConnectionRefusedError:
                 log.warning("broker %d refuses connections: its process has ended", peer.id)
                 await self._is_dead(peer, holder)

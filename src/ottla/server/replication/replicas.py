@@ -31,8 +31,16 @@ log = logging.getLogger("ottla.replication")
 
 # Pause before the controller is asked again.
 _RETRY_SECONDS = 0.05
-# The controller would rather have answered what can come of asking again with a newer image.
-_ASK_AGAIN = (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+# How long its answer is waited for: its broker may stand still, and another be in office by now.
+_ANSWER_SECONDS = 10.0
+# Asked again, for the controller may be one of the past that has not noticed: it does not know what this
+# broker knows. A topic that is no more is asked for only until the image says so.
+_ASK_AGAIN = (
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
 
 
 class Replicas:
@@ -144,19 +152,23 @@ class Replicas:
                 if not asked:
                     continue
                 try:
-                    results = await self._broker.changes.alter_isr(
-                        [_wanted_isr(partition) for partition in asked]
-                    )
-                except (ProtocolError, WireError) as error:
+                    async with asyncio.timeout(_ANSWER_SECONDS):
+                        results = await self._broker.changes.alter_isr(
+                            [_wanted_isr(partition) for partition in asked]
+                        )
+                except (ProtocolError, WireError, TimeoutError) as error:
                     log.info("the controller did not answer about in-sync sets: %s", error)
                     self._wanted.update(dict.fromkeys(asked))
                     await asyncio.sleep(_RETRY_SECONDS)
                     continue
-                self._answered(asked, results)
+                if self._answered(asked, results):
+                    await asyncio.sleep(_RETRY_SECONDS)
         finally:
             self._asking = None
 
-    def _answered(self, asked: list[Partition], results: list[IsrResult]) -> None:
+    def _answered(self, asked: list[Partition], results: list[IsrResult]) -> bool:
+        """Whether some are to be asked for again."""
+        again = False
         by_key: dict[tuple[bytes, int], IsrResult] = {
             (each.topic_id, each.index): each for each in results
         }
@@ -173,12 +185,16 @@ class Replicas:
                     "in-sync replicas of %s-%d: %s, were %s",
                     partition.topic, partition.index, result.state.isr, partition.isr,
                 )  # fmt: skip
-                partition.update(result.state, monotonic_ms())
+                if result.state.partition_epoch > partition.partition_epoch:
+                    # Otherwise an image was quicker, which knows more than an answer does.
+                    partition.update(result.state, monotonic_ms())
             elif result.error in _ASK_AGAIN:
                 self._wanted[partition] = None
+                again = True
             else:
                 # A newer image, which is on its way, or the next fetch of the follower says more.
                 partition.isr_refused(result.error)
+        return again
 
     # Lags ---------------------------------------------------------------------------------------
 

@@ -74,10 +74,11 @@ class Access:
         return allowed
 
     def log_denial(self, operation: AclOperation, resource: AclResource, name: str) -> None:
+        # Lines are limited by what they are about, so that a flood of one kind hides no other.
         audit.warning(
-            "denied: principal=%s peer=%s client=%r operation=%s resource=%s:%r",
-            self._principal, self._connection.address, self._connection.client_id,
-            operation.name, resource.name, name,
+            "denied: principal=%s peer=%s client=%r "
+            f"operation={operation.name} resource={resource.name}:%r",
+            self._principal, self._connection.address, self._connection.client_id, name,
         )  # fmt: skip
 
     def cluster(self, operation: AclOperation, *, told: bool = True) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 audit = logging.getLogger("ottla.audit")
 
 _MOST_NAMES: Final = 20
+_LONGEST_NAME: Final = 300
 
 
 def _names(field: str, name: str = "name") -> Callable[[Any], Iterable[object]]:
@@ -65,10 +66,19 @@ ADMINISTRATIVE: Final[Mapping[ApiKey, Callable[[Any], Iterable[object]]]] = {
     ],
     ApiKey.ELECT_LEADERS: _names("topic_partitions", "topic"),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _names("topics"),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: lambda message: [
+        f"{each.name} to {folder.path}" for folder in message.dirs for each in folder.topics
+    ],
+    ApiKey.UNREGISTER_BROKER: lambda message: [message.broker_id],
     ApiKey.UPDATE_FEATURES: _names("feature_updates", "feature"),
     ApiKey.DELETE_GROUPS: lambda message: message.groups_names,
     ApiKey.OFFSET_DELETE: lambda message: [message.group_id],
 }
+
+
+def _shown(name: object) -> str:
+    text = repr(name)
+    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…"
 
 
 def audited(
@@ -82,7 +92,7 @@ def audited(
         connection = request.connection
         if always or connection.principal != ANONYMOUS:
             names = list(about(request.message))
-            shown = ", ".join(repr(each) for each in names[:_MOST_NAMES])
+            shown = ", ".join(_shown(each) for each in names[:_MOST_NAMES])
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             audit.info(
                 "administrative: api=%s principal=%s peer=%s client=%r about=%s%s",

@@ -28,6 +28,8 @@ from ottla.cluster.acls import (
 EVERYBODY: Final = "User:*"
 # Decisions that are remembered at most.
 _REMEMBERED: Final = 20_000
+# Of names up to this length: topics have no longer ones.
+_LONGEST_REMEMBERED: Final = 255
 _MAPPED: Final = "::ffff:"  # an IPv4 address on a socket of IPv6
 
 _IMPLYING: Final = {
@@ -50,23 +52,28 @@ _IMPLYING: Final = {
 class _Entries:
     """The entries of one kind of resource."""
 
-    __slots__ = ("literal", "prefixed")
+    __slots__ = ("_lengths", "literal", "prefixed")
 
     def __init__(self) -> None:
         self.literal: dict[str, list[Acl]] = {}
         self.prefixed: dict[str, list[Acl]] = {}
+        # Of the prefixes. A client may ask for a name of 32 kB, and for many of them.
+        self._lengths: set[int] = set()
 
     def add(self, acl: Acl) -> None:
-        names = self.literal if acl.pattern == Pattern.LITERAL else self.prefixed
-        names.setdefault(acl.name, []).append(acl)
+        if acl.pattern == Pattern.LITERAL:
+            self.literal.setdefault(acl.name, []).append(acl)
+        else:
+            self.prefixed.setdefault(acl.name, []).append(acl)
+            self._lengths.add(len(acl.name))
 
     def about(self, name: str) -> Iterator[Acl]:
         yield from self.literal.get(name, ())
         if name != ANYTHING:
             yield from self.literal.get(ANYTHING, ())
-        if self.prefixed:
-            for end in range(len(name) + 1):
-                yield from self.prefixed.get(name[:end], ())
+        for length in self._lengths:
+            if length <= len(name):
+                yield from self.prefixed.get(name[:length], ())
 
     def all(self) -> Iterator[Acl]:
         for names in (self.literal, self.prefixed):
@@ -101,7 +108,8 @@ class Authorizer:
             known = self._decide(principal, host.removeprefix(_MAPPED), operation, resource, name)
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
-            self._remembered[key] = known
+            if len(name) <= _LONGEST_REMEMBERED:
+                self._remembered[key] = known
         return known
 
     def _decide(

@@ -105,7 +105,7 @@ class ListenerSecurity:
             connection.authentication = Authentication(connection, self)
         return connection
 
-    def exchange(self, mechanism: str) -> Exchange:
+    def exchange(self, mechanism: str, connection: Connection) -> Exchange:
         """The broker's side of one authentication."""
         if mechanism == "OAUTHBEARER":
             from ottla.server.security.tokens import TokenExchange
@@ -116,7 +116,7 @@ class ListenerSecurity:
         from ottla.server.security.mechanisms import PlainExchange, ScramExchange
 
         if mechanism == "PLAIN":
-            return PlainExchange(self._passwords, self._users)
+            return PlainExchange(self._passwords, self._users, lambda: connection.closed)
         return ScramExchange(mechanism, self._users)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -20,8 +20,12 @@ from ottla.cluster.credentials import (
     UnreadableCredential,
 )
 
-# The longest message of PLAIN that is looked at: names and passwords are shorter.
+# The longest messages that are looked at: names, passwords and nonces are shorter. A name of SCRAM is
+# prepared letter by letter on the broker's loop, which everybody waits for.
 _LONGEST: Final = 8192
+_LONGEST_OF_SCRAM: Final = 2048
+# Passwords that are checked at the same time; the threads have other work, too.
+_CHECKED_AT_ONCE: Final = 4
 _SALT_BYTES: Final = 24
 
 
@@ -56,6 +60,7 @@ class Users:
         """`secret` gives what is the same on all brokers of the cluster, and not on others."""
         self._stored = stored
         self._secret = secret
+        self._checks = asyncio.Semaphore(_CHECKED_AT_ONCE)
 
     def credential(self, user: str, mechanism: str) -> ScramCredential | None:
         text = self._stored(user).get(mechanism)
@@ -72,6 +77,23 @@ class Users:
         size = 32 if mechanism == "SCRAM-SHA-256" else 64
         return ScramCredential(salt, bytes(size), bytes(size), DEFAULT_ITERATIONS)
 
+    async def has_password(self, user: str, password: str, is_gone: Callable[[], bool]) -> bool:
+        """Whether this is the user's password. Takes time, also for a user that does not exist; nothing
+        is computed for a client that did not wait for its turn."""
+        mechanism = SCRAM_MECHANISMS[0]
+        found = None
+        for each in SCRAM_MECHANISMS:
+            found = self.credential(user, each)
+            if found is not None:
+                mechanism = each
+                break
+        if found is None:
+            found = self.unknown(user, mechanism)
+        async with self._checks:
+            if is_gone():
+                return False
+            return await asyncio.to_thread(found.fits, mechanism, password)
+
 
 class PlainExchange:
     """PLAIN (RFC 4616): the password as it is. It is compared with those in the broker's
@@ -79,9 +101,15 @@ class PlainExchange:
 
     _REFUSAL = "Authentication failed: Invalid username or password"
 
-    def __init__(self, passwords: Mapping[str, str], users: Users) -> None:
+    def __init__(
+        self,
+        passwords: Mapping[str, str],
+        users: Users,
+        is_gone: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._passwords = passwords
         self._users = users
+        self._is_gone = is_gone
 
     async def step(self, message: bytes) -> Reply:
         if len(message) > _LONGEST:
@@ -106,17 +134,13 @@ class PlainExchange:
 
     async def _fits(self, user: str, password: str) -> bool:
         configured = self._passwords.get(user)
-        if configured is not None:
-            return hmac.compare_digest(configured.encode(), password.encode())
-        for mechanism in SCRAM_MECHANISMS:
-            found = self._users.credential(user, mechanism)
-            if found is not None:
-                break
-        else:
-            # As long as for a user that exists.
-            mechanism = SCRAM_MECHANISMS[-1]
-            found = self._users.unknown(user, mechanism)
-        return await asyncio.to_thread(found.fits, mechanism, password)
+        if configured is None:
+            return await self._users.has_password(user, password, self._is_gone)
+        if hmac.compare_digest(configured.encode(), password.encode()):
+            return True
+        # A refusal takes as long as that of any other user.
+        await self._users.has_password(user, password, self._is_gone)
+        return False
 
 
 class ScramExchange:
@@ -131,6 +155,8 @@ class ScramExchange:
     async def step(self, message: bytes) -> Reply:
         from scramp import ScramException
 
+        if len(message) > _LONGEST_OF_SCRAM:
+            raise Refused(f"Invalid {self._mechanism} message: it is too long")
         try:
             text = message.decode()
             if self._server is None:

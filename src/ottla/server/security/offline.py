@@ -28,10 +28,15 @@ class BrokersRun(Exception):
 
 
 async def change_users(
-    changes: Sequence[ScramChange], *, folder: str | None = None, zookeeper: str | None = None
+    changes: Sequence[ScramChange],
+    *,
+    folder: str | None = None,
+    zookeeper: str | None = None,
+    config: BrokerConfig | None = None,
 ) -> list[UserResult]:
-    """Change users in a data folder or a ZooKeeper. Raises BrokersRun or StoreError."""
-    store = _store(folder, zookeeper)
+    """Change users in a data folder, in a ZooKeeper, or in that of a broker with this configuration:
+    then nodes are closed to others as the broker's own are. Raises BrokersRun or StoreError."""
+    store = _store(folder, zookeeper, config)
     try:
         await store.start()
     except StoreError as error:
@@ -40,8 +45,8 @@ async def change_users(
                 str(error)
             ) from error  # or the file is damaged, which the message says
         raise
-    config = BrokerConfig()
-    controller = Controller(store, _NOBODY, Rules(lambda: config), SUPPORTED_FEATURES)
+    rules = Rules(lambda: config or BrokerConfig())
+    controller = Controller(store, _NOBODY, rules, SUPPORTED_FEATURES)
     try:
         await controller.open()
         return await controller.alter_scram(changes)
@@ -52,7 +57,11 @@ async def change_users(
         await store.close()
 
 
-def _store(folder: str | None, zookeeper: str | None) -> Store:
+def _store(folder: str | None, zookeeper: str | None, config: BrokerConfig | None) -> Store:
+    if config is not None:
+        from ottla.server.configuration.zookeeper_access import zookeeper_store
+
+        return zookeeper_store(config)
     if zookeeper is not None:
         from ottla.cluster.zookeeper import ZooKeeperStore
 

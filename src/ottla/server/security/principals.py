@@ -25,6 +25,9 @@ _SHORT_NAMES: Final = {
 _EMAIL: Final = ("emailAddress", "1.2.840.113549.1.9.1")
 _SPECIAL: Final = frozenset(',+"\\<>;')
 
+# They would begin a new line in a log.
+_LINE_ENDS: Final = "\x7f\x85\u2028\u2029"
+
 Subject = Sequence[Sequence[tuple[str, str]]]
 
 
@@ -48,6 +51,11 @@ def _escaped(value: str) -> str:
     if len(value) > 1 and value[-1] == " ":
         letters[-1] = "\\ "
     return "".join(letters)
+
+
+def can_be_name(text: str) -> bool:
+    """Whether it can stand in a line of a log, in which nobody should write lines of their own."""
+    return not any(letter < " " or letter in _LINE_ENDS for letter in text)
 
 
 class BadRule(ValueError):
@@ -107,10 +115,10 @@ def parse_rules(text: str) -> tuple[MappingRule, ...]:
 
 
 def principal_of(subject: Subject, rules: Iterable[MappingRule]) -> str | None:
-    """The principal of a client certificate; None if no rule fits its subject."""
+    """The principal of a client certificate; None if no rule makes a name of its subject."""
     name = distinguished_name(subject)
     for rule in rules:
         mapped = rule.apply(name)
-        if mapped is not None:
+        if mapped is not None and can_be_name(mapped):
             return f"User:{mapped}"
     return None

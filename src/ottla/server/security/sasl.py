@@ -3,7 +3,8 @@
 States, and what is served in them:
 
     begun           ApiVersions, SaslHandshake, SaslAuthenticate
-    agreed          the same; a mechanism is agreed on, its exchange runs
+    agreed          the same; a mechanism is agreed on, its exchange runs. Another SaslHandshake is
+                    refused
     authenticated   everything. SaslHandshake begins an exchange anew (KIP-368), with the same
                     mechanism and for the same principal
     expired         as begun: the session's time is over and nobody authenticated again
@@ -82,6 +83,12 @@ class Authentication:
         """The client says how it wants to prove who it is. `bare`: its messages will not come in
         requests."""
         offered = list(self._security.mechanisms)
+        if self.state is State.AGREED:
+            # An exchange could be begun again and again, and none would ever be refused.
+            return self._refuse(
+                SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered),
+                "a second handshake in one authentication",
+            )
         if mechanism not in offered:
             return self._refuse(
                 SaslHandshakeResponse(
@@ -95,7 +102,7 @@ class Authentication:
                 "another mechanism, or an older way, than in the first authentication",
             )
         self._mechanism = mechanism
-        self._exchange = self._security.exchange(mechanism)
+        self._exchange = self._security.exchange(mechanism, self._connection)
         self.state = State.AGREED
         if bare:
             BareMessages(self._connection, self._bare_step, self._security)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.server.security.principals import BadRule, MappingRule, parse_rules
 from ottla.settings import InvalidSetting
-from ottla.wire.security import Pem, Pkcs12, SecurityError, Tls
+from ottla.wire.security import Pem, Pkcs12, SecurityError, Tls, cipher_list
 
 if TYPE_CHECKING:
     from ottla.server.configuration.broker_config import BrokerConfig
@@ -54,13 +54,12 @@ def tls_of(config: BrokerConfig, listener: str) -> Tls:
     versions = [_VERSIONS[each] for each in config.of_listener(listener, "ssl.enabled.protocols")]
     if not versions:
         raise InvalidSetting("ssl.enabled.protocols", "", "must name at least one version")
-    suites = config.of_listener(listener, "ssl.cipher.suites")
     return Tls(
         authorities=authorities,
         certificate=certificate,
         key_password=text("ssl.key.password"),
         check_hostname=bool(config.of_listener(listener, "ssl.endpoint.identification.algorithm")),
-        ciphers=":".join(each for each in suites if not each.startswith("TLS_")) or None,
+        ciphers=cipher_list(config.of_listener(listener, "ssl.cipher.suites")),
         oldest=min(versions),
         newest=max(versions),
     )

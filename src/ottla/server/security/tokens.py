@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.server.security.mechanisms import Refused, Reply
+from ottla.server.security.principals import can_be_name
 
 if TYPE_CHECKING:
     from ottla.server.configuration.broker_config import BrokerConfig
@@ -93,7 +94,11 @@ class Keys:
         try:
             document = await asyncio.to_thread(_load, self._rules.url)
             found = PyJWKSet.from_dict(document)
-            self._keys = {each.key_id: each for each in found.keys}
+            # No shared secret: older versions of the library would check signatures with it, whatever
+            # the token names.
+            self._keys = {
+                each.key_id: each for each in found.keys if each.algorithm_name in ALGORITHMS
+            }
         except (OSError, ValueError, TypeError, AttributeError, PyJWTError) as error:
             log.error("keys for tokens not read: url=%s %s", self._rules.url, error)
         # Also if they could not be: those that are known count on until the next attempt.
@@ -149,8 +154,8 @@ class TokenExchange:
         except jwt.exceptions.PyJWTError as error:
             raise _BadToken(f"{type(error).__name__}: {error}") from None
         user = claims.get(rules.subject_claim)
-        if not isinstance(user, str) or not user:
-            raise _BadToken(f"it has no claim {rules.subject_claim}")
+        if not isinstance(user, str) or not user or not can_be_name(user):
+            raise _BadToken(f"it has no claim {rules.subject_claim} that is a name")
         return Reply(user=user, expires_at=float(claims["exp"]))
 
 

@@ -17,6 +17,11 @@ from ottla.protocol.messages.alter_client_quotas import (
     EntryDataResponse,
 )
 from ottla.protocol.messages.alter_configs import AlterConfigsResourceResponse
+from ottla.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 from ottla.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,
@@ -201,6 +206,24 @@ def _alter_quotas(access: Access, request: Request[Any], proceed: Proceed) -> An
     )
 
 
+def _alter_log_dirs(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+    if access.cluster(_Op.ALTER):
+        return proceed(request)
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic_name=each.name,
+                partitions=[
+                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=_NO_CLUSTER)
+                    for index in each.partitions
+                ],
+            )
+            for folder in request.message.dirs
+            for each in folder.topics
+        ]
+    )
+
+
 def _elect_leaders(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
     if access.cluster(_Op.ALTER):
         return proceed(request)
@@ -259,6 +282,7 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _on_configs(
         _Op.ALTER_CONFIGS, "responses", IncrementalResponse
     ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_log_dirs,
     ApiKey.DESCRIBE_LOG_DIRS: on_cluster(_Op.DESCRIBE),
     ApiKey.CREATE_PARTITIONS: on_each(
         _Op.ALTER,
@@ -290,6 +314,7 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.DESCRIBE_CLUSTER: topics.describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: on_each(_Op.READ, TOPIC, "topics", "topics", _refused_producers),
     ApiKey.BROKER_HEARTBEAT: on_cluster(_Op.CLUSTER_ACTION),
+    ApiKey.UNREGISTER_BROKER: on_cluster(_Op.ALTER),
     ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
     ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
     ApiKey.ALLOCATE_PRODUCER_IDS: on_cluster(_Op.CLUSTER_ACTION),

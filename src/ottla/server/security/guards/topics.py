@@ -9,7 +9,10 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import ZERO_UUID, Message
 from ottla.protocol.messages.create_topics import CreatableTopicResult
 from ottla.protocol.messages.delete_topics import DeletableTopicResult
-from ottla.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsResponseTopic
+from ottla.protocol.messages.describe_topic_partitions import (
+    CursorResponse,
+    DescribeTopicPartitionsResponseTopic,
+)
 from ottla.protocol.messages.metadata import MetadataResponseTopic
 from ottla.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -123,12 +126,7 @@ def describe_topic_partitions(access: Access, request: Request[Any], proceed: Pr
             topics = [
                 each for each in topics if access.may(_DESCRIBE, TOPIC, each.name, told=False)
             ]
-            cursor = response.next_cursor
-            if cursor is not None and not access.may(
-                _DESCRIBE, TOPIC, cursor.topic_name, told=False
-            ):
-                # The name is the client's to know only if the topic is.
-                response.next_cursor = None
+            _move_cursor(access, request, response)
         elif not message.topics:
             topics = []  # an empty list would have meant all topics
             response.next_cursor = None
@@ -140,6 +138,20 @@ def describe_topic_partitions(access: Access, request: Request[Any], proceed: Pr
         return message_
 
     return then(proceed(request), finish)
+
+
+def _move_cursor(access: Access, request: Request[Any], response: Any) -> None:
+    """The next page begins with a topic that the client may see: the names of others are not told."""
+    cursor = response.next_cursor
+    if cursor is None or access.may(_DESCRIBE, TOPIC, cursor.topic_name, told=False):
+        return
+    names = sorted(name for name in request.broker.image.topics if name > cursor.topic_name)
+    following = next(
+        (name for name in names if access.may(_DESCRIBE, TOPIC, name, told=False)), None
+    )
+    response.next_cursor = (
+        None if following is None else CursorResponse(topic_name=following, partition_index=0)
+    )
 
 
 def create_topics(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
