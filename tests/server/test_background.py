@@ -63,7 +63,6 @@ def test_a_flush_without_room_is_not_tried_again_at_once(
         assert len(attempts) == 1
 
 
-@pytest.mark.complains
 def test_a_log_that_cannot_be_compacted_for_want_of_descriptors_is_looked_at_again(
     start_broker: StartBroker,
 ) -> None:
@@ -82,6 +81,7 @@ def test_a_log_that_cannot_be_compacted_for_want_of_descriptors_is_looked_at_aga
     assert 0 < broker.run(seconds_left) <= RETRY_MS / 1000
 
 
+@pytest.mark.complains
 def test_a_round_of_retention_that_fails_is_not_the_last(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, complaints: list[str]
 ) -> None:
