@@ -170,14 +170,14 @@ def check(collecting: Collecting, writers: list[LogWriter]) -> None:
     assert found[b"named"] == sorted(found[b"named"])
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(500)
 @pytest.mark.long
 def test_kills_of_the_collector_and_of_the_broker(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, QUICK_ROUNDS, int(os.environ.get("COLLECT_SEED", "1")))
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(500)
 def test_more_kills(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, LONG_ROUNDS, int(os.environ.get("COLLECT_SEED", "1")))
 

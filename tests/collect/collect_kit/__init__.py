@@ -13,7 +13,7 @@ from typing import Any
 from ottla import Consumer
 from ottla.pipeline.collect import Collector
 
-PATIENCE = 40.0  # seconds; who waits longer has found something that hangs
+PATIENCE = 90.0  # seconds; who waits longer has found something that hangs
 
 
 @dataclass
