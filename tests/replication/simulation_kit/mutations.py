@@ -369,13 +369,3 @@ def cut_off_at_the_end_only() -> list[tuple[Any, str, Any]]:
         log.truncate_to(min(end_offset, log.log_end_offset), now_ms)
 
     return [(following, "cut_off", cut_off)]
-
-
-@mutation("A leader takes a change for refused whose first answer was lost")
-def lost_answers_are_refusals() -> list[tuple[Any, str, Any]]:
-    original = Partition.isr_refused
-
-    def refused(self: Partition, _code: ErrorCode) -> None:
-        original(self, ErrorCode.INELIGIBLE_REPLICA)
-
-    return [(Partition, "isr_refused", refused)]
