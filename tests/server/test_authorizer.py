@@ -17,15 +17,8 @@ from server_kit.calls import Topic, batch_of, create_topic, fetch_request, produ
 from server_kit.security import authenticate, jaas
 from server_kit.wire import Wire
 
-from ottla.cluster.acls import (
-    CLUSTER_NAME,
-    Acl,
-    AclFilter,
-    AclOperation,
-    AclResource,
-    Pattern,
-    Permission,
-)
+from ottla.cluster.acls import CLUSTER_NAME, Acl, AclFilter
+from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
@@ -56,7 +49,7 @@ from ottla.server.security.guards.table import GUARDS
 from ottla.wire.sasl import Plain
 
 Op, Kind = AclOperation, AclResource
-ALLOW, DENY = Permission.ALLOW, Permission.DENY
+ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
 ALICE, HOST = "User:alice", "10.0.0.1"
 
 
@@ -64,8 +57,8 @@ def entry(
     operation: AclOperation,
     name: str = "orders",
     kind: AclResource = Kind.TOPIC,
-    permission: Permission = ALLOW,
-    pattern: Pattern = Pattern.LITERAL,
+    permission: AclPermission = ALLOW,
+    pattern: AclPattern = AclPattern.LITERAL,
     principal: str = ALICE,
     host: str = "*",
 ) -> Acl:
@@ -110,20 +103,20 @@ def test_super_users_may_do_everything() -> None:
 
 
 def test_a_denial_wins() -> None:
-    ask = decides(entry(Op.ALL, "*"), entry(Op.WRITE, "ord", Kind.TOPIC, DENY, Pattern.PREFIXED))
+    ask = decides(entry(Op.ALL, "*"), entry(Op.WRITE, "ord", Kind.TOPIC, DENY, AclPattern.PREFIXED))
     assert ask(Op.READ)
     assert not ask(Op.WRITE)
     assert ask(Op.WRITE, "other")
 
 
 def test_patterns() -> None:
-    ask = decides(entry(Op.READ, "ord", pattern=Pattern.PREFIXED), entry(Op.WRITE, "*"))
+    ask = decides(entry(Op.READ, "ord", pattern=AclPattern.PREFIXED), entry(Op.WRITE, "*"))
     assert ask(Op.READ)
     assert ask(Op.READ, "ord")
     assert not ask(Op.READ, "or")
     assert ask(Op.WRITE, "anything")
     # A star is a star only in a literal entry, and kinds are apart.
-    assert not decides(entry(Op.READ, "*", pattern=Pattern.PREFIXED))(Op.READ)
+    assert not decides(entry(Op.READ, "*", pattern=AclPattern.PREFIXED))(Op.READ)
     assert not decides(entry(Op.READ))(Op.READ, kind=Kind.GROUP)
 
 
@@ -136,7 +129,9 @@ def test_long_names_are_decided_at_once_and_not_remembered() -> None:
             return super().get(name, default)
 
     authorizer = Authorizer()
-    authorizer.load(entry(Op.READ, name, pattern=Pattern.PREFIXED) for name in ("or", "ord", "zz"))
+    authorizer.load(
+        entry(Op.READ, name, pattern=AclPattern.PREFIXED) for name in ("or", "ord", "zz")
+    )
     entries = authorizer._entries[Kind.TOPIC]
     entries.prefixed = Prefixes(entries.prefixed)
     long = "order" + "s" * 30_000
@@ -183,7 +178,7 @@ def test_whether_there_is_something_to_write() -> None:
         authorizer.load(entries)
         return authorizer.allows_some(ALICE, HOST, Op.WRITE, Kind.TOPIC)
 
-    prefixed = Pattern.PREFIXED
+    prefixed = AclPattern.PREFIXED
     assert not some()
     assert not some(entry(Op.READ))
     assert some(entry(Op.WRITE))
@@ -204,7 +199,7 @@ def test_whether_there_is_something_to_write() -> None:
 def test_filters() -> None:
     literal, prefixed, star = (
         entry(Op.READ, "orders"),
-        entry(Op.READ, "ord", pattern=Pattern.PREFIXED),
+        entry(Op.READ, "ord", pattern=AclPattern.PREFIXED),
         entry(Op.READ, "*"),
     )
 
@@ -213,9 +208,9 @@ def test_filters() -> None:
 
     assert taken() == [literal, prefixed, star]
     assert taken(name="orders") == [literal]
-    assert taken(name="orders", pattern=Pattern.MATCH) == [literal, prefixed, star]
-    assert taken(name="other", pattern=Pattern.MATCH) == [star]
-    assert taken(pattern=Pattern.PREFIXED) == [prefixed]
+    assert taken(name="orders", pattern=AclPattern.MATCH) == [literal, prefixed, star]
+    assert taken(name="other", pattern=AclPattern.MATCH) == [star]
+    assert taken(pattern=AclPattern.PREFIXED) == [prefixed]
     assert taken(principal="User:bob") == []
     assert taken(operation=Op.WRITE) == []
     assert taken(permission=DENY) == []

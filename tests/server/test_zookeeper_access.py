@@ -21,11 +21,12 @@ from kazoo.exceptions import NoAuthError
 from ottla import Consumer, Producer
 from ottla.cli.commands import users
 from ottla.cli.failures import Misuse
-from ottla.cluster.acls import Acl, AclOperation, AclResource, Pattern, Permission
+from ottla.cluster.acls import Acl
 from ottla.cluster.adoption import CannotAdopt
 from ottla.cluster.controller import Controller
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.store import StoreError
+from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 from ottla.server import adoption
 from ottla.server.broker import METADATA_FILE, SUPPORTED_FEATURES
 from ottla.server.configuration.broker_config import BrokerConfig
@@ -214,8 +215,8 @@ def test_a_node_with_access_control_is_not_adopted_without_it(tmp_path: Path) ->
         controller = Controller(store, 1, Rules(BrokerConfig), SUPPORTED_FEATURES)
         await controller.open()
         entry = Acl(
-            AclResource.TOPIC, "orders", Pattern.LITERAL, "User:a", "*", AclOperation.READ,
-            Permission.ALLOW,
+            AclResource.TOPIC, "orders", AclPattern.LITERAL, "User:a", "*", AclOperation.READ,
+            AclPermission.ALLOW,
         )  # fmt: skip
         assert await controller.create_acls([entry]) == [None]
         await controller.close()

@@ -10,56 +10,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from enum import IntEnum
 from typing import Final
+
+from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 
 CLUSTER_NAME: Final = "kafka-cluster"  # the only resource of its kind
 ANYTHING: Final = "*"  # a literal name that stands for every name, and for every host
-
-
-class AclResource(IntEnum):
-    """What access is controlled to."""
-
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
-class Pattern(IntEnum):
-    """How a name in an entry, or in a filter, is meant."""
-
-    ANY = 1  # filters only: any pattern with this very name
-    MATCH = 2  # filters only: every pattern that this name falls under
-    LITERAL = 3
-    PREFIXED = 4
-
-
-class AclOperation(IntEnum):
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
-
-
-class Permission(IntEnum):
-    ANY = 1
-    DENY = 2
-    ALLOW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +59,11 @@ class AclFilter:
 
     resource: int = AclResource.ANY
     name: str | None = None
-    pattern: int = Pattern.ANY
+    pattern: int = AclPattern.ANY
     principal: str | None = None
     host: str | None = None
     operation: int = AclOperation.ANY
-    permission: int = Permission.ANY
+    permission: int = AclPermission.ANY
 
     def takes(self, acl: Acl) -> bool:
         return (
@@ -116,16 +72,16 @@ class AclFilter:
             and self.principal in (None, acl.principal)
             and self.host in (None, acl.host)
             and self.operation in (AclOperation.ANY, acl.operation)
-            and self.permission in (Permission.ANY, acl.permission)
+            and self.permission in (AclPermission.ANY, acl.permission)
         )
 
     def _takes_name(self, acl: Acl) -> bool:
-        if self.pattern not in (Pattern.ANY, Pattern.MATCH, acl.pattern):
+        if self.pattern not in (AclPattern.ANY, AclPattern.MATCH, acl.pattern):
             return False
         if self.name is None:
             return True
-        if self.pattern != Pattern.MATCH:
+        if self.pattern != AclPattern.MATCH:
             return self.name == acl.name
-        if acl.pattern == Pattern.LITERAL:
+        if acl.pattern == AclPattern.LITERAL:
             return acl.name in (self.name, ANYTHING)
         return self.name.startswith(acl.name)

@@ -264,7 +264,7 @@ def is_broker(broker: Broker, connection: Connection) -> bool:
     if broker.authorizer is None:
         return True
     # Not at the start of a broker that has none.
-    from ottla.cluster.acls import AclOperation
+    from ottla.protocol.acls import AclOperation
     from ottla.server.security.access import Access
 
     access = Access(broker.authorizer, connection)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from ottla.client.cluster import CONTROLLER
 from ottla.client.errors import broker_error, raise_for
 from ottla.client.naming import Names, names_of, several_of
 from ottla.client.spreading import Outcomes, Verdict
+from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 from ottla.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -49,6 +49,20 @@ from ottla.protocol.messages.describe_user_scram_credentials import (
     UserName,
 )
 
+__all__ = [
+    "AccessAdmin",
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclPattern",
+    "AclPermission",
+    "AclResource",
+    "ClientQuota",
+    "QuotaEntity",
+    "ScramCredential",
+    "ScramMechanism",
+]
+
 # How DescribeClientQuotas matches a component.
 _EXACT, _DEFAULT, _ANY_NAME = 0, 1, 2
 _SALT_BYTES: Final = 24
@@ -56,55 +70,6 @@ _ITERATIONS: Final = 8192
 
 ScramMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
 _MECHANISMS: Final[Mapping[str, int]] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-
-
-class AclResource(enum.IntEnum):
-    """What an ACL is about; the number is the protocol's."""
-
-    ANY = 1  # in filters only
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
-class AclPattern(enum.IntEnum):
-    """How an ACL's name is meant."""
-
-    ANY = 1  # in filters only: whatever the pattern
-    MATCH = 2  # in filters only: all that concern the name
-    LITERAL = 3
-    PREFIXED = 4
-
-
-class AclOperation(enum.IntEnum):
-    """What an ACL allows or denies."""
-
-    ANY = 1  # in filters only
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
-
-
-class AclPermission(enum.IntEnum):
-    """Whether an ACL allows or denies."""
-
-    ANY = 1  # in filters only
-    DENY = 2
-    ALLOW = 3
 
 
 @dataclass(frozen=True, slots=True)

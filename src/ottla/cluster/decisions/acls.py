@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ottla.cluster.acls import (
-    CLUSTER_NAME,
-    Acl,
-    AclFilter,
-    AclOperation,
-    AclResource,
-    Pattern,
-    Permission,
-)
+from ottla.cluster.acls import CLUSTER_NAME, Acl, AclFilter
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import ResourceType
+from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
 _RESOURCES = frozenset(AclResource) - {AclResource.ANY}
@@ -49,11 +42,11 @@ def fault_of(acl: Acl) -> ProtocolError | None:
     """Why an entry cannot be made."""
     if acl.resource not in _RESOURCES:
         why = "Invalid resource type"
-    elif acl.pattern not in (Pattern.LITERAL, Pattern.PREFIXED):
+    elif acl.pattern not in (AclPattern.LITERAL, AclPattern.PREFIXED):
         why = "Invalid resource pattern type"
     elif acl.operation not in _OPERATIONS:
         why = "Invalid operation"
-    elif acl.permission not in (Permission.DENY, Permission.ALLOW):
+    elif acl.permission not in (AclPermission.DENY, AclPermission.ALLOW):
         why = "Invalid permission type"
     elif not acl.name:
         why = "Invalid empty resource name"

@@ -8,6 +8,7 @@ Versions: v1 pattern types; v2 flexible; v3 as v2
 
 from __future__ import annotations
 
+from ottla.protocol.acls import AclPattern
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_acls import (
     AclCreationResult,
@@ -24,7 +25,7 @@ _FIRST_PATTERNS = 1
 
 @handles(CreateAclsRequest, versions=(0, 3), by_controller=True)
 async def create_acls(request: Request[CreateAclsRequest]) -> CreateAclsResponse:
-    from ottla.cluster.acls import Acl, Pattern  # not at the start of a broker
+    from ottla.cluster.acls import Acl  # not at the start of a broker
 
     turns = Turns()
     wanted = []
@@ -40,7 +41,7 @@ async def create_acls(request: Request[CreateAclsRequest]) -> CreateAclsResponse
             continue
         pattern = each.resource_pattern_type
         if request.version < _FIRST_PATTERNS:
-            pattern = Pattern.LITERAL
+            pattern = AclPattern.LITERAL
         wanted.append(
             Acl(
                 each.resource_type,

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from ottla.cluster.acls import CLUSTER_NAME, AclOperation, AclResource
+from ottla.cluster.acls import CLUSTER_NAME
+from ottla.protocol.acls import AclOperation, AclResource
 from ottla.server.observability.limited_log import LimitedLog
 
 if TYPE_CHECKING:

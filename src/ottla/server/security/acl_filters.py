@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ottla.cluster.acls import Acl, AclFilter, AclOperation, AclResource, Pattern, Permission
+from ottla.cluster.acls import Acl, AclFilter
 from ottla.cluster.metadata import ResourceType
+from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 
 if TYPE_CHECKING:
     from ottla.cluster.metadata import ClusterImage
@@ -23,12 +24,12 @@ def acls_of(image: ClusterImage) -> Iterator[Acl]:
 
 def read_filter(given: Any, version: int) -> AclFilter | None:
     """The filter of a DescribeAcls or DeleteAcls request; None if a number in it means nothing."""
-    pattern = given.pattern_type_filter if version >= _FIRST_PATTERNS else Pattern.LITERAL
+    pattern = given.pattern_type_filter if version >= _FIRST_PATTERNS else AclPattern.LITERAL
     for number, known in (
         (given.resource_type_filter, AclResource),
-        (pattern, Pattern),
+        (pattern, AclPattern),
         (given.operation, AclOperation),
-        (given.permission_type, Permission),
+        (given.permission_type, AclPermission),
     ):
         if number not in known.__members__.values():
             return None

@@ -16,14 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from ottla.cluster.acls import (
-    ANYTHING,
-    Acl,
-    AclOperation,
-    AclResource,
-    Pattern,
-    Permission,
-)
+from ottla.cluster.acls import ANYTHING, Acl
+from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 
 EVERYBODY: Final = "User:*"
 # Decisions that are remembered at most.
@@ -61,7 +55,7 @@ class _Entries:
         self._lengths: set[int] = set()
 
     def add(self, acl: Acl) -> None:
-        if acl.pattern == Pattern.LITERAL:
+        if acl.pattern == AclPattern.LITERAL:
             self.literal.setdefault(acl.name, []).append(acl)
         else:
             self.prefixed.setdefault(acl.name, []).append(acl)
@@ -124,7 +118,7 @@ class Authorizer:
             found = True
             if acl.principal not in (principal, EVERYBODY) or acl.host not in (host, ANYTHING):
                 continue
-            if acl.permission == Permission.DENY:
+            if acl.permission == AclPermission.DENY:
                 if acl.operation in (operation, AclOperation.ALL):
                     return False
             elif acl.operation in implying:
@@ -148,11 +142,11 @@ class Authorizer:
             and acl.host in (host, ANYTHING)
             and acl.operation in (operation, AclOperation.ALL)
         ]
-        denied = {(acl.pattern, acl.name) for acl in about if acl.permission == Permission.DENY}
-        if (Pattern.LITERAL, ANYTHING) in denied:
+        denied = {(acl.pattern, acl.name) for acl in about if acl.permission == AclPermission.DENY}
+        if (AclPattern.LITERAL, ANYTHING) in denied:
             return False
         return any(
-            acl.permission == Permission.ALLOW and not _is_denied(acl, denied) for acl in about
+            acl.permission == AclPermission.ALLOW and not _is_denied(acl, denied) for acl in about
         )
 
     def operations(
@@ -172,12 +166,12 @@ class Authorizer:
 def _is_denied(allowing: Acl, denied: Collection[tuple[int, str]]) -> bool:
     """Whether every name that this entry allows is denied by another."""
     name = allowing.name
-    if allowing.pattern == Pattern.LITERAL:
+    if allowing.pattern == AclPattern.LITERAL:
         if name == ANYTHING:
             return False
-        if (Pattern.LITERAL, name) in denied:
+        if (AclPattern.LITERAL, name) in denied:
             return True
-    return any((Pattern.PREFIXED, name[:end]) in denied for end in range(len(name) + 1))
+    return any((AclPattern.PREFIXED, name[:end]) in denied for end in range(len(name) + 1))
 
 
 def parse_super_users(text: str) -> frozenset[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ottla.cluster.acls import AclOperation
+from ottla.protocol.acls import AclOperation
 from ottla.protocol.errors import ErrorCode
 from ottla.server.security.access import TOPIC, TRANSACTIONAL_ID, Access
 

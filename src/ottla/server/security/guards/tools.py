@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, TypeVar
 
-from ottla.cluster.acls import AclOperation, AclResource
+from ottla.protocol.acls import AclOperation, AclResource
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
 from ottla.server.api import Answer, Later, Outcome, Request

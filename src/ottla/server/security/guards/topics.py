@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.cluster.acls import AclOperation
+from ottla.protocol.acls import AclOperation
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import ZERO_UUID, Message
 from ottla.protocol.messages.create_topics import CreatableTopicResult
