@@ -3,8 +3,9 @@
 A frame: bytes that are known, a number, the size of the batch, the batch, and nothing but empty tags
 after it. A kernel compares what is known, finds the batch, and checks its header, its checksum and its
 records: what takes some microseconds of Python then takes one. It says yes to what nearly all batches
-are: in the second format, without compression, outside of transactions, right in every respect. Whatever
-it does not say yes to is looked at again by others, who know what to say.
+are: in the second format, outside of transactions, right in every respect. Whatever it does not say yes
+to is looked at again by others, who know what to say. The records of a compressed batch are left to
+them, too (`checking`).
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class FrameCheck:
         self._no_exception = ctypes.c_void_p(None)
 
     def accept(self, view: memoryview, at: int, stop: int, now_ms: int) -> FramedBatch | None:
-        """What is in the frame view[at:stop], if that is known, and right; else None."""
+        """What is in the frame view[at:stop], if that is known, and right; else None. Whether the header
+        has a codec is to be looked at: then the records have yet to be checked."""
         numbers = self._numbers
         _pack_frame(numbers, 0, at, stop, now_ms)
         self._call(

@@ -24,6 +24,7 @@ from ottla.record.batch import (
     BASE_TIMESTAMP_AT,
     BATCH_LENGTH_AT,
     CRC_AT,
+    LAST_CODEC,
     LAST_OFFSET_DELTA_AT,
     LENGTH_OVERHEAD,
     MAGIC,
@@ -318,8 +319,9 @@ def _crc32c(data: Any, at: int, end: int, tables: Any) -> Any:
 
 
 def accept(data: Any, numbers: Any, before: Any, tables: Any) -> int:
-    """Whether a frame is what the numbers say, around a batch that is right in every respect and asks
-    for nothing special: ACCEPTED is 1 then, and 0 if somebody has to take a closer look."""
+    """Whether a frame is what the numbers say, around a batch that is right in every respect (as far as
+    that can be seen from outside, if it is compressed) and asks for nothing special: ACCEPTED is 1 then,
+    and 0 if somebody has to take a closer look."""
     numbers[ACCEPTED] = 0
     at = numbers[FRAME_START]
     stop = numbers[FRAME_END]
@@ -354,13 +356,15 @@ def accept(data: Any, numbers: Any, before: Any, tables: Any) -> int:
     size = end - at
     if size <= RECORDS_AT or size > numbers[LARGEST]:
         return 0
+    # Beyond the codec nothing may be set: no transaction, no control batch, no time of the broker's.
+    attributes = _big_endian(data, at + ATTRIBUTES_AT, 2)
     count = _signed(_big_endian(data, at + RECORD_COUNT_AT, 4), 32)
     base_timestamp = int64(_big_endian(data, at + BASE_TIMESTAMP_AT, 8))
     if (
         _big_endian(data, at, 8) != 0
         or int64(_big_endian(data, at + BATCH_LENGTH_AT, 4)) + LENGTH_OVERHEAD != size
         or data[at + MAGIC_AT] != MAGIC
-        or _big_endian(data, at + ATTRIBUTES_AT, 2) != 0
+        or attributes > LAST_CODEC
         or count <= 0
         or count != _signed(_big_endian(data, at + LAST_OFFSET_DELTA_AT, 4), 32) + 1
     ):
@@ -374,21 +378,23 @@ def accept(data: Any, numbers: Any, before: Any, tables: Any) -> int:
         data, at + CRC_AT, 4
     ):
         return 0
-    rules = (
-        numbers[FRAME_KEYS_REQUIRED],
-        numbers[FRAME_CHECKS_TIMES],
-        numbers[FRAME_BEFORE_MAX],
-        numbers[FRAME_AFTER_MAX],
-    )
-    fault, _, max_timestamp, misfit_count = _walk(
-        data, at + RECORDS_AT, end, count, base_timestamp, rules, numbers[FRAME_NOW], 0, numbers
-    )
-    if (
-        fault != 0
-        or misfit_count != 0
-        or max_timestamp != int64(_big_endian(data, at + MAX_TIMESTAMP_AT, 8))
-    ):
-        return 0
+    # What is compressed is walked over once it is not.
+    if attributes == 0:
+        rules = (
+            numbers[FRAME_KEYS_REQUIRED],
+            numbers[FRAME_CHECKS_TIMES],
+            numbers[FRAME_BEFORE_MAX],
+            numbers[FRAME_AFTER_MAX],
+        )
+        fault, _, max_timestamp, misfit_count = _walk(
+            data, at + RECORDS_AT, end, count, base_timestamp, rules, numbers[FRAME_NOW], 0, numbers
+        )
+        if (
+            fault != 0
+            or misfit_count != 0
+            or max_timestamp != int64(_big_endian(data, at + MAX_TIMESTAMP_AT, 8))
+        ):
+            return 0
     numbers[NUMBER] = number
     numbers[BATCH_START] = at
     numbers[BATCH_END] = end

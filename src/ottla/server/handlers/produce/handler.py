@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record.batch import (
+    ATTRIBUTES,
     ATTRIBUTES_AT,
     HEADER_SIZE,
     MAGIC,
@@ -19,7 +20,14 @@ from ottla.record.errors import InvalidBatch
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
 from ottla.server.handlers.produce.answer import frame, success_piece, topic_piece
-from ottla.server.handlers.produce.checks import ALL_ACKS, NO_ACKS, check, check_open
+from ottla.server.handlers.produce.checks import (
+    ALL_ACKS,
+    FIRST_ZSTD,
+    NO_ACKS,
+    ZSTD,
+    check,
+    check_open,
+)
 from ottla.server.handlers.produce.inside import Inside
 from ottla.server.handlers.produce.repeated import LEARNED_ONE_IN, repeatable
 from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read
@@ -229,10 +237,23 @@ class Produce:
             or (target.followers and acks != ALL_ACKS and self._membership.can_be_fenced)
         ):
             return False
+        records = view[start:end]
+        codec = fields[ATTRIBUTES]
+        if codec:
+            if codec == ZSTD and version < FIRST_ZSTD:
+                return False
+            try:
+                fields, transform = self._inside.check(
+                    target, records, fields, repeated.rules, now_ms
+                )
+            except InvalidBatch:
+                return False
+            if transform is not None:
+                return False
         started = _clock()
         try:
             base_offset, append_time, log_start, end_offset, is_settled = target.append(
-                view[start:end], now_ms, _CLIENT, fields
+                records, now_ms, _CLIENT, fields
             )
         except (ProtocolError, InvalidBatch, StorageError, OSError) as error:
             pieces = [topic_piece(version, repeated.key, 1, 1), b""]

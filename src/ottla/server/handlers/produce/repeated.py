@@ -29,6 +29,7 @@ from ottla.server.handlers.produce.request import FIRST_FLEXIBLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ottla.record.validation.findings import Rules
     from ottla.replication.partition import Partition
     from ottla.server.handlers.produce.request import Parts
     from ottla.storage.config import LogConfig
@@ -47,13 +48,13 @@ class Repeated:
     __slots__ = ("accept", "acks", "answer", "config", "key", "rules", "timeout_ms", "version")
 
     def __init__(
-        self, version: int, request: Parts, target: Partition, check: FrameCheck, config: LogConfig
+        self, version: int, request: Parts, check: FrameCheck, config: LogConfig, rules: Rules
     ) -> None:
         _, self.acks, self.timeout_ms, ((self.key, _),) = request
         self.version = version
         # Of the partitions; with others the check would be another one.
         self.config = config
-        self.rules = target.record_rules
+        self.rules = rules
         # Index, start and end of the batch, and its header, of a request (the buffer, where it begins
         # and ends) at a time; None if the general way has to look at it.
         self.accept = check.accept
@@ -92,7 +93,7 @@ def repeatable(
     before = bytes(view[at : size_at - _INDEX_BYTES])
     largest = min(config.max_message_bytes, QUICK_BYTES)
     check = FrameCheck(compiled.frames_address, before, is_flexible, largest, rules)
-    return Repeated(version, request, target, check, config)
+    return Repeated(version, request, check, config, rules)
 
 
 @lru_cache(512)
