@@ -66,7 +66,7 @@ from ottla.server.replication.replacing import replace_replicas
 from ottla.server.replication.replicas import Replicas
 from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
 from ottla.server.security.security import CannotSecure, Security
-from ottla.server.sessions import Sessions
+from ottla.server.sessions import FetchSessions
 from ottla.server.unserved import unsupported_version
 from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from ottla.replication.partition import Partition
     from ottla.server.configuration.broker_config import BrokerConfig
     from ottla.server.configuration.listeners import ListenerAddress
-    from ottla.server.handlers.fetch import Fetch
+    from ottla.server.handlers.fetch.handler import Fetch
     from ottla.server.machine.place import Place
     from ottla.server.observability.endpoint import MetricsEndpoint
     from ottla.server.security.authorizer import Authorizer
@@ -154,7 +154,7 @@ class Broker:
             self.descriptors.segment_files + self.descriptors.answers,
         )
         self.workers = Workers(self.loop, config.worker_processes)
-        self.sessions = Sessions(config.max_incremental_fetch_session_cache_slots)
+        self.sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots)
         self.waiting_fetches: set[Fetch] = set()
         self.apis: dict[int, Api] = {}
         self.supported_features = SUPPORTED_FEATURES
