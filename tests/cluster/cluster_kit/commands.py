@@ -7,7 +7,7 @@ import sys
 
 
 def ottla(*words: object, fails: bool = False) -> str:
-    """Runs a command, which must succeed unless it `fails`: what it printed, or what it complained of."""
+    """Runs a command, which must succeed unless it `fails`; what it printed, or complained of."""
     done = subprocess.run(
         [sys.executable, "-m", "ottla.cli.main", *map(str, words)],
         capture_output=True,

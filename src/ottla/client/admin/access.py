@@ -139,9 +139,7 @@ class AccessAdmin(AdminPart):
             _filter(DescribeAclsRequest, wanted), DescribeAclsResponse, timeout=timeout
         )
         raise_for(answer.error_code, answer.error_message, "describing ACLs")
-        return [
-            _acl(resource, each) for resource in answer.resources for each in resource.acls
-        ]
+        return [_acl(resource, each) for resource in answer.resources for each in resource.acls]
 
     async def create_acls(self, acls: Acl | Iterable[Acl], *, timeout: float | None = None) -> None:
         """Add ACLs; one that is there already stays as it is."""

@@ -42,9 +42,7 @@ async def bring(reader: Reader, found: list[Found], convert: bool, many: bool) -
                 if not isinstance(raw, bytes) or not raw:
                     raw = await reads.read(each.piece)
                 magic = 0 if reader.version < 2 else 1
-                each.answer.records = await workers.downgrade(
-                    raw, magic, each.watched.fetch_offset
-                )
+                each.answer.records = await workers.downgrade(raw, magic, each.watched.fetch_offset)
             else:
                 # Of many, it has not been tried yet whether they are in memory.
                 records = reads.take(each.piece) if many else None

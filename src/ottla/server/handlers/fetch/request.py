@@ -26,9 +26,7 @@ def named(request: FetchRequest, version: int) -> dict[Key, WatchedPartition]:
     return found
 
 
-def named_in_steps(
-    request: FetchRequest, version: int
-) -> Steps[dict[Key, WatchedPartition]]:
+def named_in_steps(request: FetchRequest, version: int) -> Steps[dict[Key, WatchedPartition]]:
     """As `named`, of very many."""
     found: dict[Key, WatchedPartition] = {}
     for topic in request.topics:
@@ -40,9 +38,7 @@ def named_in_steps(
     return found
 
 
-def _name(
-    found: dict[Key, WatchedPartition], name: str | bytes, wanted: FetchPartition
-) -> None:
+def _name(found: dict[Key, WatchedPartition], name: str | bytes, wanted: FetchPartition) -> None:
     watched = WatchedPartition(name, wanted.partition)
     watched.fetch_offset = wanted.fetch_offset
     watched.flushed_offset = wanted.flushed_offset
