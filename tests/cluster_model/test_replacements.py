@@ -6,17 +6,17 @@ from dataclasses import replace
 
 from ottla.cluster.decisions.moves import WantedMove
 from ottla.cluster.decisions.replacements import replacements
-from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, Partition, Topic
+from ottla.cluster.metadata import ClusterImage, Endpoint, Partition, RegisteredBroker, Topic
 from ottla.server.replication.replacing import brokers_away
 
 ENDPOINT = Endpoint("PLAINTEXT", "host", 1, "PLAINTEXT")
 
 
-def a_broker(broker_id: int, rack: str | None = None, *, leaving: bool = False) -> Broker:
-    return Broker(broker_id, 10 * broker_id, rack, (ENDPOINT,), leaving=leaving)
+def a_broker(broker_id: int, rack: str | None = None, *, leaving: bool = False) -> RegisteredBroker:
+    return RegisteredBroker(broker_id, 10 * broker_id, rack, (ENDPOINT,), leaving=leaving)
 
 
-def image_of(*partitions: Partition, brokers: tuple[Broker, ...]) -> ClusterImage:
+def image_of(*partitions: Partition, brokers: tuple[RegisteredBroker, ...]) -> ClusterImage:
     topic = Topic("t", b"t" * 16, partitions)
     return ClusterImage(
         "cluster", 1, topics={"t": topic}, brokers={each.id: each for each in brokers}

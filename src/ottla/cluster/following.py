@@ -20,10 +20,10 @@ from typing import Any
 from ottla.cluster import layout
 from ottla.cluster.loading import load_image
 from ottla.cluster.metadata import (
-    Broker,
     ClusterImage,
     ImageDelta,
     Partition,
+    RegisteredBroker,
     Resource,
     ResourceType,
     Topic,
@@ -348,7 +348,10 @@ def _put_chunks(
 
 
 def _put_broker(
-    broker_id: int, node: Node | None, brokers: dict[int, Broker], fenced: dict[int, Broker]
+    broker_id: int,
+    node: Node | None,
+    brokers: dict[int, RegisteredBroker],
+    fenced: dict[int, RegisteredBroker],
 ) -> None:
     brokers.pop(broker_id, None)
     fenced.pop(broker_id, None)

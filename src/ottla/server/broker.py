@@ -23,8 +23,14 @@ from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.decisions.topics import NewTopic, TopicDefaults
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.membership import Membership, NoCluster
-from ottla.cluster.metadata import Broker as Node
-from ottla.cluster.metadata import ClusterImage, Endpoint, ImageDelta, ResourceType, Topic
+from ottla.cluster.metadata import (
+    ClusterImage,
+    Endpoint,
+    ImageDelta,
+    RegisteredBroker,
+    ResourceType,
+    Topic,
+)
 from ottla.cluster.metadata import Partition as PartitionState
 from ottla.cluster.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from ottla.cluster.store import Store, StoreError
@@ -293,7 +299,7 @@ class Broker:
                 "background work failed: %s", task.get_name(), exc_info=task.exception()
             )
 
-    def nodes_for(self, listener: str) -> Iterator[tuple[Node, str, int]]:
+    def nodes_for(self, listener: str) -> Iterator[tuple[RegisteredBroker, str, int]]:
         """The brokers with the address each advertises to clients of a listener."""
         for node in self.image.brokers.values():
             for endpoint in node.endpoints:
@@ -544,10 +550,10 @@ class Broker:
             bound.append(listener._replace(port=socket.address[1]))
         self.bound = tuple(bound)
 
-    def _node(self) -> Node:
+    def _node(self) -> RegisteredBroker:
         """This broker as it registers with the cluster."""
         ports = {each.name: each.port for each in self.bound}
-        return Node(
+        return RegisteredBroker(
             id=self.id,
             epoch=0,
             rack=self.config.broker_rack,
