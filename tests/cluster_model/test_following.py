@@ -72,7 +72,7 @@ def test_a_smaller_set_comes_with_the_settings_of_before(
             seen.append((len(members), (ResourceType.TOPIC, "t") in new.configs))
 
         following = asyncio.create_task(follower.run())
-        while follower._stream is None:
+        while follower._stream is None:  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0)
         await follower.caught_up()  # it begins by reading everything
         follower.subscribe(look)
