@@ -125,7 +125,14 @@ class Crash(Exception):
     """The driver dies here."""
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "parquet",
+        pytest.param("delta", marks=pytest.mark.long),
+        pytest.param("iceberg", marks=pytest.mark.long),
+    ],
+)
 def test_a_batch_whose_end_spark_does_not_hear_of(
     spark: SparkSession,
     broker: BrokerProcess,

@@ -173,8 +173,6 @@ def test_the_next_query_finds_spark_ready(
         again = ottla("sql", query, form, *where, env=environment)
         assert (again.stdout, LEFT_BEHIND in again.stderr) == (shown, False)
         assert misfit in again.stderr
-    table = ottla("sql", query, "--from", 5, "--until", 8, *where, env=environment)
-    assert table.stdout.split() == ["TOTAL", str(5 + 6 + 7)]
     # A query that fails is one sentence, and leaves the server as it was.
     failed = ottla("sql", f"SELECT nothing FROM `{numbers}`", *where, env=environment, fails=1)
     assert "`nothing` cannot be resolved" in failed.stderr
@@ -190,6 +188,24 @@ def test_the_next_query_finds_spark_ready(
     assert "'SELEC'" in wrong.stderr
     assert len(wrong.stderr.splitlines()) == 1
     assert server_pid(path) == pid
+
+    assert ottla("spark", "stop", env=environment).stdout == "1 server stopped\n"
+    await_end(pid)
+    assert sockets(environment) == []
+    assert ottla("spark", "stop", env=environment).stdout == "there is none\n"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_whatever_is_a_query_is_asked_of_the_server(
+    broker: BrokerProcess, admin: Admin, environment: dict[str, str], numbers: str, tmp_path: Path
+) -> None:
+    where = ("--server", broker.bootstrap, *LIGHT)
+    query = f"SELECT sum(n) AS total FROM `{numbers}`"
+    table = ottla("sql", query, "--from", 5, "--until", 8, *where, env=environment)
+    assert table.stdout.split() == ["TOTAL", str(5 + 6 + 7)]
+    [path] = sockets(environment)
+    pid = server_pid(path)
 
     # Whoever gives up a query ends its work.
     endless = "SELECT count(*) FROM range(1000000000000) WHERE id % 7 = rand()"
@@ -208,11 +224,7 @@ def test_the_next_query_finds_spark_ready(
     followed_by_the_server(broker, environment, numbers)
     prompted_by_the_server(broker, environment, numbers)
     assert [server_pid(each) for each in sockets(environment)] == [pid]
-
-    assert ottla("spark", "stop", env=environment).stdout == "1 server stopped\n"
-    await_end(pid)
-    assert sockets(environment) == []
-    assert ottla("spark", "stop", env=environment).stdout == "there is none\n"
+    ottla("spark", "stop", env=environment)
 
 
 @pytest.mark.long
