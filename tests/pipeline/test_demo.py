@@ -8,19 +8,24 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from pipeline_kit import environments
 
+from ottla.cli.commands.demo import Demo
 from ottla.pipeline.examples import examples_folder
-from ottla.testing import free_port
+from ottla.testing import BrokerProcess, free_port
 from ottla.testing.guardian import end_with_this_program
 
 PATIENCE = 170.0  # seconds for a demo on a machine that does other things as well
@@ -107,13 +112,8 @@ def test_from_an_installed_wheel(start: Start, tmp_path: Path) -> None:
     assert re.search(r"\d+ rows added", told), told
 
 
-@pytest.mark.timeout(200)
-def test_to_a_bounded_end(start: Start, tmp_path: Path) -> None:
-    mark = f"DEMO_TEST_{tmp_path.name}_{os.getpid()}"
-    words = ("--once", "--listen", f"127.0.0.1:{free_port()}", "--data", str(tmp_path / "data"))
-    process = start(*words, "--rate", "10", "--seed", "5", DEMO_MARK=mark)
-    told = process.communicate(timeout=PATIENCE)[0]
-    assert process.returncode == 0, told
+def check_results(told: str, data: Path) -> None:
+    """What a demo with --once has told and left."""
     (lines,) = re.findall(r"(\d+) lines of .* sent to weblogs", told)
     (rows,) = re.findall(r"(\d+) rows added", told)
     minutes = re.findall(r"^\d{4}-\d\d-\d\dT\d\d:\d\d +(\d+)", told, re.MULTILINE)
@@ -122,7 +122,32 @@ def test_to_a_bounded_end(start: Start, tmp_path: Path) -> None:
     # Of the last minute, which may have begun a moment ago: which pages those are is chance.
     assert re.search(r"^/\S* +\d+$", told, re.MULTILINE), told
     assert "alert" in told
-    assert (tmp_path / "data" / "demo" / "requests").is_dir()
+    assert (data / "demo" / "requests").is_dir()
+
+
+def test_to_a_bounded_end(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the session of all tests: Spark's start is what takes longest of a demo."""
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    ready: Future[SparkSession] = Future()
+    ready.set_result(spark)
+    with BrokerProcess(tmp_path / "broker") as broker:
+        demo = Demo(broker.bootstrap, folder, 10.0, 5, cast(Any, None))
+        demo.once(threading.Event(), ready)
+    check_results(capsys.readouterr().out, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+def test_as_a_program(start: Start, tmp_path: Path) -> None:
+    mark = f"DEMO_TEST_{tmp_path.name}_{os.getpid()}"
+    words = ("--once", "--listen", f"127.0.0.1:{free_port()}", "--data", str(tmp_path / "data"))
+    process = start(*words, "--rate", "10", "--seed", "5", DEMO_MARK=mark)
+    told = process.communicate(timeout=PATIENCE)[0]
+    assert process.returncode == 0, told
+    check_results(told, tmp_path / "data")
     await_none_with(mark)
 
 
