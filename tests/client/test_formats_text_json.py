@@ -200,7 +200,36 @@ def test_what_stands_beside_other_kinds_is_its_text() -> None:
         "1.0",
         None,
     ]
-    assert decoded.array[6]["n"].as_py() == [{"x": "1", "z": None}, {"x": "y", "z": 1e20}]
+    assert decoded.array[6]["n"].as_py() == [
+        {"x": "1", "z": None},
+        {"x": "y", "z": 99999999999999999999},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kind", "found"),
+    [
+        ([2**63 - 1, -(2**63)], pa.int64(), None),
+        ([2**63, 1, None], pa.decimal128(38, 0), None),
+        ([-(2**63) - 1], pa.decimal128(38, 0), None),
+        ([99999999999999999999, 1], pa.decimal128(38, 0), None),
+        ([10**38 - 1, 1 - 10**38], pa.decimal128(38, 0), None),
+        ([10**38, 7], pa.string(), [str(10**38), "7"]),
+        ([99999999999999999999, 0.5], pa.float64(), [1e20, 0.5]),
+        ([1e20, 0.5], pa.float64(), None),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_whole_numbers_keep_their_digits(
+    numbers: list[Any], kind: pa.DataType, found: list[Any] | None, nested: bool
+) -> None:
+    rows = [{"n": {"of": [each]}} if nested else {"n": each} for each in numbers]
+    decoded = JsonFormat().decode(pa.array([json.dumps(row).encode() for row in rows]))
+    assert decoded.rejected_count == 0
+    values = [row["n"]["of"][0] if nested else row["n"] for row in decoded.array.to_pylist()]
+    assert values == (numbers if found is None else found)
+    column = decoded.array.type.field("n").type
+    assert (column.field("of").type.value_type if nested else column) == kind
 
 
 plain_json = st.recursive(

@@ -13,10 +13,10 @@ found by halving.
 
 Types: with a `schema`, fields that the schema does not name are left out, missing ones are null, and a
 value that does not fit is rejected. Without one, the schema is inferred from the whole batch as
-json_types says: whole numbers int64, with others double, text stays text (dates are not guessed),
-objects structs, arrays lists, and where kinds differ the JSON text. Arrow's reader infers the same as
-long as rows agree. NaN and Infinity, which JSON lacks and Python's writer emits, are read. A key that
-occurs twice in an object is rejected.
+json_types says: whole numbers int64 (decimal beyond it), with others double, text stays text (dates are
+not guessed), objects structs, arrays lists, and where kinds differ the JSON text. Arrow's reader infers
+the same as long as rows agree and no whole number is beyond 64 bits. NaN and Infinity, which JSON lacks
+and Python's writer emits, are read. A key that occurs twice in an object is rejected.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from ottla.client.formats.json_encode import encode_json
 from ottla.client.formats.json_rows import MAX_DEPTH, CheckedRows
 
 _BLOCK = 1 << 20
+_LARGEST = 2**63
+_LONG_INTEGER = r"[:,\[]\s*-?[0-9]{19,}\s*[,\]}]"
 
 
 class JsonFormat(Format):
@@ -75,6 +77,8 @@ class JsonFormat(Format):
         try:
             decoded = _struct_of_lines(lines, readable)
         except ValueError:
+            return None
+        if self.schema is None and _has_beyond_64_bits(decoded) and _has_long_integers(lines):
             return None
         result_type = pa.struct(list(schema))
         return decode_rows(values, lambda _: decoded.cast(result_type), result_type)
@@ -154,6 +158,25 @@ def _one_line_each(values: pa.Array, *, shallow: bool) -> bool:
         return True
     openings = pc.add(pc.count_substring(values, "{"), pc.count_substring(values, "["))
     return bool(pc.max(openings).as_py() <= MAX_DEPTH)
+
+
+def _has_beyond_64_bits(values: pa.Array) -> bool:
+    """Whether there are doubles so large that whole numbers may have been taken for them."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return any(_has_beyond_64_bits(values.field(at)) for at in range(kind.num_fields))
+    if pa.types.is_list(kind):
+        return _has_beyond_64_bits(values.flatten())
+    if not pa.types.is_floating(kind):
+        return False
+    bounds = pc.min_max(values).as_py()
+    smallest, largest = bounds["min"], bounds["max"]
+    return largest is not None and bool(largest >= _LARGEST or smallest <= -_LARGEST)
+
+
+def _has_long_integers(values: pa.Array) -> bool:
+    """Whether something looks like a whole number of so many digits that 64 bits may not do."""
+    return bool(pc.any(pc.match_substring_regex(values, _LONG_INTEGER)).as_py())
 
 
 def _any_contains(values: pa.Array, text: str) -> bool:

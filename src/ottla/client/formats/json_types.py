@@ -3,8 +3,10 @@
     null           any type; string, if nothing else ever comes
     boolean        boolean
     bigint         whole numbers of 64 bits
-    double         other numbers; whole numbers beside them, or beyond 64 bits
-    string         text; and whatever else stands beside another kind, as its JSON text
+    decimal        whole numbers of up to 38 digits, where some are beyond 64 bits
+    double         other numbers, and whole numbers beside them
+    string         text; whole numbers beyond 38 digits; and whatever else stands beside another kind,
+                   as its JSON text
     array, object  of what their items and fields are, each widened in the same way
 
 So no value contradicts another, and every field that occurs is a field of the result. The client's JSON
@@ -23,11 +25,15 @@ import pyarrow as pa
 NOTHING: Final = "nothing"
 TEXT: Final = "string"
 _LARGEST: Final = 2**63
-_NUMBERS: Final = ("bigint", "double")
+DECIMAL_DIGITS: Final = 38
+_LARGEST_DECIMAL: Final = 10**DECIMAL_DIGITS
+# The later ones hold what the earlier ones do; double, of whole numbers beyond 53 bits, not every digit.
+_NUMBERS: Final = ("bigint", "decimal", "double")
 _SIMPLE: Final[Mapping[str, pa.DataType]] = {
     NOTHING: pa.string(),
     "boolean": pa.bool_(),
     "bigint": pa.int64(),
+    "decimal": pa.decimal128(DECIMAL_DIGITS, 0),
     "double": pa.float64(),
     TEXT: pa.string(),
 }
@@ -50,7 +56,9 @@ def kind_of(value: Any) -> Kind:
         case bool():
             return "boolean"
         case int():
-            return "bigint" if -_LARGEST <= value < _LARGEST else "double"
+            if -_LARGEST <= value < _LARGEST:
+                return "bigint"
+            return "decimal" if -_LARGEST_DECIMAL < value < _LARGEST_DECIMAL else TEXT
         case float():
             return "double"
         case str():
@@ -77,7 +85,9 @@ def widened(one: Kind, other: Kind) -> Kind:
         }
     if isinstance(one, ArrayKind) and isinstance(other, ArrayKind):
         return ArrayKind(widened(one.items, other.items))
-    return "double" if one in _NUMBERS and other in _NUMBERS else TEXT
+    if one in _NUMBERS and other in _NUMBERS:
+        return max(str(one), str(other), key=_NUMBERS.index)
+    return TEXT
 
 
 def fields_of(documents: Iterable[dict[str, Any]]) -> dict[str, Kind]:

@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     ArrayType,
     BooleanType,
     DataType,
+    DecimalType,
     DoubleType,
     LongType,
     StringType,
@@ -22,11 +23,19 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from ottla.client.formats.json_types import NOTHING, TEXT, ArrayKind, Kind, fields_of
+from ottla.client.formats.json_types import (
+    DECIMAL_DIGITS,
+    NOTHING,
+    TEXT,
+    ArrayKind,
+    Kind,
+    fields_of,
+)
 
 _SIMPLE: Final[Mapping[str, DataType]] = {
     "boolean": BooleanType(),
     "bigint": LongType(),
+    "decimal": DecimalType(DECIMAL_DIGITS, 0),
     "double": DoubleType(),
     TEXT: StringType(),
     NOTHING: StringType(),
