@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -22,15 +23,21 @@ from ottla import Consumer, Producer
 from ottla.cli.sql.prompt import _statement_end
 from ottla.client.admin.client import Admin
 from ottla.pipeline.spark.progress import wait
+from ottla.pipeline.sql import tables as tables_module
 from ottla.pipeline.sql.checking import (
+    BadQuery,
     NoSuchTopic,
+    check_functions,
     check_syntax,
+    check_text,
     check_topics,
+    doubt,
     is_query_of_spark,
     named_tables,
 )
+from ottla.pipeline.sql.functions import FUNCTIONS
 from ottla.pipeline.sql.json_fields import json_fields
-from ottla.pipeline.sql.sampling import RECORDS, STRETCHES, stretches
+from ottla.pipeline.sql.sampling import RECORDS, STRETCHES, Sample, stretches
 from ottla.pipeline.sql.tables import TopicTables, UnknownTable
 from ottla.pipeline.sql.targets import follow_to_functions, follow_to_topic
 from ottla.testing import BrokerProcess
@@ -76,7 +83,10 @@ def lines(text: str) -> list[dict[str, object]]:
     [
         ([b'{"a": 1}', b'{"a": null, "b": "x"}'], "struct<a:bigint,b:string>"),
         ([b'{"a": 1}', b'{"a": 1.5}'], "struct<a:double>"),
-        ([b'{"a": 99999999999999999999}'], "struct<a:double>"),
+        ([b'{"a": 99999999999999999999}', b'{"a": 1}'], "struct<a:decimal(38,0)>"),
+        ([b'{"a": 99999999999999999999}', b'{"a": 1.5}'], "struct<a:double>"),
+        ([b'{"a": 1%s}' % (b"0" * 38)], "struct<a:string>"),
+        ([b'{"a": [99999999999999999999]}', b'{"a": [1]}'], "struct<a:array<string>>"),
         ([b'{"a": true}', b'{"a": 1}'], "struct<a:string>"),
         ([b'{"a": null, "b": [], "c": {}}'], "struct<a:string,b:array<string>,c:string>"),
         (
@@ -211,6 +221,39 @@ def test_one_record_that_is_no_json_takes_no_column_away(
     assert (nothing.collect(), tables.misfits(nothing)) == ([], [])
 
 
+def test_whole_numbers_keep_their_digits(
+    tables: TopicTables,
+    broker: BrokerProcess,
+    admin: Admin,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admin.create_topic(topic, 1)
+    large = 99999999999999999999
+    with Producer(broker.bootstrap) as producer:
+        for text in (f'{{"n": {large}, "of": [{large}]}}', '{"n": 1}', '{"n": null}'):
+            producer.send(topic, text)
+    query = f"SELECT sum(n) AS n, max(of[0]) AS of FROM `{topic}`"
+    [row] = tables.query(query).collect()
+    assert (int(row["n"]), row["of"]) == (large + 1, str(large))
+    # One that was not looked at does not fit, and is not rounded.
+    real = tables_module.sampled
+
+    def some(*words: Any) -> Sample:
+        found = real(*words)
+        return Sample(found.keys, found.values[:3])
+
+    with Producer(broker.bootstrap) as producer:
+        producer.send(topic, '{"n": 10.5}')
+        producer.send(topic, f'{{"n": 1{"0" * 38}}}')
+    monkeypatch.setattr(tables_module, "sampled", some)
+    rows = tables.query(f"SELECT n, _corrupt FROM `{topic}` ORDER BY offset")
+    found = [tuple(each) for each in rows.collect()]
+    assert found[:3] == [(large, None), (1, None), (None, None)]
+    assert found[3:] == [(None, '{"n": 10.5}'), (None, f'{{"n": 1{"0" * 38}}}')]
+    assert "2 records" in tables.misfits(rows)[0]
+
+
 def test_fields_that_differ_in_case_alone(
     tables: TopicTables, broker: BrokerProcess, admin: Admin, topic: str
 ) -> None:
@@ -322,6 +365,88 @@ def test_topics_that_are_not_there() -> None:
         check_topics({"x"}, ["orders"])
 
 
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELEC * FROM t", "at or near 'SELEC' (line 1, position 0); did you mean SELECT?"),
+        ("  -- of today\n  FORM t", "at or near 'FORM' (line 2, position 2); did you mean F"),
+        ("'SELECT' 1", "at or near 'SELECT' (line 1, position 0)"),
+        ("`SELECT` 1", "at or near 'SELECT' (line 1, position 0)"),
+        ("SELECT count(* FROM t", "the '(' (line 1, position 12) is never closed"),
+        ("SELECT (a + b) * (\n(c)", "the '(' (line 1, position 17) is never closed"),
+        ("SELECT " + "(" * 2000, "the '(' (line 1, position 2006) is never closed"),
+        ("SELECT a) FROM t", "nothing is open that the ')' (line 1, position 8) closes"),
+        ("SELECT a[(0]) FROM t", "nothing is open that the ']' (line 1, position 11) closes"),
+        ("SELECT 'a FROM t", "a string, a name in backticks or a comment is begun"),
+        ("SELECT `a FROM t", "a string, a name in backticks or a comment is begun"),
+    ],
+)
+def test_texts_that_are_no_statement(query: str, said: str) -> None:
+    with pytest.raises(BadQuery, match=re.escape(said)):
+        check_text(query)
+
+
+RIGHT = (
+    "SELECT 1.50BD, x'ff' FROM `a b` |> WHERE true",
+    """SELECT x"ff", r'\\', ':(', "it''s)", 'it\\'s (' -- a remark (of one line""",
+    "(SELECT 1) UNION (SELECT 2)",
+    "FROM t SELECT a",
+    "SELECT a[0], map(1, 2)[1] /* not ( /* closed */ */ FROM VALUES (array(1)) AS t(a)",
+    "with a as (select 1) select * from a",
+    "SHOW TABLES",
+    "DESC t",
+    "BEGIN SELECT 1; END",
+    "l: BEGIN SELECT 1; END l",
+    "SET a = (it's",
+    "",
+)
+
+
+@pytest.mark.parametrize("query", RIGHT)
+def test_texts_that_spark_may_take(query: str) -> None:
+    check_text(query)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT flor(1.5)", "there is no function 'flor'; did you mean floor?"),
+        ("SELECT a FROM t WHERE Xyzzy(a) > 1", "there is no function 'Xyzzy'"),
+        ("WITH a AS (SELECT conut(*) AS n FROM t) SELECT n FROM a", "'conut'; did you mean count?"),
+    ],
+)
+def test_functions_that_are_not_there(query: str, said: str) -> None:
+    with pytest.raises(BadQuery, match=re.escape(said)):
+        check_functions(query)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT count(*), nvl(a, b), APPROX_PERCENTILE(a, 0.5), try_variant_get(v, '$.a', 'int')",
+        "SELECT my.own(1), explode(a) FROM t LATERAL VIEW mine(b) c AS d",
+        "SELECT * FROM range(10) AS r(a), mine(1), VALUES (1) AS v(a)",
+        "SELECT transform(a, x -> x + 1), cast(a AS decimal(10, 2)), a IN (1, 2) FROM t AS u(a)",
+        "CREATE FUNCTION f AS 'x'",
+    ],
+)
+def test_functions_that_may_be_there(query: str) -> None:
+    check_functions(query)
+
+
+def test_the_functions_are_those_of_spark(spark: SparkSession) -> None:
+    """All of them: one that is not known here would be refused. No others: they would be let through."""
+    shown = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
+    assert {name for name in shown if name.isidentifier()} == FUNCTIONS
+
+
+def test_what_looks_wrong() -> None:
+    assert doubt("SELECT a FROM t") is None
+    assert doubt("SELECT a FORM\n t") == "at or near 't' (line 2, position 1)"
+    assert doubt("SELECT " + "(" * 2000) is None
+    assert doubt("SELECT 'a") is None
+
+
 @pytest.mark.usefixtures("spark")
 def test_syntax_is_checked_by_the_parser_of_spark() -> None:
     check_syntax("SELECT 1.50BD, x'ff' FROM `a b` |> WHERE true")
@@ -357,6 +482,8 @@ def test_queries_are_told_from_commands_by_the_parser_of_spark(query: str, is_on
         (["SELECT * FROM {topic} JOIN nowhere"], "there is no topic 'nowhere'; `ottla topic list`"),
         (["SELECT 1", "--option", "startingOfsets=x"], "did you mean startingOffsets?"),
         (["SELECT 1", "--to", "nowhere"], "there is no topic 'nowhere'"),
+        (["SELEC * FROM {topic}"], "at or near 'SELEC' (line 1, position 0); did you mean SELECT?"),
+        (["SELECT conut(*) FROM {topic}"], "there is no function 'conut'; did you mean count?"),
         (["SELECT 1 FROM {topic}"], "/nowhere/./bin/spark-submit"),  # all is well, Spark is wanted
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from ottla.cli.options import (
     DEFAULT_SERVER,
     Server,
     check_new_name,
+    connect,
     parse_assignments,
 )
 from ottla.cli.output import note
@@ -31,7 +33,7 @@ from ottla.cli.spark import (
     warehouse,
 )
 from ottla.cli.sql import warm
-from ottla.cli.sql.asking import Asking
+from ottla.cli.sql.asking import Asking, check_text
 from ottla.cli.sql.output import Form, room_for_a_table, tell_misfits, write_rows
 
 if TYPE_CHECKING:
@@ -140,9 +142,9 @@ def sql(
         question = warm.Question(query, options, form=form.value, limit=limit, only_topics=not conf)
         if warm.answer_if_there(settings, question) is not None:
             return
-    from ottla.cli.cluster_admin import Cluster
-
-    cluster = Cluster(server)
+    if query is not None and not in_program():
+        _check_query(query, settings, master, conf)
+    cluster = connect(server)
     if to is not None and not is_folder(to):
         cluster.describe_topics([to])  # tells at once if it is not there
     bounds = None if begin == EARLIEST and end is None else _bounds(cluster, begin, end, follow)
@@ -187,6 +189,35 @@ def _own_tables(
 
         with closing(TopicTables(spark, options, bounds)) as tables:
             yield tables
+
+
+def _check_query(
+    query: str, settings: Mapping[str, str], master: str | None, conf: list[str] | None
+) -> None:
+    """Tell what is wrong with the text itself before Spark starts. What only looks wrong is told as
+    well, but Spark may take it."""
+    if master is not None and master.startswith("sc:"):
+        return  # which is there already
+    check_text(query, settings)
+    from ottla.pipeline.sql.checking import BadQuery, check_functions, doubt
+
+    if master is None and not conf and not _has_own_defaults():
+        try:
+            check_functions(query)
+        except BadQuery as error:
+            raise Failure(str(error)) from None
+    found = doubt(query)
+    if found is not None:
+        note(f"the query looks wrong {found}; Spark has the last word")
+
+
+def _has_own_defaults() -> bool:
+    """Whether Spark has settings of the user's, which may name a catalog with functions in it."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
+    if not folder:
+        return False
+    return any(Path(folder, each).exists() for each in ("spark-defaults.conf", "hive-site.xml"))
 
 
 def _check(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ottla.cli.failures import Failure
 from ottla.cli.output import note
 from ottla.cli.sql import warm
 from ottla.cli.sql.output import Form, room_for_a_table
@@ -32,6 +33,7 @@ class Asking:
     def can_answer(self, statement: str) -> bool:
         """Whether to ask: it is a query and nothing else. What is wrong with one that is not, and can
         be said at once, is raised as Failure."""
+        check_text(statement, self.settings)
         if warm.can_answer(statement):
             return True
         warm.check_syntax(self.settings, statement)
@@ -60,6 +62,19 @@ class Asking:
         from ottla.pipeline.sql.checking import named_tables
 
         return {topic: self.bounds(topic) for topic in named_tables(query)}
+
+
+def check_text(statement: str, settings: Mapping[str, str]) -> None:
+    """Failure for what is certainly no statement: without a Spark, which may have to be started first.
+    Unless its settings say that its language is another."""
+    if "spark.sql.extensions" in settings:
+        return
+    from ottla.pipeline.sql import checking
+
+    try:
+        checking.check_text(statement)
+    except checking.BadQuery as error:
+        raise Failure(str(error)) from None
 
 
 def _from_anywhere(target: str) -> str:
