@@ -1,7 +1,9 @@
 """The columns of JSON values, found in a sample of them.
 
 The types are those of ottla.client.formats.json_types as Spark has them. A field that is only ever null,
-or an object that never has a field, is a string: Spark then gives the JSON text of what stands there.
+or an object that never has a field, is a string: Spark then gives the JSON text of what stands there. So
+are decimals inside of arrays and objects: Spark would round a number that is none, without a word. (Of
+columns, that is looked after: see tables.)
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from ottla.client.formats.json_types import (
 _SIMPLE: Final[Mapping[str, DataType]] = {
     "boolean": BooleanType(),
     "bigint": LongType(),
-    "decimal": DecimalType(DECIMAL_DIGITS, 0),
+    "decimal": StringType(),
     "double": DoubleType(),
     TEXT: StringType(),
     NOTHING: StringType(),
@@ -64,7 +66,7 @@ def json_fields(values: Iterable[bytes]) -> JsonFields:
             objects.append(document)
         else:
             refused += 1
-    return JsonFields(_struct(fields_of(objects)), refused)
+    return JsonFields(_columns(fields_of(objects)), refused)
 
 
 def _spark_type(kind: Kind) -> DataType:
@@ -73,6 +75,16 @@ def _spark_type(kind: Kind) -> DataType:
     if isinstance(kind, ArrayKind):
         return ArrayType(_spark_type(kind.items))
     return _struct(kind) if kind else StringType()
+
+
+def _columns(fields: Mapping[str, Kind]) -> StructType:
+    whole = DecimalType(DECIMAL_DIGITS, 0)
+    return StructType(
+        [
+            StructField(name, whole if kind == "decimal" else _spark_type(kind))
+            for name, kind in fields.items()
+        ]
+    )
 
 
 def _struct(fields: Mapping[str, Kind]) -> StructType:

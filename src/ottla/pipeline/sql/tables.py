@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 RECORD_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
 CORRUPT: Final = "_corrupt"
+# What a decimal column takes.
+_WHOLE_NUMBER: Final = r"^-?[0-9]{1,38}$"
 _METRIC_PATIENCE: Final = (
     3.0  # seconds, after the end of a query, until Spark tells what it counted
 )
@@ -211,7 +213,7 @@ class TopicTables:
         """The records with a column for each field, and with `_corrupt`."""
         from pyspark.sql import Observation
         from pyspark.sql.functions import col, count_if, from_json, when
-        from pyspark.sql.types import StringType, StructField, StructType
+        from pyspark.sql.types import DecimalType, StringType, StructField, StructType
 
         kept = {field.name.lower(): field for field in reversed(struct.fields)}
         fields = [field for field in struct.fields if kept[field.name.lower()] is field]
@@ -224,7 +226,13 @@ class TopicTables:
         spoilt = CORRUPT
         while spoilt.lower() in kept:
             spoilt += "_"
-        schema = StructType([*fields, StructField(spoilt, StringType())])
+        # Spark's parser rounds to a decimal what is none: it gives the text, which is looked at here.
+        decimals = {each.name for each in fields if isinstance(each.dataType, DecimalType)}
+        read = [
+            StructField(each.name, StringType()) if each.name in decimals else each
+            for each in fields
+        ]
+        schema = StructType([*read, StructField(spoilt, StringType())])
         text = col("value").cast("string")
         parsed = records.withColumn(
             "_fields", from_json(text, schema, {"columnNameOfCorruptRecord": spoilt})
@@ -232,6 +240,9 @@ class TopicTables:
         misfit = text.isNotNull() & (
             col("_fields").isNull() | col("_fields").getField(spoilt).isNotNull()
         )
+        for name in decimals:
+            number = col("_fields").getField(name)
+            misfit = misfit | (number.isNotNull() & ~number.rlike(_WHOLE_NUMBER))
         if not follow:
             name = f"ottla-{uuid.uuid4().hex}"
             observation = Observation(name)
@@ -244,7 +255,10 @@ class TopicTables:
             while name.lower() in used:
                 name += "_"
             used.add(name.lower())
-            columns[name] = col("_fields").getField(field.name)
+            found = col("_fields").getField(field.name)
+            if field.name in decimals:
+                found = when(found.rlike(_WHOLE_NUMBER), found.try_cast(field.dataType))
+            columns[name] = found
         columns[CORRUPT] = when(misfit, columns["value"])
         return parsed.select(*(column.alias(name) for name, column in columns.items()))
 
