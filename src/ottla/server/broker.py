@@ -223,6 +223,7 @@ class Broker:
             self, TRANSACTION_STATE, self._transaction_shard, self.markers.forget
         )
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
+        self.reactor.bring = self.reads.bring
         # Logs are open and partitions in place: coordinators may be loaded.
         self.is_serving = False
         # Set when the broker cannot go on: its metadata store is gone.

@@ -10,6 +10,10 @@ class OpenFile(Protocol):
 
     fd: int
 
+    def seems_in_memory(self, position: int, size: int) -> bool: ...
+
+    def bring_into_memory(self, position: int, size: int) -> bool: ...
+
 
 class FileRange:
     __slots__ = ("file", "length", "position")
