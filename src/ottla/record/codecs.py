@@ -28,6 +28,7 @@ from ottla.record.errors import CorruptBatch, InvalidRecord, TooLarge
 from ottla.record.framing import (
     LZ4_MAGIC,
     lz4_bound,
+    plain_lz4_blocks,
     zstd_bound,
 )
 
@@ -246,9 +247,23 @@ def decompress_frames(codec: int, data: memoryview, output: memoryview) -> int:
 
     Gives the number of bytes written; for callers that own a buffer and want no copy.
     """
-    decoder = _cramjam().lz4 if codec == Codec.LZ4 else _cramjam().zstd
+    cramjam = _cramjam()
     try:
-        return int(decoder.decompress_into(data, output))
+        if codec != Codec.LZ4:
+            return int(cramjam.zstd.decompress_into(data, output))
+        blocks = plain_lz4_blocks(data)
+        if blocks is None:
+            return int(cramjam.lz4.decompress_into(data, output))
+        # Nearly all producers write such frames, which are decoded in half the time block by block.
+        decode = cramjam.lz4.decompress_block_into
+        end = 0
+        for start, stop, most in blocks:
+            if most:
+                end += decode(data[start:stop], output[end : end + most])
+            else:
+                output[end : end + stop - start] = data[start:stop]
+                end += stop - start
+        return int(end)
     except _cramjam().DecompressionError as error:
         raise _damaged(error) from None
 

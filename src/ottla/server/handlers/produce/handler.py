@@ -21,6 +21,7 @@ from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
 from ottla.server.handlers.produce.answer import frame, success_piece, topic_piece
 from ottla.server.handlers.produce.checks import ALL_ACKS, NO_ACKS, check, check_open
 from ottla.server.handlers.produce.inside import Inside
+from ottla.server.handlers.produce.repeated import LEARNED_ONE_IN, repeatable
 from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read
 from ottla.server.handlers.produce.response import Response, send
 from ottla.server.handlers.produce.unfinished import Unfinished
@@ -81,7 +82,12 @@ class Produce:
         request comes here again once that is known. `slot`: the answer's place in the order of
         answers, if it got one meanwhile.
         """
-        transactional_id, acks, timeout_ms, topics = read(view, at, stop, version)
+        repeated = connection.repeated
+        request = None if repeated is None else repeated.read(view, at, stop, version)
+        if request is None:
+            repeated = None
+            request = read(view, at, stop, version)
+        transactional_id, acks, timeout_ms, topics = request
         quotas = self._broker.quotas
         if quotas is not None and verdict is None:
             connection.throttle_ms = quotas.produced(connection, stop - at)
@@ -144,14 +150,22 @@ class Produce:
                         (
                             base_offset, append_time, log_start, end_offset, is_settled,
                         ) = target.append(records, now_ms, _CLIENT, fields)  # fmt: skip
-                        pieces.append(
-                            success_piece(version, index, base_offset, append_time, log_start)
-                        )
                         took = _clock() - started
                         if took > SLOW_WRITE_SECONDS:
                             lanes.mark_slow(target.log.folder, took)
                         started += took
-                        if is_settled or not _waits(target, end_offset, acks):
+                        is_settled = is_settled or not _waits(target, end_offset, acks)
+                        if is_settled and repeated is not None and quotas is None:
+                            connection.answer(
+                                repeated.answer(
+                                    correlation_id, index, base_offset, append_time, log_start
+                                )
+                            )
+                            return
+                        pieces.append(
+                            success_piece(version, index, base_offset, append_time, log_start)
+                        )
+                        if is_settled:
                             continue
                     if response is None:
                         response = Response(
@@ -178,6 +192,8 @@ class Produce:
                 response.send()
         elif slot is None and acks and quotas is None:
             connection.answer(frame(version, correlation_id, pieces))
+            if repeated is None and not connection.requests % LEARNED_ONE_IN:
+                connection.repeated = repeatable(view, at, stop, version, request)
         else:
             send(connection, slot, acks, version, correlation_id, pieces)
 
