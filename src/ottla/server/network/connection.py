@@ -790,7 +790,7 @@ class Connection:
         """The first range among what would be sent next that only the disk has by now."""
         left = SEND_QUANTUM
         for part in self.out:
-            if type(part) is FileRange and not _is_held(part, left):
+            if type(part) is FileRange and not part.is_held(left):
                 return part
             left -= len(part)
             if left <= 0:
@@ -811,7 +811,7 @@ class Connection:
         if error is not None:
             self.close(str(error))
             return
-        if not _is_held(cold, SEND_QUANTUM):
+        if not cold.is_held(SEND_QUANTUM):
             self.active_at = self._loop.time()  # memory keeps nothing: it is waited for
         self._loop.add_writer(self.fd, self._on_writable)
 
@@ -872,11 +872,6 @@ class Connection:
         self.exclusive = None
         self.sock.close()
         self.reactor.forget(self)
-
-
-def _is_held(part: FileRange, most: int) -> bool:
-    """Whether memory seems to have a range, or so much of it."""
-    return part.file.seems_in_memory(part.position, min(part.length, most))
 
 
 def _skip_header_tags(view: memoryview, at: int, stop: int) -> int:

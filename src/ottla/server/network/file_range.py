@@ -25,3 +25,7 @@ class FileRange:
 
     def __len__(self) -> int:
         return self.length
+
+    def is_held(self, most: int) -> bool:
+        """Whether memory seems to have the range, or so much of it."""
+        return self.file.seems_in_memory(self.position, min(self.length, most))
