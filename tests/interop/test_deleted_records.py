@@ -148,14 +148,15 @@ def read_by_aiokafka(client: Client, topic: str) -> tuple[list[int], int]:
 
 def read_by_ottla(bootstrap: str, topic: str) -> tuple[list[int], int]:
     async def read() -> tuple[list[int], int]:
+        place = Place(topic, 0)
         async with AsyncConsumer(bootstrap) as consumer:
-            await consumer.assign({Place(topic, 0): "earliest"})
+            await consumer.assign({place: "earliest"})
             seen: list[int] = []
-            while await consumer.lag():
+            while (await consumer.lag())[place]:
                 batch = await consumer.next_batch(timeout=0.5)
                 if batch is not None:
                     seen += batch["offset"].to_pylist()
-            return seen, consumer.position(Place(topic, 0))
+            return seen, consumer.position(place)
 
     return asyncio.run(asyncio.wait_for(read(), READ_TIMEOUT))
 
