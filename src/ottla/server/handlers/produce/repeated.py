@@ -1,18 +1,23 @@
-"""The short cut of Produce: a request that differs from one before it in partition and records only.
+"""The short cut of Produce: requests that are like one before them on their connection.
 
 A producer asks for the same again and again: one batch for a partition of this topic, with these acks.
-What stands before is then the same bytes each time, and is compared as a whole instead of being read;
-a response differs from the one before it in a few numbers, and is packed in one go. Nothing else is
-short: the checks and the append are those of every request (`handler`).
+What stands before the partition is then the same bytes each time. So the request is checked as a whole,
+layout, header, checksum and records, by compiled code (`ottla.record.validation.frames`), and its
+response, which differs from the one before it in a few numbers, is packed in one go. A request that
+differs, a batch that is not right or not plain, and a topic whose settings have changed take the general
+way, with nothing changed on this one.
 """
 
 from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.protocol.wiretypes import unsigned_varint
+from ottla.record.validation.checking import QUICK_BYTES
+from ottla.record.validation.frames import FrameCheck
+from ottla.record.validation.readiness import readiness
 from ottla.server.handlers.produce.answer import (
     FIRST_LOG_START,
     frame,
@@ -24,7 +29,10 @@ from ottla.server.handlers.produce.request import FIRST_FLEXIBLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ottla.record.validation.findings import Rules
+    from ottla.replication.partition import Partition
     from ottla.server.handlers.produce.request import Parts
+    from ottla.storage.config import LogConfig
 
 # One request in so many is looked at for what may be repeated: a client that alternates between topics
 # shall not pay for it each time.
@@ -32,103 +40,60 @@ LEARNED_ONE_IN = 8
 
 _INDEX_BYTES = 4
 _OLD_SIZE_BYTES = 4
-# After the records of a flexible request: no tags of the partition, of the topic, of the request.
-_NO_TAGS = bytes(3)
 
 
 class Repeated:
     """What the requests of a connection have in common that bring one batch for one partition."""
 
-    __slots__ = (
-        "_acks",
-        "_before",
-        "_is_flexible",
-        "_key",
-        "_pack_answer",
-        "_read",
-        "_size_at",
-        "_timeout_ms",
-        "_version",
-    )
+    __slots__ = ("accept", "acks", "answer", "config", "key", "rules", "timeout_ms", "version")
 
-    def __init__(self, version: int, request: Parts, before: bytes) -> None:
-        """`before`: the request up to the partition's index."""
-        _, self._acks, self._timeout_ms, ((self._key, _),) = request
-        self._version = version
-        self._before = before
-        self._is_flexible = version >= FIRST_FLEXIBLE
-        self._read = _reader(len(before), self._is_flexible)
-        self._size_at = len(before) + _INDEX_BYTES
-        self._pack_answer = _packer_of_answers(version, self._key)
-
-    def read(self, view: memoryview, at: int, stop: int, version: int) -> Parts | None:
-        """As `request.read`, of a request that is like the one before; None if it is another one."""
-        if version != self._version:
-            return None
-        start = at + self._size_at
-        if start + _OLD_SIZE_BYTES > stop:
-            return None
-        if self._is_flexible:
-            before, index, low, middle, high = self._read(view, at)
-            if low < 0x80:
-                size, start = low, start + 1
-            elif middle < 0x80:
-                size, start = low - 0x80 + (middle << 7), start + 2
-            elif high < 0x80:
-                size, start = low - 0x80 + ((middle - 0x80) << 7) + (high << 14), start + 3
-            else:
-                return None
-            end = start + size - 1
-            if end + len(_NO_TAGS) != stop or view[end:stop] != _NO_TAGS:
-                return None
-        else:
-            before, index, size = self._read(view, at)
-            start += _OLD_SIZE_BYTES
-            end = start + size
-            if end != stop:
-                return None
-        if before != self._before or end <= start:
-            return None
-        return None, self._acks, self._timeout_ms, [(self._key, [(index, start, end)])]
-
-    def answer(
-        self,
-        correlation_id: int,
-        index: int,
-        base_offset: int,
-        append_time: int,
-        log_start_offset: int,
-    ) -> bytes:
-        """The response to such a request whose batch was stored."""
-        return self._pack_answer(correlation_id, index, base_offset, append_time, log_start_offset)
+    def __init__(
+        self, version: int, request: Parts, check: FrameCheck, config: LogConfig, rules: Rules
+    ) -> None:
+        _, self.acks, self.timeout_ms, ((self.key, _),) = request
+        self.version = version
+        # Of the partitions; with others the check would be another one.
+        self.config = config
+        self.rules = rules
+        # Index, start and end of the batch, and its header, of a request (the buffer, where it begins
+        # and ends) at a time; None if the general way has to look at it.
+        self.accept = check.accept
+        # The response to such a request, from correlation id, index, base offset, append time and log
+        # start offset.
+        self.answer = _packer_of_answers(version, self.key)
 
 
 def repeatable(
-    view: memoryview, at: int, stop: int, version: int, request: Parts
+    view: memoryview, at: int, version: int, request: Parts, target: Partition
 ) -> Repeated | None:
     """What may come again of a request that was answered; None if it is not of this kind."""
+    compiled = readiness.compiled
+    rules = target.record_rules
     transactional_id, acks, _, topics = request
+    config = target.config
     if (
-        version < FIRST_LOG_START
+        compiled is None
+        or rules is None
+        or version < FIRST_LOG_START
         or transactional_id is not None
         or not acks
         or len(topics) != 1
         or len(topics[0][1]) != 1
+        or config.compression_type != "producer"
     ):
         return None
     _, start, end = topics[0][1][0]
-    size_bytes = _OLD_SIZE_BYTES
-    if version >= FIRST_FLEXIBLE:
-        size_bytes = len(unsigned_varint(end - start + 1))
-    found = Repeated(version, request, bytes(view[at : start - size_bytes - _INDEX_BYTES]))
-    # It may be written otherwise: tags, a size that takes more bytes than it has to, more after it.
-    return found if found.read(view, at, stop, version) == request else None
-
-
-@lru_cache(512)
-def _reader(before: int, is_flexible: bool) -> Callable[[memoryview, int], tuple[Any, ...]]:
-    """Reads so many bytes, the index of a partition, and the size of its records."""
-    return struct.Struct(f">{before}siBBB" if is_flexible else f">{before}sii").unpack_from
+    is_flexible = version >= FIRST_FLEXIBLE
+    size_at = start - _OLD_SIZE_BYTES
+    if is_flexible:
+        size = unsigned_varint(end - start + 1)
+        size_at = start - len(size)
+        if view[size_at:start] != size:
+            return None  # written longer than it had to be
+    before = bytes(view[at : size_at - _INDEX_BYTES])
+    largest = min(config.max_message_bytes, QUICK_BYTES)
+    check = FrameCheck(compiled.frames_address, before, is_flexible, largest, rules)
+    return Repeated(version, request, check, config, rules)
 
 
 @lru_cache(512)
