@@ -38,6 +38,8 @@ RATE = 1000.0
 READERS = 4
 PRODUCED = Shape(10, 100)
 STORED = Shape(64, 1000)
+STORED_BYTES = 16 << 30
+QUICK_BYTES = 1 << 30
 FETCH_SIZE = 1 << 20
 TARGET = Target(2.0, 1.0, "figure")
 
@@ -171,7 +173,7 @@ def _measure(
 
 
 def _run(bench: Bench) -> list[Measurement]:
-    size = (1 if bench.quick else 16) << 30
+    size = QUICK_BYTES if bench.quick else STORED_BYTES
     bench.drop_pairs()
     found = []
     subjects = {"as it is": bench.new_managed("disk")}
