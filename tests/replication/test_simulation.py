@@ -123,6 +123,30 @@ def test_damaged_logs_are_fetched_again() -> None:
     assert given_up > IN_A_TEST
 
 
+@pytest.mark.parametrize("moves", [0.0, 0.3])
+def test_single_records_are_deleted_and_erased(moves: float) -> None:
+    deleted = erased = 0
+    for seed in range(IN_A_TEST):
+        world = run_seed(seed, brokers=4, moves=moves, deletes=True, slow_disks=bool(seed % 2))
+        deleted += sum(map(len, world.deleted.values()))
+        erased += world.erased
+    assert deleted > 10 * IN_A_TEST
+    assert erased > deleted
+
+
+@pytest.mark.soak
+def test_many_deletions() -> None:
+    for seed in range(7_000_000, 7_000_000 + SOAK_SEEDS):
+        run_seed(
+            seed,
+            brokers=3 + seed % 3,
+            moves=0.3 * (seed % 2),
+            damage=0.1 * (seed % 4 == 0),
+            deletes=True,
+            slow_disks=seed % 3 == 0,
+        )
+
+
 @pytest.mark.soak
 def test_many_damaged_logs() -> None:
     for seed in range(5_000_000, 5_000_000 + SOAK_SEEDS):

@@ -229,6 +229,7 @@ class Broker:
             self, TRANSACTION_STATE, self._transaction_shard, self.markers.forget
         )
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
+        self.reactor.bring = self.reads.bring
         # Logs are open and partitions in place: coordinators may be loaded.
         self.is_serving = False
         # Set when the broker cannot go on: its metadata store is gone.
@@ -461,6 +462,8 @@ class Broker:
         self.spawn(give_leadership_back(self), "balance of leadership")
         if self.config.replica_replacement_after_ms >= 0:
             self.spawn(replace_replicas(self), "replacement of replicas")
+        if self.config.log_stray_retention_ms >= 0:
+            self.spawn(strays.remove_old_strays(self), "removal of old strays")
         if self.config.is_set("advertised.listeners"):
             self.spawn(warn_of_unreachable(self._node().endpoints), "look at advertised addresses")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
