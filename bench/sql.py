@@ -49,7 +49,8 @@ def _run(bench: Bench) -> list[Measurement]:
     broker.start()
     with broker.client() as client:
         client.create_topic(TOPIC, 1)
-    address = f"{broker.host}:{broker.port}"
+    host, port = broker.address
+    address = f"{host}:{port}"
     with Producer(address) as producer:
         for number in range(RECORDS):
             producer.send(TOPIC, json.dumps({"amount": number / 2, "item": f"item {number % 50}"}))

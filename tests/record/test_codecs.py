@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.record.codecs import Codec, compress, decompress
+from ottla.record.codecs import Codec, compress, decompress, decompress_frames
 from ottla.record.errors import CorruptBatch, InvalidBatch, InvalidRecord, TooLarge
 from ottla.record.framing import (
     lz4_bound,
+    plain_lz4_blocks,
     with_kafka_v0_lz4_checksum,
     with_right_lz4_checksum,
     zstd_bound,
@@ -55,6 +56,36 @@ def test_round_trip_up_to_the_limit_and_not_beyond(
     if data:
         with pytest.raises(TooLarge):
             decompress(codec, packed, len(data) - 1)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_lz4_blocks_are_decoded_one_by_one(sample: str) -> None:
+    data = SAMPLES[sample]
+    packed = memoryview(compress(Codec.LZ4, data))
+    output = memoryview(bytearray(lz4_bound(packed)))
+    assert plain_lz4_blocks(packed) is not None
+    assert output[: decompress_frames(Codec.LZ4, packed, output)] == data
+
+
+def test_other_lz4_frames_are_left_to_the_decoder() -> None:
+    packed = compress(Codec.LZ4, SAMPLES["text"])
+    wrong_checksum = packed[:6] + bytes([packed[6] ^ 1]) + packed[7:]
+    with_content_checksum = bytes(cramjam.lz4.compress(SAMPLES["text"]))
+    others = [packed * 2, packed + b"\0", packed[:-1], packed[:9], b"", wrong_checksum]
+    for each in [*others, with_content_checksum]:
+        try:
+            blocks = plain_lz4_blocks(memoryview(each))
+        except CorruptBatch:
+            blocks = None
+        assert blocks is None
+    output = memoryview(bytearray(10_000))
+    for each in (packed[:-1], wrong_checksum):
+        with pytest.raises(CorruptBatch):
+            decompress_frames(Codec.LZ4, memoryview(each), output)
+    damaged = bytearray(packed)
+    damaged[12:20] = bytes(8)
+    with pytest.raises(CorruptBatch):
+        decompress_frames(Codec.LZ4, memoryview(damaged), output)
 
 
 @given(st.sampled_from(list(Codec)), st.binary(max_size=5000))

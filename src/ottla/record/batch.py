@@ -112,7 +112,7 @@ LOG_APPEND_TIME = 1
 # Attributes that only a broker sets.
 _BROKERS_BITS = TIMESTAMP_TYPE_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 
-_LAST_CODEC = 4
+LAST_CODEC = 4
 _SMALLEST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 _MAX_SEQUENCE = 0x7FFFFFFF
 # Length, attributes, timestamp delta, offset delta, key length, value length, header count.
@@ -267,7 +267,7 @@ def check_produced(buffer: Buffer, at: int = 0) -> HeaderFields:
             count * SMALLEST_RECORD <= room
             and buffer[at + RECORDS_AT] not in _NO_RECORD_BEGINS_WITH
             if not attributes & CODEC_MASK
-            else room > 0 and attributes & CODEC_MASK <= _LAST_CODEC
+            else room > 0 and attributes & CODEC_MASK <= LAST_CODEC
         )
         and (
             sequence >= 0 and epoch >= 0 if producer_id >= 0 else not attributes & TRANSACTIONAL_BIT
@@ -324,7 +324,7 @@ def _check(buffer: Buffer, at: int) -> HeaderFields:
         buffer = memoryview(buffer)  # slicing anything else copies
     if crc32c(buffer[at + ATTRIBUTES_AT : end]) != fields[CHECKSUM]:
         raise CorruptBatch("the CRC32C does not match")
-    if fields[ATTRIBUTES] & CODEC_MASK > _LAST_CODEC:
+    if fields[ATTRIBUTES] & CODEC_MASK > LAST_CODEC:
         raise InvalidRecord(f"unknown compression codec {fields[ATTRIBUTES] & CODEC_MASK}")
     return fields
 

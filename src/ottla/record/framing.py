@@ -11,6 +11,7 @@ the wrong bytes, and old clients still write and expect it so.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 from ottla.record.errors import CorruptBatch
 
@@ -28,6 +29,7 @@ _LZ4_BLOCK_CHECKSUM = 0x10
 _LZ4_CONTENT_SIZE = 0x08
 _LZ4_CONTENT_CHECKSUM = 0x04
 _LZ4_DICTIONARY = 0x01
+_LZ4_PLAIN = _LZ4_VERSION | _LZ4_INDEPENDENT
 _LZ4_STORED = 0x80000000
 _LZ4_BLOCK_SIZES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 # One byte of a match length stands for at most 255 bytes.
@@ -71,6 +73,31 @@ def check_single_lz4_frame(data: memoryview) -> None:
         raise CorruptBatch("the LZ4 frame does not end where the batch does")
     if not flags & _LZ4_INDEPENDENT:
         raise CorruptBatch("the blocks of the LZ4 frame depend on each other")
+
+
+def plain_lz4_blocks(data: memoryview) -> list[tuple[int, int, int]] | None:
+    """Where the blocks of an LZ4 frame begin and end, and how much each yields at most, 0 if it is
+    stored as it is. None if `data` is more than one frame of blocks that stand alone: whatever has
+    checksums or a content size is the decoder's."""
+    try:
+        flags, block_size, at = _lz4_header(data, 0)
+        if flags != _LZ4_PLAIN or not _is_right_header(bytes(data[:at])):
+            return None
+        blocks = []
+        while size := _UINT32.unpack_from(data, at)[0]:
+            start = at + 4
+            at = start + (size & ~_LZ4_STORED)
+            most = 0 if size & _LZ4_STORED else min(block_size, size * _LZ4_BEST_RATIO)
+            blocks.append((start, at, most))
+    except (IndexError, struct.error):
+        return None
+    return blocks if at + 4 == len(data) else None
+
+
+@lru_cache(64)
+def _is_right_header(header: bytes) -> bool:
+    """Whether the checksum of a frame's header, its last byte, is right."""
+    return (_short_xxh32(header[len(LZ4_MAGIC) : -1]) >> 8) & 0xFF == header[-1]
 
 
 def _lz4_frame(data: memoryview, at: int) -> tuple[int, int]:

@@ -25,7 +25,14 @@ from ottla.record.batch import (
     read_header_fields,
     set_max_timestamp,
 )
-from ottla.record.codecs import DEFAULT_LIMIT, Codec, decompress
+from ottla.record.codecs import (
+    DEFAULT_LIMIT,
+    Codec,
+    decompress,
+    decompress_frames,
+    decompress_plain_lz4,
+    frame_bound,
+)
 from ottla.record.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -60,6 +67,9 @@ class _Own(threading.local):
     in threads of a pool."""
 
     walker: CompiledWalk | None = None
+    # For what most compressed batches hold: to allocate it each time would take as long as to walk
+    # over it.
+    room: memoryview | None = None
 
 
 _own = _Own()
@@ -126,11 +136,24 @@ def check_and_correct(
     return read_header_fields(batch)
 
 
-def _decompressed(codec: int, packed: memoryview, limit: int) -> bytes:
+def _decompressed(codec: int, packed: memoryview, limit: int) -> bytes | memoryview:
+    """What the batch holds; valid until this thread decompresses the next one."""
     try:
+        room = _own.room
+        if room is None:
+            room = _own.room = memoryview(bytearray(INLINE_LIMIT))
+        most = min(limit, INLINE_LIMIT)
+        size = None
         if codec == Codec.LZ4:
-            check_single_lz4_frame(packed)
-        return decompress(codec, packed, limit)
+            size = decompress_plain_lz4(packed, room[:most])
+            if size is None:
+                check_single_lz4_frame(packed)
+        if size is None:
+            bound = frame_bound(codec, packed)
+            if bound is None or bound > most:
+                return decompress(codec, packed, limit)
+            size = decompress_frames(codec, packed, room)
+        return room[:size] if size else b""
     except CorruptBatch as error:
         # The checksum is right, so nothing was damaged on the way: to send it again would not help.
         raise InvalidRecord(error.reason) from None

@@ -96,5 +96,29 @@ MISFIT_COUNT = 13
 RETURNED = 14  # numba's functions return by a pointer; it is not looked at
 NUMBERS = 15
 
+# Places in the numbers that go to the compiled check of a frame: what changes from frame to frame, what
+# does not (the rules in their order) …
+FRAME_START = 0
+FRAME_END = 1
+FRAME_NOW = 2
+BEFORE_BYTES = 3
+IS_COMPACT = 4
+LARGEST = 5
+FRAME_KEYS_REQUIRED = 6
+FRAME_CHECKS_TIMES = 7
+FRAME_BEFORE_MAX = 8
+FRAME_AFTER_MAX = 9
+# … and what comes back.
+ACCEPTED = 10
+NUMBER = 11
+BATCH_START = 12
+BATCH_END = 13
+FRAME_RETURNED = 14
+FRAME_NUMBERS = 15
+
+# Bytes of a batch up to which the compiled check of a frame verifies the checksum, too. A library does
+# it faster, with the processor's own instruction, but has to be called for it.
+SHORT_BATCH = 1024
+
 # A misfit as one number: the record's index above these bits, the kind in them.
 MISFIT_BITS = 2

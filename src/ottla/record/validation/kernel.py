@@ -1,4 +1,5 @@
-"""The walk over the records of a batch, to be compiled: the same as `plain_walk`, 10 ns a record.
+"""What is compiled: the walk over the records of a batch, the same as `plain_walk`, 10 ns a record; and
+the check of a frame that holds a batch (`frames`), the same as the steps that it stands for.
 
 Imported only by the process that compiles (`compile`) and by tests: the broker loads machine code, and
 neither numba nor what it stands on.
@@ -17,23 +18,55 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
+from ottla.record.batch import (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    BATCH_LENGTH_AT,
+    CRC_AT,
+    LAST_CODEC,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    RECORDS_AT,
+)
 from ottla.record.validation import findings
 from ottla.record.validation.findings import (
+    ACCEPTED,
     AFTER_MAX,
     BASE_TIMESTAMP,
+    BATCH_END,
+    BATCH_START,
+    BEFORE_BYTES,
     BEFORE_MAX,
     CHECKS_TIMES,
     COUNT,
     END,
     FAULT,
+    FRAME_AFTER_MAX,
+    FRAME_BEFORE_MAX,
+    FRAME_CHECKS_TIMES,
+    FRAME_END,
+    FRAME_KEYS_REQUIRED,
+    FRAME_NOW,
+    FRAME_START,
+    IS_COMPACT,
     KEYS_REQUIRED,
+    LARGEST,
     MAX_TIMESTAMP,
     MISFIT_BITS,
     MISFIT_COUNT,
     MISFIT_ROOM,
     NO_TIMESTAMP,
     NOW,
+    NUMBER,
     RECORD,
+    SHORT_BATCH,
     START,
     VARINT_BYTES,
     VARLONG_BYTES,
@@ -44,7 +77,9 @@ int64: Any = np.int64
 uint64: Any = np.uint64
 
 _pointer: Any = types.CPointer
-SIGNATURE = types.int64(_pointer(types.uint8), _pointer(types.int64), _pointer(types.int64))
+_bytes, _numbers = _pointer(types.uint8), _pointer(types.int64)
+WALK_SIGNATURE = types.int64(_bytes, _numbers, _numbers)
+ACCEPT_SIGNATURE = types.int64(_bytes, _numbers, _bytes, _pointer(types.uint32))
 
 # numba takes numbers, not members of enumerations.
 _RECORD_LENGTH = int(findings.Fault.RECORD_LENGTH)
@@ -62,6 +97,8 @@ _NO_KEY = int(findings.Misfit.NO_KEY)
 _TIME_OUT_OF_RANGE = int(findings.Misfit.TIME_OUT_OF_RANGE)
 
 _CUT = -1
+# Of a frame, after what is known of it: a number, a size, the header of a batch.
+_SMALLEST_FRAME = 4 + 1 + RECORDS_AT
 
 
 @register_jitable(forceinline=True)
@@ -116,12 +153,6 @@ def _after_headers(data: Any, at: int, record_end: int) -> Any:
 
 
 @register_jitable(forceinline=True)
-def _is_out_of_range(timestamp: int, numbers: Any) -> bool:
-    age = numbers[NOW] - timestamp
-    return bool(age > numbers[BEFORE_MAX] or -age > numbers[AFTER_MAX])
-
-
-@register_jitable(forceinline=True)
 def _next_record(data: Any, at: int, end: int, index: int) -> Any:
     """One record: a fault, the position after it, its timestamp delta, whether it has a key."""
     length, at = _varint(data, at, end, VARINT_BYTES)
@@ -165,15 +196,20 @@ def _next_record(data: Any, at: int, end: int, index: int) -> Any:
     return 0, at, timestamp_delta, key_length >= 0
 
 
-def walk(data: Any, numbers: Any, misfits: Any) -> int:
-    """Walk as the numbers say, and leave what was found among them."""
-    at = numbers[START]
-    end = numbers[END]
-    count = numbers[COUNT]
-    base_timestamp = numbers[BASE_TIMESTAMP]
-    keys_required = numbers[KEYS_REQUIRED] != 0
-    checks_times = numbers[CHECKS_TIMES] != 0
-    room = numbers[MISFIT_ROOM]
+@register_jitable(forceinline=True)
+def _walk(
+    data: Any,
+    at: int,
+    end: int,
+    count: int,
+    base_timestamp: int,
+    rules: Any,
+    now: int,
+    room: int,
+    misfits: Any,
+) -> Any:
+    """A fault and the record that has it, the largest time, how many misfits there are."""
+    keys_required, checks_times, before_max, after_max = rules
     max_timestamp = int64(NO_TIMESTAMP)
     misfit_count = int64(0)
     index = int64(0)
@@ -189,10 +225,12 @@ def walk(data: Any, numbers: Any, misfits: Any) -> int:
         if timestamp > max_timestamp:
             max_timestamp = timestamp
         misfit = 0
-        if keys_required and not has_key:
+        if keys_required != 0 and not has_key:
             misfit = _NO_KEY
-        elif checks_times and timestamp != NO_TIMESTAMP and _is_out_of_range(timestamp, numbers):
-            misfit = _TIME_OUT_OF_RANGE
+        elif checks_times != 0 and timestamp != NO_TIMESTAMP:
+            age = now - timestamp
+            if age > before_max or -age > after_max:
+                misfit = _TIME_OUT_OF_RANGE
         if misfit != 0:
             if misfit_count < room:
                 misfits[misfit_count] = (index << MISFIT_BITS) | misfit
@@ -203,8 +241,162 @@ def walk(data: Any, numbers: Any, misfits: Any) -> int:
         if at != end:
             fault = _BYTES_AFTER_RECORDS
             index = max(count - 1, int64(0))
+    return fault, index, max_timestamp, misfit_count
+
+
+def walk(data: Any, numbers: Any, misfits: Any) -> int:
+    """Walk as the numbers say, and leave what was found among them."""
+    rules = (
+        numbers[KEYS_REQUIRED],
+        numbers[CHECKS_TIMES],
+        numbers[BEFORE_MAX],
+        numbers[AFTER_MAX],
+    )
+    fault, index, max_timestamp, misfit_count = _walk(
+        data,
+        numbers[START],
+        numbers[END],
+        numbers[COUNT],
+        numbers[BASE_TIMESTAMP],
+        rules,
+        numbers[NOW],
+        numbers[MISFIT_ROOM],
+        misfits,
+    )
     numbers[FAULT] = fault
     numbers[RECORD] = index
     numbers[MAX_TIMESTAMP] = max_timestamp
     numbers[MISFIT_COUNT] = misfit_count
+    return 0
+
+
+@register_jitable(forceinline=True)
+def _big_endian(data: Any, at: int, size: int) -> Any:
+    """The unsigned number of so many bytes."""
+    value = uint64(0)
+    for step in range(size):
+        value = (value << uint64(8)) | uint64(data[at + step])
+    return value
+
+
+@register_jitable(forceinline=True)
+def _signed(value: Any, bits: int) -> Any:
+    shift = uint64(64 - bits)
+    return int64(value << shift) >> int64(64 - bits)
+
+
+@register_jitable(forceinline=True)
+def _little_endian(data: Any, at: int) -> Any:
+    value = uint64(0)
+    for step in range(4):
+        value |= uint64(data[at + step]) << uint64(8 * step)
+    return value
+
+
+@register_jitable(forceinline=True)
+def _crc32c(data: Any, at: int, end: int, tables: Any) -> Any:
+    """Eight bytes at a time, with a table for each."""
+    crc = uint64(0xFFFFFFFF)
+    low = uint64(0xFF)
+    while end - at >= 8:
+        one = crc ^ _little_endian(data, at)
+        two = _little_endian(data, at + 4)
+        crc = (
+            uint64(tables[uint64(1792) + (one & low)])
+            ^ uint64(tables[uint64(1536) + ((one >> uint64(8)) & low)])
+            ^ uint64(tables[uint64(1280) + ((one >> uint64(16)) & low)])
+            ^ uint64(tables[uint64(1024) + (one >> uint64(24))])
+            ^ uint64(tables[uint64(768) + (two & low)])
+            ^ uint64(tables[uint64(512) + ((two >> uint64(8)) & low)])
+            ^ uint64(tables[uint64(256) + ((two >> uint64(16)) & low)])
+            ^ uint64(tables[two >> uint64(24)])
+        )
+        at += 8
+    while at < end:
+        crc = uint64(tables[(crc ^ uint64(data[at])) & low]) ^ (crc >> uint64(8))
+        at += 1
+    return crc ^ uint64(0xFFFFFFFF)
+
+
+def accept(data: Any, numbers: Any, before: Any, tables: Any) -> int:
+    """Whether a frame is what the numbers say, around a batch that is right in every respect (as far as
+    that can be seen from outside, if it is compressed) and asks for nothing special: ACCEPTED is 1 then,
+    and 0 if somebody has to take a closer look."""
+    numbers[ACCEPTED] = 0
+    at = numbers[FRAME_START]
+    stop = numbers[FRAME_END]
+    length = numbers[BEFORE_BYTES]
+    if at + length + _SMALLEST_FRAME > stop:
+        return 0
+    for step in range(length):
+        if data[at + step] != before[step]:
+            return 0
+    at += length
+    number = _signed(_big_endian(data, at, 4), 32)
+    at += 4
+    if numbers[IS_COMPACT] != 0:
+        size = int64(0)
+        shift = int64(0)
+        byte = int64(0x80)
+        while byte >= 0x80:
+            if shift > 14:
+                return 0
+            byte = int64(data[at])
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+        end = at + size - 1
+        if end + 3 != stop or data[end] != 0 or data[end + 1] != 0 or data[end + 2] != 0:
+            return 0
+    else:
+        end = at + 4 + _signed(_big_endian(data, at, 4), 32)
+        at += 4
+        if end != stop:
+            return 0
+    size = end - at
+    if size <= RECORDS_AT or size > numbers[LARGEST]:
+        return 0
+    # Beyond the codec nothing may be set: no transaction, no control batch, no time of the broker's.
+    attributes = _big_endian(data, at + ATTRIBUTES_AT, 2)
+    count = _signed(_big_endian(data, at + RECORD_COUNT_AT, 4), 32)
+    base_timestamp = int64(_big_endian(data, at + BASE_TIMESTAMP_AT, 8))
+    if (
+        _big_endian(data, at, 8) != 0
+        or int64(_big_endian(data, at + BATCH_LENGTH_AT, 4)) + LENGTH_OVERHEAD != size
+        or data[at + MAGIC_AT] != MAGIC
+        or attributes > LAST_CODEC
+        or count <= 0
+        or count != _signed(_big_endian(data, at + LAST_OFFSET_DELTA_AT, 4), 32) + 1
+    ):
+        return 0
+    if int64(_big_endian(data, at + PRODUCER_ID_AT, 8)) >= 0 and (
+        _signed(_big_endian(data, at + PRODUCER_EPOCH_AT, 2), 16) < 0
+        or _signed(_big_endian(data, at + BASE_SEQUENCE_AT, 4), 32) < 0
+    ):
+        return 0
+    if size <= SHORT_BATCH and _crc32c(data, at + ATTRIBUTES_AT, end, tables) != _big_endian(
+        data, at + CRC_AT, 4
+    ):
+        return 0
+    # What is compressed is walked over once it is not.
+    if attributes == 0:
+        rules = (
+            numbers[FRAME_KEYS_REQUIRED],
+            numbers[FRAME_CHECKS_TIMES],
+            numbers[FRAME_BEFORE_MAX],
+            numbers[FRAME_AFTER_MAX],
+        )
+        fault, _, max_timestamp, misfit_count = _walk(
+            data, at + RECORDS_AT, end, count, base_timestamp, rules, numbers[FRAME_NOW], 0, numbers
+        )
+        if (
+            fault != 0
+            or misfit_count != 0
+            or max_timestamp != int64(_big_endian(data, at + MAX_TIMESTAMP_AT, 8))
+        ):
+            return 0
+    numbers[NUMBER] = number
+    numbers[BATCH_START] = at
+    numbers[BATCH_END] = end
+    numbers[ACCEPTED] = 1
     return 0

@@ -40,8 +40,10 @@ _reference = ctypes.byref
 class CompiledWalk:
     """The walk that is compiled at an address. One thread at a time may use one of these objects."""
 
-    def __init__(self, address: int, misfit_room: int = _FEW_MISFITS) -> None:
+    def __init__(self, address: int, frames_address: int, misfit_room: int = _FEW_MISFITS) -> None:
         self.address = address
+        # Of the check of frames, which comes with it (`frames`).
+        self.frames_address = frames_address
         # The interpreter's lock is kept for what takes microseconds: giving it away and getting it back
         # would take longer.
         self._keeping: Any = _KEEPING(address)
@@ -60,7 +62,7 @@ class CompiledWalk:
         self._rules: Rules | None = None
 
     def for_another_thread(self) -> CompiledWalk:
-        return CompiledWalk(self.address)
+        return CompiledWalk(self.address, self.frames_address)
 
     def largest_time(
         self,
@@ -103,11 +105,22 @@ class CompiledWalk:
         fault, record, max_timestamp, misfit_count = _unpack_found(self._numbers, _FOUND_AT)
         room = self._misfit_room
         if misfit_count > room < MOST_MISFITS:
-            again = CompiledWalk(self.address, min(misfit_count, MOST_MISFITS))
+            again = CompiledWalk(self.address, self.frames_address, min(misfit_count, MOST_MISFITS))
             return again.walk(*where, releases_lock)
         found = struct.unpack_from(f"={min(misfit_count, room)}q", self._misfits)
         misfits = [(each >> MISFIT_BITS, each & _MISFIT_MASK) for each in found]
         return Walked(fault, record, max_timestamp, misfits, misfit_count)
+
+
+def executables(codes: bytes) -> list[int]:
+    """The addresses of the kernels, each with its size before it."""
+    addresses = []
+    at = 0
+    while at < len(codes):
+        start = at + 4
+        at = start + int.from_bytes(codes[at:start], "big")
+        addresses.append(executable(codes[start:at]))
+    return addresses
 
 
 def executable(code: bytes) -> int:

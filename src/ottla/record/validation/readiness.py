@@ -1,4 +1,4 @@
-"""When the compiled walk is there, and how it comes to be there without anybody waiting.
+"""When the compiled kernels are there, and how it comes to be there without anybody waiting.
 
 A process starts without it and walks in plain Python. Once it has walked over enough records for
 compiled code to pay (`WORTH_LOADING`), a background thread gets the machine code, six kilobytes of it:
@@ -63,16 +63,16 @@ class Readiness:
 
 def _load() -> CompiledWalk:
     from ottla.record.code_cache import code_cache
-    from ottla.record.validation.machine_code import CompiledWalk, executable
+    from ottla.record.validation.machine_code import CompiledWalk, executables
 
     folder = code_cache("validation")
-    file = None if folder is None else folder / f"walk-{_version()}"
+    file = None if folder is None else folder / f"kernels-{_version()}"
     code = None if file is None else _read(file)
     if code is None:
         code = _compile_elsewhere()
         if file is not None:
             _write(file, code)
-    return CompiledWalk(executable(code))
+    return CompiledWalk(*executables(code))
 
 
 def _version() -> str:

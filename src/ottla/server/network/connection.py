@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ottla.server.api import Api
+    from ottla.server.handlers.produce.repeated import Repeated
     from ottla.server.network.reactor import Listener, Reactor
     from ottla.server.security.sasl import Authentication
 
@@ -184,6 +185,7 @@ class Connection:
         "paused",
         "principal",
         "reactor",
+        "repeated",
         "requests",
         "slots",
         "sock",
@@ -209,6 +211,8 @@ class Connection:
         self.requests = 0
         self.last_api: Api | None = None
         self.active_at = reactor.now()
+        # What its Produce requests have in common, once one was answered.
+        self.repeated: Repeated | None = None
         self.closed = False
         # The pending slot that no further request may pass, if there is one.
         self.exclusive: Slot | None = None
@@ -495,7 +499,10 @@ class Connection:
                 if self.closed:
                     return end
             at = stop
-            if self._held_up():
+            # Nearly always nothing waits, and the call is saved.
+            if (
+                self.slots or self.paused or self.out_bytes > OUTPUT_LIMIT or self.held_bytes
+            ) and self._held_up():
                 return at
         if end - at >= 4:
             size = _read_length(view, at)[0]

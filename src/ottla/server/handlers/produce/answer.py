@@ -17,6 +17,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.wiretypes import unsigned_varint
 from ottla.server.handlers.produce.request import FIRST_FLEXIBLE, FIRST_TOPIC_IDS
 
+FIRST_LOG_START = 5
 FIRST_CURRENT_LEADER = 10
 
 # A record of a refused batch: its index in the batch, and what is wrong with it.
@@ -65,7 +66,7 @@ def success_piece(
         return _pack_v9_success(index, base_offset, append_time, log_start_offset, 1)
     if version == 8:
         return _pack_v8_success(index, base_offset, append_time, log_start_offset, -1)
-    if version >= 5:
+    if version >= FIRST_LOG_START:
         return _pack_v5(index, 0, base_offset, append_time, log_start_offset)
     if version >= 2:
         return _pack_v2(index, 0, base_offset, append_time)
@@ -82,7 +83,7 @@ def refusal_piece(
 ) -> bytes:
     if version < 2:
         return _pack_v0(index, code, -1)
-    if version < 5:
+    if version < FIRST_LOG_START:
         return _pack_v2(index, code, -1, -1)
     piece = [_pack_v5(index, code, -1, -1, -1)]
     if version >= FIRST_FLEXIBLE:

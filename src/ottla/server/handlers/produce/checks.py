@@ -50,7 +50,7 @@ FIRST_ZSTD = 7
 ADMIN_CLIENT_ID = "__admin_client"
 
 _ACKS = (LEADER_ACKS, ALL_ACKS, NO_ACKS)
-_ZSTD = int(Codec.ZSTD)
+ZSTD = int(Codec.ZSTD)
 
 
 def check_open(target: Partition, broker_id: int, client_id: str) -> None:
@@ -95,7 +95,7 @@ def check(
         raise InvalidRecord("more than one batch for a partition")
     attributes = fields[ATTRIBUTES]
     if attributes:
-        if attributes & CODEC_MASK == _ZSTD and version < FIRST_ZSTD:
+        if attributes & CODEC_MASK == ZSTD and version < FIRST_ZSTD:
             raise ProtocolError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if attributes & TRANSACTIONAL_BIT:
             if verdict is None:

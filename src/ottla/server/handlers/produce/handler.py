@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record.batch import (
+    ATTRIBUTES,
     ATTRIBUTES_AT,
     HEADER_SIZE,
     MAGIC,
@@ -19,8 +20,16 @@ from ottla.record.errors import InvalidBatch
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
 from ottla.server.handlers.produce.answer import frame, success_piece, topic_piece
-from ottla.server.handlers.produce.checks import ALL_ACKS, NO_ACKS, check, check_open
+from ottla.server.handlers.produce.checks import (
+    ALL_ACKS,
+    FIRST_ZSTD,
+    NO_ACKS,
+    ZSTD,
+    check,
+    check_open,
+)
 from ottla.server.handlers.produce.inside import Inside
+from ottla.server.handlers.produce.repeated import LEARNED_ONE_IN, repeatable
 from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read
 from ottla.server.handlers.produce.response import Response, send
 from ottla.server.handlers.produce.unfinished import Unfinished
@@ -30,6 +39,7 @@ from ottla.storage.producer_state import Origin
 if TYPE_CHECKING:
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
+    from ottla.server.handlers.produce.repeated import Repeated
     from ottla.server.handlers.produce.request import TopicParts
     from ottla.server.network.connection import Connection, HeldBytes, Slot
 
@@ -81,8 +91,15 @@ class Produce:
         request comes here again once that is known. `slot`: the answer's place in the order of
         answers, if it got one meanwhile.
         """
-        transactional_id, acks, timeout_ms, topics = read(view, at, stop, version)
         quotas = self._broker.quotas
+        repeated = connection.repeated
+        if (
+            repeated is not None
+            and quotas is None
+            and self._serve_repeated(repeated, connection, view, at, stop, version, correlation_id)
+        ):
+            return
+        request = transactional_id, acks, timeout_ms, topics = read(view, at, stop, version)
         if quotas is not None and verdict is None:
             connection.throttle_ms = quotas.produced(connection, stop - at)
         refused = None
@@ -106,6 +123,7 @@ class Produce:
         # Made for what cannot be answered at once, and for refusals.
         response: Response | None = None
         unfinished: Unfinished | None = None
+        target: Partition | None = None
         now_ms = int(_time() * 1000)
         started = _clock()
         for key, parts in topics:
@@ -144,13 +162,13 @@ class Produce:
                         (
                             base_offset, append_time, log_start, end_offset, is_settled,
                         ) = target.append(records, now_ms, _CLIENT, fields)  # fmt: skip
-                        pieces.append(
-                            success_piece(version, index, base_offset, append_time, log_start)
-                        )
                         took = _clock() - started
                         if took > SLOW_WRITE_SECONDS:
                             lanes.mark_slow(target.log.folder, took)
                         started += took
+                        pieces.append(
+                            success_piece(version, index, base_offset, append_time, log_start)
+                        )
                         if is_settled or not _waits(target, end_offset, acks):
                             continue
                     if response is None:
@@ -178,8 +196,88 @@ class Produce:
                 response.send()
         elif slot is None and acks and quotas is None:
             connection.answer(frame(version, correlation_id, pieces))
+            if not connection.requests % LEARNED_ONE_IN and self._authorizer is None and target:
+                connection.repeated = repeatable(view, at, version, request, target)
         else:
             send(connection, slot, acks, version, correlation_id, pieces)
+
+    def _serve_repeated(
+        self,
+        repeated: Repeated,
+        connection: Connection,
+        view: memoryview,
+        at: int,
+        stop: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """Serve a request that is like one before it; False, and nothing was done, if there is anything
+        about it or its partition that the general way has to look at."""
+        if version != repeated.version:
+            return False
+        now_ms = int(_time() * 1000)
+        batch = repeated.accept(view, at, stop, now_ms)
+        if batch is None:
+            return False
+        index, start, end, fields = batch
+        known = self._by_id if version >= FIRST_TOPIC_IDS else self._by_raw_name
+        found = known.get(repeated.key, ())
+        if not 0 <= index < len(found):
+            return False
+        target = found[index]
+        acks = repeated.acks
+        lanes = self._lanes
+        if (
+            not target.open_to_clients
+            or target.lane is not None
+            or target.under_min_isr
+            or target.config is not repeated.config
+            or target.record_rules is not repeated.rules
+            or lanes.slow
+            or (target.followers and acks != ALL_ACKS and self._membership.can_be_fenced)
+        ):
+            return False
+        records = view[start:end]
+        codec = fields[ATTRIBUTES]
+        if codec:
+            if codec == ZSTD and version < FIRST_ZSTD:
+                return False
+            try:
+                fields, transform = self._inside.check(
+                    target, records, fields, repeated.rules, now_ms
+                )
+            except InvalidBatch:
+                return False
+            if transform is not None:
+                return False
+        started = _clock()
+        try:
+            base_offset, append_time, log_start, end_offset, is_settled = target.append(
+                records, now_ms, _CLIENT, fields
+            )
+        except (ProtocolError, InvalidBatch, StorageError, OSError) as error:
+            pieces = [topic_piece(version, repeated.key, 1, 1), b""]
+            response = Response(self._broker, connection, version, correlation_id, acks, pieces)
+            response.refuse_for(1, index, error, target)
+            response.send()
+            return True
+        took = _clock() - started
+        if took > SLOW_WRITE_SECONDS:
+            lanes.mark_slow(target.log.folder, took)
+        if is_settled or not _waits(target, end_offset, acks):
+            connection.answer(
+                repeated.answer(correlation_id, index, base_offset, append_time, log_start)
+            )
+            return True
+        pieces = [
+            topic_piece(version, repeated.key, 1, 1),
+            success_piece(version, index, base_offset, append_time, log_start),
+        ]
+        response = Response(self._broker, connection, version, correlation_id, acks, pieces)
+        unfinished = Unfinished(lanes, self._deadlines, response, repeated.timeout_ms)
+        unfinished.wait_for(target, index, 1, end_offset)
+        unfinished.all_begun()
+        return True
 
 
 def _waits(target: Partition, end_offset: int, acks: int) -> bool:

@@ -1,0 +1,219 @@
+"""The short cut of Produce answers what the general way answers, whatever comes after it was learned."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from record_kit.crafted_batches import CASES, TOPICS, build, crafted, good
+from record_kit.crafted_batches import batch as crafted_batch
+from record_kit.kafkas_answers import expected, kafkas_answers
+from server_kit.broker_thread import BrokerThread
+from server_kit.calls import (
+    Topic,
+    batch_of,
+    create_topic,
+    end_offset,
+    now_ms,
+    produce,
+    produce_request,
+    versions_of,
+)
+from server_kit.crafted import ask
+from server_kit.wire import Wire
+
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
+from ottla.record.batch import LEADER_EPOCH_AT, check_produced
+from ottla.record.codecs import Codec
+from ottla.record.validation.findings import Rules
+from ottla.record.validation.frames import FrameCheck
+from ottla.record.validation.readiness import readiness
+from ottla.server.handlers.produce import handler as produce_handler
+from ottla.server.handlers.produce import request
+
+KAFKA = kafkas_answers()
+VERSIONS = versions_of(ProduceRequest, first=5)
+# Sizes of values with which a batch and its size take one byte more, and ordinary ones.
+RECORDS = [0, 1, *range(40, 64), 900, *range(940, 970), 16_300, 16_310, 16_320, 70_000, 1_000_000]
+# Batches that are stored although something is odd about them: the general way says what.
+ODD = (
+    "attribute_sign",
+    "attributes_unused",
+    "max_timestamp_above",
+    "max_timestamp_below",
+    "max_timestamp_far_above",
+    "max_timestamp_none",
+    "negative_times",
+)
+TOPIC = Topic("a-topic", bytes(range(16)))
+
+
+@pytest.fixture(autouse=True)
+def always(inside: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request that is answered is learned from; a busy machine has no slow disk."""
+    monkeypatch.setattr(produce_handler, "LEARNED_ONE_IN", 1)
+    monkeypatch.setattr(produce_handler, "SLOW_WRITE_SECONDS", float("inf"))
+    inside.run(lambda broker: broker.lanes.slow.clear())
+
+
+class Spy:
+    """Counts the requests that take the short cut."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.taken = 0
+        serve = produce_handler.Produce._serve_repeated
+
+        def counted(*arguments: Any) -> bool:
+            is_served = serve(*arguments)
+            self.taken += is_served
+            return is_served
+
+        monkeypatch.setattr(produce_handler.Produce, "_serve_repeated", counted)
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
+    assert readiness.load() is not None
+    return Spy(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def topics(inside: BrokerThread) -> dict[str, Topic]:
+    with inside.wire() as wire:
+        return {kind: create_topic(wire, **settings) for kind, settings in TOPICS.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_crafted_batches_get_kafkas_answer(
+    wire: Wire, topics: dict[str, Topic], spy: Spy, name: str
+) -> None:
+    for place in crafted():
+        if place[0] != name:
+            continue
+        _, codec, kind = place
+        now = now_ms()
+        assert produce(wire, topics[kind], crafted_batch(good(), now)).error_code == 0
+        wanted = expected(place, KAFKA[place])
+        before = spy.taken
+        answer = ask(wire, topics[kind], build(name, codec, now), now)
+        if "stored" not in wanted:
+            answer.pop("stored", None)
+        assert answer == wanted, place
+        # The short cut takes what is right and plain, and nothing else.
+        is_taken = spy.taken > before
+        if "compression_type" in TOPICS[kind] or wanted["error"] != "NONE":
+            assert not is_taken, place
+        elif codec == Codec.NONE and kind != "append_time":
+            assert is_taken == (name not in ODD), place
+        elif name == "good":
+            assert is_taken, place
+
+
+def asked(topic: Topic = TOPIC, version: int = 9, **changes: object) -> bytes:
+    """The body of a request for one partition."""
+    values = {"index": 0, "acks": 1, "timeout_ms": 10_000, **changes}
+    message = produce_request(topic, (values["index"], values["records"]), acks=values["acks"])  # type: ignore[arg-type]
+    message.timeout_ms = values["timeout_ms"]  # type: ignore[assignment]
+    message.transactional_id = values.get("transactional_id")  # type: ignore[assignment]
+    return message.encode(version)
+
+
+def bodies(version: int, batch: bytes) -> Iterator[bytes]:
+    """Requests that are like the one that was learned, or nearly so."""
+    for index in (0, 1, 99, -1, 1 << 30, -(1 << 31)):
+        yield asked(version=version, index=index, records=batch)
+    for size in RECORDS:
+        yield asked(version=version, records=batch_of(b"r" * size))
+    for records in (b"", None, batch + batch, batch[:-1], batch + b"\0", b"r" * 200):
+        yield asked(version=version, records=records)
+    for change in ({"acks": -1}, {"acks": 0}, {"timeout_ms": 1}, {"transactional_id": "t"}):
+        yield asked(version=version, records=batch, **change)
+    for name in ("b-topic", "a-topi", "a-topics"):
+        yield asked(Topic(name, bytes(16)), version, records=batch)
+    whole = asked(version=version, records=batch)
+    yield whole + b"\0"
+    for end in range(len(whole)):
+        yield whole[:end]
+    # A bit of each byte is flipped, but for those of the index: that is another partition then.
+    index_at = whole.index(batch) - (4 if version < 9 else 1 + (len(batch) + 1 > 127)) - 4
+    for at, bit in itertools.product(range(len(whole)), (1, 0x80)):
+        if not index_at <= at < index_at + 4 and not _is_unchecked(at - whole.index(batch)):
+            yield whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :]
+
+
+def _is_unchecked(at: int) -> bool:
+    """Whether the byte at this place of a batch is the broker's: that of the leader epoch."""
+    return LEADER_EPOCH_AT <= at < LEADER_EPOCH_AT + 4
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_reads_what_the_general_way_reads(version: int) -> None:
+    compiled = readiness.load()
+    assert compiled is not None
+    now = now_ms()
+    batch = bytes(batch_of(b"value"))
+    body = asked(version=version, records=batch)
+    size = 4 if version < 9 else 1 + (len(batch) + 1 > 127)
+    before = body[: body.index(batch) - size - 4]
+    check = FrameCheck(compiled.frames_address, before, version >= 9, 1 << 22, Rules())
+    taken = 0
+    for each in bodies(version, batch):
+        # What is left of an earlier request in the buffer is no part of this one.
+        for behind in (b"", body):
+            buffer = memoryview(bytearray(b"front" + each + behind))
+            stop = 5 + len(each)
+            found = check.accept(buffer, 5, stop, now)
+            if found is None:
+                continue
+            index, start, end, fields = found
+            request_read = request.read(buffer, 5, stop, version)
+            assert request_read == (
+                None,
+                1,
+                10_000,
+                [(request_read[3][0][0], [(index, start, end)])],
+            )
+            assert request_read[3][0][0] in (TOPIC.name.encode(), TOPIC.id)
+            assert fields == check_produced(buffer[start:end])
+            taken += 1
+    assert taken == 2 * (6 + len(RECORDS))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_answer_is_the_general_one(wire: Wire, spy: Spy, version: int) -> None:
+    topic = create_topic(wire, partitions=3, name=chr(97 + version) * 130)
+    answers = []
+    for offset in range(3):
+        for index in (0, 2):
+            sent = produce_request(topic, (index, batch_of(b"a")))
+            answers.append(wire.call(sent, ProduceResponse, version))
+            (partition,) = answers[-1].responses[0].partition_responses
+            assert (partition.index, partition.base_offset) == (index, offset)
+    assert spy.taken == len(answers) - 1
+    for each in answers[1:]:
+        partition = each.responses[0].partition_responses[0]
+        partition.base_offset = 0
+        partition.index = 0
+        assert each == answers[0]
+
+
+@pytest.mark.parametrize("version", [7, 12, 13])
+def test_what_happens_to_the_topic_is_seen(wire: Wire, spy: Spy, version: int) -> None:
+    topic = create_topic(wire, partitions=2)
+    for _ in range(2):
+        assert produce(wire, topic, batch_of(b"a"), version=version).error_code == 0
+    assert spy.taken
+    assert produce(wire, topic, batch_of(b"a"), version=version, index=2).error_code == 3
+    assert produce(wire, topic, batch_of(b"a"), version=version, index=-1).error_code == 3
+    refused = produce(wire, topic, batch_of(b"a"), version=version, acks=5)
+    assert refused.error_code == 21
+    assert end_offset(wire, topic) == 2
+
+
+def test_nothing_is_answered_where_nothing_is_asked_for(wire: Wire, spy: Spy) -> None:
+    topic = create_topic(wire)
+    assert produce(wire, topic, batch_of(b"a")).error_code == 0
+    wire.send(produce_request(topic, (0, batch_of(b"b")), acks=0), 9)
+    assert produce(wire, topic, batch_of(b"c")).base_offset == 2
