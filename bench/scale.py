@@ -35,7 +35,7 @@ from ottla.cluster.decisions.topics import MOST_PARTITIONS_PER_REQUEST, NewTopic
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.following import MetadataFollower
 from ottla.cluster.loading import folder, load_image
-from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, Resource, ResourceType
+from ottla.cluster.metadata import ClusterImage, Endpoint, RegisteredBroker, Resource, ResourceType
 from ottla.cluster.store import (
     Answer,
     Change,
@@ -243,7 +243,7 @@ class Simulation:
         rack = f"rack-{broker_id % self.sizes.racks}" if self.sizes.racks > 1 else None
         host = f"broker-{broker_id}.example.com"
         endpoint = Endpoint("PLAINTEXT", host, 9092, "PLAINTEXT")
-        broker = Broker(broker_id, -1, rack, (endpoint,), folder_id=f"{broker_id:022}")
+        broker = RegisteredBroker(broker_id, -1, rack, (endpoint,), folder_id=f"{broker_id:022}")
         await session.multi(
             [Create(layout.broker_path(broker_id), layout.encode_broker(broker), ephemeral=True)]
         )

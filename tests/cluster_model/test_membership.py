@@ -25,10 +25,10 @@ from ottla.cluster.following import MetadataFollower
 from ottla.cluster.loading import load_image
 from ottla.cluster.membership import BrokerIdTaken, Membership
 from ottla.cluster.metadata import (
-    Broker,
     ClusterImage,
     Endpoint,
     ImageDelta,
+    RegisteredBroker,
     ResourceType,
     difference,
 )
@@ -123,9 +123,9 @@ class Cluster:
         await inner.expire()
 
 
-def broker(broker_id: int, folder: str = "", port: int = 9092) -> Broker:
+def broker(broker_id: int, folder: str = "", port: int = 9092) -> RegisteredBroker:
     endpoints = (Endpoint("PLAINTEXT", "127.0.0.1", port, "PLAINTEXT"),)
-    return Broker(broker_id, -1, None, endpoints, folder or f"folder {broker_id}")
+    return RegisteredBroker(broker_id, -1, None, endpoints, folder or f"folder {broker_id}")
 
 
 async def eventually(condition: Callable[[], bool | Awaitable[bool]]) -> None:

@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from ottla.cluster.metadata import Broker
+from ottla.cluster.metadata import RegisteredBroker
 from ottla.cluster.placement import leader_order, machines, place
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
-BrokerOf = Callable[..., Broker]
+BrokerOf = Callable[..., RegisteredBroker]
 
 
 def spread(counts: Counter[int], brokers: int) -> int:
@@ -91,7 +91,7 @@ def test_the_same_start_gives_the_same_places(broker: BrokerOf) -> None:
 
 
 def in_plain_words(
-    brokers: list[Broker], partitions: int, factor: int, start: int, shift: int
+    brokers: list[RegisteredBroker], partitions: int, factor: int, start: int, shift: int
 ) -> list[tuple[int, ...]]:
     """What `place` promises, one candidate at a time."""
     order = leader_order(brokers)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ottla.cluster.metadata import (
-    Broker,
     ClusterImage,
     ImageDelta,
     Partition,
+    RegisteredBroker,
     Resource,
     Topic,
     delta_of,
@@ -35,7 +35,7 @@ class Draft:
         self.next_producer_id = base.next_producer_id
         self._brokers = base.brokers
         # With the brokers of which it is true.
-        self._eligible: tuple[Mapping[int, Broker], frozenset[int]] = ({}, frozenset())
+        self._eligible: tuple[Mapping[int, RegisteredBroker], frozenset[int]] = ({}, frozenset())
         self._fenced = base.fenced
         self.leader_epoch_base = base.leader_epoch_base
         self._configs = base.configs
@@ -55,7 +55,7 @@ class Draft:
         return self._topics_by_id
 
     @property
-    def brokers(self) -> Mapping[int, Broker]:
+    def brokers(self) -> Mapping[int, RegisteredBroker]:
         return self._brokers
 
     @property
@@ -68,7 +68,7 @@ class Draft:
         return eligible
 
     @property
-    def fenced(self) -> Mapping[int, Broker]:
+    def fenced(self) -> Mapping[int, RegisteredBroker]:
         return self._fenced
 
     @property
@@ -135,7 +135,7 @@ class Draft:
         assert isinstance(self._collisions, dict)
         return self._topics, self._topics_by_id, self._collisions
 
-    def put_broker(self, broker: Broker) -> None:
+    def put_broker(self, broker: RegisteredBroker) -> None:
         """A broker is alive, in place of an earlier one with its id."""
         self._brokers = {**self._brokers, broker.id: broker}
         self._fenced = _without(self._fenced, broker.id)
@@ -234,5 +234,7 @@ class Draft:
         return image, delta
 
 
-def _without(brokers: Mapping[int, Broker], broker_id: int) -> dict[int, Broker]:
+def _without(
+    brokers: Mapping[int, RegisteredBroker], broker_id: int
+) -> dict[int, RegisteredBroker]:
     return {key: value for key, value in brokers.items() if key != broker_id}

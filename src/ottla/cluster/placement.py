@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain, zip_longest
 
-from ottla.cluster.metadata import Broker
+from ottla.cluster.metadata import RegisteredBroker
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
 
 def place(
-    brokers: Collection[Broker],
+    brokers: Collection[RegisteredBroker],
     partitions: int,
     replication_factor: int,
     start: int,
-    away: Collection[Broker] = (),
+    away: Collection[RegisteredBroker] = (),
     shift: int = 0,
 ) -> list[tuple[int, ...]]:
     """Replicas for so many partitions, the leader first.
@@ -59,12 +59,12 @@ def place(
     return [spread.next(replication_factor) for _ in range(partitions)]
 
 
-def machines(brokers: Iterable[Broker]) -> int:
+def machines(brokers: Iterable[RegisteredBroker]) -> int:
     """On how many machines brokers run, as far as they say: several of one are lost together."""
     return len({broker.machine or broker.id for broker in brokers})
 
 
-def leader_order(brokers: Iterable[Broker]) -> list[int]:
+def leader_order(brokers: Iterable[RegisteredBroker]) -> list[int]:
     """All brokers once, in the order in which they lead: one of each rack, then the next of each."""
     racks: dict[str, list[int]] = {}
     for broker in sorted(brokers, key=lambda broker: broker.id):
@@ -82,7 +82,7 @@ class _Spread:
     """
 
     def __init__(
-        self, brokers: Collection[Broker], order: list[int], start: int, shift: int
+        self, brokers: Collection[RegisteredBroker], order: list[int], start: int, shift: int
     ) -> None:
         self._order = order
         self._next = start % len(order)
