@@ -173,20 +173,29 @@ def test_one_cluster_is_not_two(
 def test_from_apache_kafka(
     spark: SparkSession, apache: Any, target: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
+    """Kafka runs on meanwhile; one group has read everything when it moves, the other has not."""
     with Admin(apache.bootstrap) as admin:
         admin.create_topic(topic, 2, settings={**FOREVER, "segment.bytes": "2000000"})
-    fill(apache.bootstrap, topic, range(50))
-    group = f"{topic}-readers"
-    before = read_some(apache.bootstrap, group, topic, 50)
+    done, halfway = f"{topic}-done", f"{topic}-halfway"
     chosen = options(
-        apache.bootstrap, target.bootstrap, tmp_path, topic, groups=re.compile(re.escape(group))
-    )
+        apache.bootstrap, target.bootstrap, tmp_path, topic,
+        groups=re.compile(re.escape(topic) + "-.*"), batch_rows=20,
+    )  # fmt: skip
+    fill(apache.bootstrap, topic, range(50))
+    run(spark, chosen)
+    fill(apache.bootstrap, topic, range(50, 100))
+    assert len(read_some(apache.bootstrap, done, topic, 100)) == 100
+    before = read_some(apache.bootstrap, halfway, topic, 60)
     run(spark, chosen)
     assert records(target.bootstrap, topic) == records(apache.bootstrap, topic)
-    assert len(before) == 50
-    with Admin(target.bootstrap) as admin:
-        lag = admin.group_lag(group)
+    with Admin(target.bootstrap) as admin, Consumer(target.bootstrap) as consumer:
+        lag = admin.group_lag(done)
+        committed = admin.committed_offsets(halfway)
+        at = {each.partition: offset.offset for each, offset in committed.items()}
+        rest = consumer.read(topic, at).column("value").to_pylist()
     assert sum(each.end - (each.committed or 0) for each in lag) <= 2  # marks of transactions
+    assert set(before) | set(rest) == {b"%d" % number for number in range(100)}
+    assert 40 <= len(rest) <= 40 + 2 * 20
 
 
 # Boundaries

@@ -81,6 +81,7 @@ from ottla.protocol.message import uuid_text
 if TYPE_CHECKING:
     # Imported when they are first needed: few brokers ever do.
     from ottla.cluster.acls import Acl, AclFilter
+    from ottla.cluster.decisions.imports import ImportedTopic
     from ottla.cluster.decisions.quotas import QuotaChange
     from ottla.cluster.decisions.users import ScramChange, UserResult
 
@@ -296,6 +297,16 @@ class Controller:
             return results
 
         return await self._decide(decide, validate_only)
+
+    async def import_topics(self, topics: Sequence[ImportedTopic], free_producer_id: int) -> None:
+        """Makes topics known whose logs are on this broker, all or none; ProtocolError."""
+        from ottla.cluster.decisions import imports as import_decisions
+
+        await self._decide(
+            lambda draft: import_decisions.import_topics(
+                draft, topics, self._broker_id, free_producer_id, self._rules
+            )
+        )
 
     async def alter_scram(self, changes: Sequence[ScramChange]) -> list[UserResult]:
         """Sets and deletes credentials of users."""

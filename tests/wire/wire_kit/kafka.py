@@ -48,7 +48,10 @@ class Kafka:
 
 
 @contextmanager
-def running_kafka(folder: Path, certificates: Certificates) -> Iterator[Kafka]:
+def running_kafka(
+    folder: Path, certificates: Certificates, *, keeps_data: bool = False
+) -> Iterator[Kafka]:
+    """`keeps_data`: what it leaves in the folder `data` when it has ended is of interest."""
     try:
         from interop_kit.toolchain import kafka_tools
     except ImportError as error:  # pragma: no cover
@@ -102,7 +105,8 @@ def running_kafka(folder: Path, certificates: Certificates) -> Iterator[Kafka]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        shutil.rmtree(folder / "data", ignore_errors=True)
+        if not keeps_data:
+            shutil.rmtree(folder / "data", ignore_errors=True)
 
 
 def _properties(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ import typer
 from ottla.cli import moving
 from ottla.cli.deleting import Yes
 from ottla.cli.failures import Failure, Misuse
+from ottla.cli.folders import local_folder
 from ottla.cli.moving import DryRun, Planner, Throttle
 from ottla.cli.options import SERVER_VARIABLE, Json, connect, help_group, parse_assignments
 from ottla.cli.output import plural, write_document, write_line, write_table
@@ -253,6 +254,83 @@ def adopt(
         "every partition is on this one broker: `ottla cluster add` adds others, and "
         "`ottla topic alter --all --replication-factor 3` copies it to them"
     )
+
+
+@app.command("import-logs")
+def import_logs(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER",
+            help="The data folders (log.dirs) of one Apache Kafka broker, which is not running.",
+            exists=True,
+            file_okay=False,
+            show_default=False,
+        ),
+    ],
+    into: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="The data folder of a single node: a new one, or one that is not running.",
+            file_okay=False,
+            show_default=False,
+        ),
+    ],
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Only this one; repeat for more."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Not this one; repeat for more."),
+    ] = None,
+    node_id: Annotated[
+        int,
+        typer.Option("--node-id", "-n", metavar="N", min=0, help="The number of a new node."),
+    ] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be taken over, and stop.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Take the topics of a stopped Apache Kafka broker over, with their groups' offsets.
+
+    The logs are copied into the data folder of a single node; nothing of Kafka's is changed. Topics keep
+    their ids, offsets, settings and transactions. `ottla cluster adopt` makes a cluster of the node.
+
+    \b
+    ottla cluster import-logs /var/lib/kafka/data --into ./data --dry-run
+    ottla cluster import-logs /disk1/kafka /disk2/kafka --into ./data --exclude old-orders
+    """
+    from ottla.cli import importing
+    from ottla.cli.progress import Progress
+    from ottla.server.importing.importing import import_logs as take_over
+    from ottla.server.importing.source import CannotImport
+
+    into = local_folder(into, "--into")
+    with ExitStack() as shown:
+
+        def begun(total: int) -> Callable[[int], None]:
+            bar = Progress("copying", total, wanted=not json, in_bytes=True)
+            return shown.enter_context(bar).advance
+
+        try:
+            taken = take_over(
+                [each.absolute() for each in sources],
+                into,
+                node_id=node_id,
+                wanted=topics or (),
+                unwanted=exclude or (),
+                dry_run=dry_run,
+                begun=begun,
+            )
+        except CannotImport as error:
+            raise Failure(f"nothing was taken over: {error}") from error
+    if json:
+        write_document(importing.document(taken, dry_run=dry_run))
+    else:
+        importing.show(taken, into, dry_run=dry_run)
 
 
 @app.command()
