@@ -6,6 +6,7 @@ import os
 
 import pytest
 from simulation_kit.coordinated import run_coordinated_seed
+from simulation_kit.members import run_grouped_seed
 from simulation_kit.world import run_seed
 
 # Seeds in one test, and how many tests `make test` has of them; `make soak` has more.
@@ -63,6 +64,34 @@ def test_more_offsets_and_transactions(first: int) -> None:
 def test_many_offsets_and_transactions() -> None:
     for seed in range(4_000_000, 4_000_000 + SOAK_SEEDS // 5):
         run_coordinated_seed(seed)
+
+
+def _run_grouped(first: int, seeds: int) -> None:
+    generations = committed = 0
+    for seed in range(first, first + seeds):
+        world = run_grouped_seed(seed)
+        generations += len(world.assigned)
+        committed += sum(world.least_position.values())
+    assert generations > 2 * seeds
+    assert committed > 20 * seeds
+
+
+def test_groups() -> None:
+    """Members of a group join, commit and come too late, while their coordinators fail."""
+    _run_grouped(0, IN_A_TEST)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("first", range(IN_A_TEST, 110, 50))
+def test_more_groups(first: int) -> None:
+    _run_grouped(first, 50)
+
+
+@pytest.mark.soak
+def test_many_groups() -> None:
+    for seed in range(7_000_000, 7_000_000 + SOAK_SEEDS // 2):
+        run_grouped_seed(seed, brokers=3 + seed % 3)
 
 
 @pytest.mark.parametrize("first", range(0, IN_A_TEST * MOVING_TESTS, IN_A_TEST))

@@ -299,7 +299,7 @@ class Life:
                 return
             if isinstance(result, IsrResult) and result.error is ErrorCode.NONE:
                 assert result.state is not None
-                partition.update(result.state, self.world.now)
+                partition.isr_confirmed(result.state, self.world.now)
             elif isinstance(result, IsrResult):
                 partition.isr_refused(result.error)
 

@@ -32,8 +32,7 @@ from ottla.cluster.decisions.moves import WantedMove, alter_moves, end_moves
 from ottla.cluster.decisions.moves import is_moving as is_being_moved
 from ottla.cluster.decisions.partitions import IsrResult, WantedIsr, alter_isr
 from ottla.cluster.draft import Draft
-from ottla.cluster.metadata import Broker as Member
-from ottla.cluster.metadata import ClusterImage, Endpoint, Topic
+from ottla.cluster.metadata import ClusterImage, Endpoint, RegisteredBroker, Topic
 from ottla.cluster.metadata import Partition as PartitionState
 from ottla.cluster.names import is_internal
 from ottla.protocol.errors import ProtocolError
@@ -117,7 +116,7 @@ class Controller:
                 return
             self.sessions[life.id] = life
             endpoint = Endpoint("PLAINTEXT", "host", 1, "PLAINTEXT")
-            member = Member(
+            member = RegisteredBroker(
                 life.id, epoch, None, (endpoint,), f"disk {life.id}.{life.broker.disks}"
             )
             self.world.note(f"broker {life.id} is taken in, epoch {epoch}, lost {life.lost_data}")

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.failures import Failure, Misuse
-from ottla.cli.options import DEFAULT_SERVER, Json, Server, help_group
+from ottla.cli.options import DEFAULT_SERVER, Json, Server, connect, help_group
 from ottla.cli.output import note, write_document, write_line, write_table
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
     from ottla.cluster.decisions.users import ScramChange
     from ottla.server.configuration.broker_config import BrokerConfig
 
@@ -63,12 +62,6 @@ Config = Annotated[
 ]
 
 
-def _connect(server: str) -> Cluster:
-    from ottla.cli.cluster_admin import Cluster
-
-    return Cluster(server)
-
-
 def _chosen(mechanisms: list[str] | None) -> list[str]:
     chosen = [each.upper() for each in mechanisms or _NUMBERS]
     for each in chosen:
@@ -84,7 +77,7 @@ def list_users(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     \b
     ottla user list
     """
-    cluster = _connect(server)
+    cluster = connect(server)
     with cluster.failures_told():
         found = cluster.admin.describe_scram_users()
     columns = ("user", "mechanism", "iterations")
@@ -141,7 +134,7 @@ def set_password(
             config,
         )
     else:
-        cluster = _connect(server)
+        cluster = connect(server)
         for name in chosen:
             with cluster.failures_told():
                 cluster.admin.set_scram_password(user, password, name)  # type: ignore[arg-type]
@@ -173,7 +166,7 @@ def delete(
         changes = [ScramChange(user, _NUMBERS[name]) for name in wanted]
         _offline(changes, data, zookeeper, config)
     else:
-        cluster = _connect(server)
+        cluster = connect(server)
         with cluster.failures_told():
             found = [each.mechanism for each in cluster.admin.describe_scram_users([user])]
         wanted = found if wanted is None else wanted
