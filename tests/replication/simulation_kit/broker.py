@@ -485,9 +485,9 @@ class Life:
     def work(self) -> None:
         """Flushes and checkpoints, as they come."""
         chance = self.world.chance
-        for partition in self.partitions.values():
-            if partition.role is Role.ABSENT:
-                continue
+        for key, partition in self.partitions.items():
+            if partition.role is Role.ABSENT or key not in self.logs:
+                continue  # moved away; one whose disk is slow comes to know of it later
             is_open = partition.opened is not None and not partition.is_being_cut
             if is_open and chance.random() < 0.3:
                 assert partition.opened is not None
