@@ -452,6 +452,7 @@ class Broker:
         self.membership.follower.subscribe(self._changed)
         self.is_serving = True
         self.replicas.start()
+        self.relocations.resume()
         self.membership.on_registered = self._follow_or_not
         self.membership.on_office = self.liveness.follow
         self.liveness.follow()
