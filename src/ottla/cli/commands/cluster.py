@@ -385,6 +385,8 @@ def _move(
 ) -> None:
     partitions, brokers = moving.survey(cluster, seconds=seconds)
     moves = moving.planned(planner, partitions, brokers)
+    if not moves and not dry_run:
+        moving.lift_left_limits(cluster)
     if not json:
         if not moves:
             write_line("nothing has to be moved")
