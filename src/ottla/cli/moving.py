@@ -88,11 +88,11 @@ def show(
     )  # fmt: skip
 
 
-def confirm(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool, refusal: str = "nothing was moved") -> None:
     """Asks on a terminal, unless told not to."""
     asked = not yes and sys.stdin.isatty() and on_terminal()
     if asked and not typer.confirm(question):
-        raise Failure("nothing was moved")
+        raise Failure(refusal)
 
 
 def carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) -> None:
