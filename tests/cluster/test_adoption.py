@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster_kit.commands import ottla
@@ -15,7 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from ottla import Admin
 from ottla.client.admin.configs import Resource
 from ottla.testing import BrokerProcess
-from ottla.testing.cluster import ClusterError, LocalCluster
+from ottla.testing.cluster import ClusterError, ClusterState, LocalCluster
 
 TOPIC = "orders"
 RECORDS = 300
@@ -110,6 +111,36 @@ def test_from_one_node_to_three(single: Path, cluster: LocalCluster) -> None:
     told = ottla("cluster", "adopt", single, "--data", single.parent / "other", fails=True)
     assert "belongs to a cluster already" in told
     assert not LocalCluster(single.parent / "other").exists
+
+
+class Crash(BaseException):
+    """As if the command had been killed."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["_save", "_start_brokers"])
+def test_it_can_be_called_again_after_a_crash(
+    single: Path, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Before it has written down what was adopted, and before the broker has started."""
+    work = getattr(LocalCluster, step)
+
+    def crash(self: LocalCluster, state: ClusterState, *more: Any) -> Any:
+        if state.brokers:
+            raise Crash
+        return work(self, state, *more)
+
+    monkeypatch.setattr(LocalCluster, step, crash)
+    with pytest.raises(Crash):
+        cluster.adopt(single)
+    assert not (single / "metadata.db").exists()
+    monkeypatch.undo()
+    assert LocalCluster(cluster.folder, base_port=None).adopt(single) == 1
+    assert read(cluster.bootstrap, RECORDS) == list(range(RECORDS))
+    # From now on it is a cluster like any other.
+    cluster.add()
+    with pytest.raises(ClusterError, match="there is a cluster in"):
+        cluster.adopt(single)
 
 
 @pytest.mark.long

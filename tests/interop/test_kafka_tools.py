@@ -219,6 +219,21 @@ def test_features(tool) -> None:
 
 
 @pytest.mark.long
+def test_a_level_is_lowered_and_raised(tool) -> None:
+    def level() -> str:
+        (line,) = (
+            each for each in tool("FeatureCommand", "describe").lines if "ottla.version" in each
+        )
+        return line.split("FinalizedVersionLevel:")[1].split()[0]
+
+    assert level() == "1"
+    tool("FeatureCommand", "downgrade", "--feature", "ottla.version=0")
+    assert level() == "0"
+    tool("FeatureCommand", "upgrade", "--feature", "ottla.version=1")
+    assert level() == "1"
+
+
+@pytest.mark.long
 def test_producer_perf_test(tool, reference, topic) -> None:
     """kafka-producer-perf-test.sh, small: every record arrives."""
     reference.create_topic(topic, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -150,6 +151,43 @@ def test_it_is_there_after_a_restart(broker: BrokerThread, folders: tuple[Path, 
         assert place(folders, topic) == target
         fill(wire, topic, batch_of(b"three"))
         assert end_offset(wire, topic) == 3
+
+
+def test_moves_go_on_after_a_restart(
+    broker: BrokerThread, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> bool:
+        await asyncio.Event().wait()
+        return False
+
+    monkeypatch.setattr(relocations.Relocations, "_copy", never)
+    with broker.wire() as wire:
+        topics = [create_topic(wire) for _ in range(3)]
+        for topic in topics:
+            fill(wire, topic, batch_of(b"one"), batch_of(b"two"))
+        targets = [other(folders, place(folders, topic)) for topic in topics]
+        for topic, target in zip(topics, targets, strict=True):
+            assert move(wire, topic.name, target, 0) == [0]
+        # One was not meant.
+        assert move(wire, topics[2].name, place(folders, topics[2]), 0) == [0]
+        assert (0, True) in described(wire, topics[0].name)[targets[0].name]
+    broker.stop()
+    assert [place(folders, topic) for topic in topics[:2]] != targets[:2]
+    # What is no longer there does not matter.
+    for folder in folders:
+        with (folder / relocations.TO_COME).open("a") as file:
+            file.write(f"nobody-0 {'00' * 16}\n{topics[2].name}-0 {'00' * 16}\n?\n")
+    monkeypatch.undo()
+    broker.start()
+    for topic, target in zip(topics[:2], targets, strict=False):
+        until(lambda topic=topic, target=target: place(folders, topic) == target)  # type: ignore[misc]
+    with broker.wire() as wire:
+        for topic in topics:
+            assert read_all(wire, topic) == [b"one", b"two"]
+            where = described(wire, topic.name)
+            assert [each for folder in where.values() for each in folder] == [(0, False)]
+    assert place(folders, topics[2]) != targets[2]
+    until(lambda: not any((folder / relocations.TO_COME).exists() for folder in folders))
 
 
 def test_a_large_copy_is_synced_on_its_way(

@@ -88,11 +88,11 @@ def show(
     )  # fmt: skip
 
 
-def confirm(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool, refusal: str = "nothing was moved") -> None:
     """Asks on a terminal, unless told not to."""
     asked = not yes and sys.stdin.isatty() and on_terminal()
     if asked and not typer.confirm(question):
-        raise Failure("nothing was moved")
+        raise Failure(refusal)
 
 
 def carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) -> None:
@@ -112,10 +112,20 @@ def carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) -> 
         with cluster.failures_told():
             running.carry_out(cluster.admin, moves, throttle=throttle, tell=tell)
     except KeyboardInterrupt:
+        limited = "" if throttle is None else " (no faster than --throttle says)"
         raise Failure(
-            "interrupted: the moves that have begun go on by themselves, the others were not begun; "
-            "the same command plans what is left"
+            f"interrupted: the moves that have begun go on by themselves{limited}, the others were not "
+            "begun; the same command plans what is left"
         ) from None
+
+
+def lift_left_limits(cluster: Cluster) -> None:
+    """There is nothing to move: then no limit of moves is needed, either."""
+    from ottla.client.moves import running
+
+    with cluster.failures_told():
+        if running.lift_left_limits(cluster.admin):
+            note("lifted the limit that moves had left which were interrupted")
 
 
 def _progress(progress: Progress) -> str:

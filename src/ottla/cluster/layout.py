@@ -319,6 +319,7 @@ def _broker_fields(broker: RegisteredBroker) -> dict[str, Any]:
     return {
         **({"machine": broker.machine} if broker.machine else {}),
         **({"min_isr": broker.min_isr} if broker.min_isr else {}),
+        **({"features": broker.features} if broker.features else {}),
         "rack": broker.rack,
         "folder_id": broker.folder_id,
         "endpoints": [
@@ -349,6 +350,7 @@ def _broker_of(
         leaving,
         fields.get("machine", ""),
         fields.get("min_isr", 0),
+        tuple((str(name), int(low), int(high)) for name, low, high in fields.get("features", ())),
     )
 
 

@@ -19,7 +19,8 @@ import logging
 from collections.abc import Callable
 
 from ottla.cluster import layout
-from ottla.cluster.controller import Controller, NotElected
+from ottla.cluster.controller import Controller, NotElected, UnsupportedFeature
+from ottla.cluster.decisions.features import fault_of_broker
 from ottla.cluster.following import MetadataFollower
 from ottla.cluster.metadata import ClusterImage, ImageDelta, RegisteredBroker
 from ottla.cluster.store import (
@@ -163,13 +164,23 @@ class Membership:
 
     async def join(self, broker: RegisteredBroker, lost_data: bool) -> int:
         """Registers, and waits to be taken in; the broker's epoch. BrokerIdTaken if another broker
-        with this id is running."""
+        with this id is running, UnsupportedFeature if the cluster works at levels that it has not."""
+        self._require_support(broker)
         self._registration = (broker, lost_data)
         self.epoch = await self._register(broker, lost_data)
-        await self.until(lambda: self.is_member)
+        # The levels may be raised in this moment; then no controller takes it in.
+        await self.until(
+            lambda: self.is_member or fault_of_broker(self.image.features, broker) is not None
+        )
+        self._require_support(broker)
         # The cluster knows what was lost. From here on the process goes on, and so do its logs.
         self._registration = (broker, False)
         return self.epoch
+
+    def _require_support(self, broker: RegisteredBroker) -> None:
+        fault = fault_of_broker(self.image.features, broker)
+        if fault is not None:
+            raise UnsupportedFeature(fault)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits for an image with which the condition holds."""

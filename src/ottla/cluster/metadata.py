@@ -67,6 +67,8 @@ class RegisteredBroker:
     machine: str = ""  # shared with the other brokers of its machine; "" if it has one for itself
     # The default of min.insync.replicas in its configuration, with which it leads; 0: not told.
     min_isr: int = 0
+    # The levels of features that it supports: name, lowest, highest. Empty: not told.
+    features: tuple[tuple[str, int, int], ...] = ()
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Where clients of a listener reach this broker."""

@@ -19,6 +19,7 @@ from ottla.settings import BrokerLayers, InvalidSetting
 from ottla.storage.checkpoints import lock_folder
 from ottla.storage.errors import FolderLocked
 from ottla.storage.files import OS_FILES
+from ottla.storage.folders import DataFolder
 
 # What the metadata file is called afterwards: no single node begins with it again.
 ADOPTED_SUFFIX: Final = ".adopted"
@@ -35,19 +36,23 @@ def adopt_folders(
     log_dirs: Sequence[str], zookeeper: str, settings: Mapping[str, str] | None = None
 ) -> Adopted:
     """CannotAdopt, or another StoreError, says what is in the way; then nothing has changed for the
-    node, and it can be tried again. `settings` are those of the brokers to be: what they say of
-    ZooKeeper counts here, too. Blocks."""
+    node, and it can be tried again; if all was done, and the broker has not been started since, it is
+    told once more. `settings` are those of the brokers to be: what they say of ZooKeeper counts here,
+    too. Blocks."""
     first = log_dirs[0]
     path = os.path.join(first, METADATA_FILE)
+    target = _target(zookeeper, settings or {})
     if not os.path.exists(path):
-        if os.path.exists(path + ADOPTED_SUFFIX):
-            raise CannotAdopt(f"{first} belongs to a cluster already: start it as a broker of that")
-        raise CannotAdopt(f"{first} is no data folder of a single node: it has no {METADATA_FILE}")
+        if not os.path.exists(path + ADOPTED_SUFFIX):
+            raise CannotAdopt(
+                f"{first} is no data folder of a single node: it has no {METADATA_FILE}"
+            )
+        return _told_again(first, target)
     locks: list[int] = []
     try:
         locks.extend(lock_folder(folder, OS_FILES) for folder in log_dirs)
         asks = bool((settings or {}).get("authorizer.class.name"))
-        image = asyncio.run(_copy(path, _target(zookeeper, settings or {}), asks=asks))
+        image = asyncio.run(_copy(path, target, asks=asks))
         for name in sorted(os.listdir(first)):
             if name == METADATA_FILE or name.startswith(f"{METADATA_FILE}-"):
                 whole = os.path.join(first, name)
@@ -59,6 +64,31 @@ def adopt_folders(
         for lock in locks:
             OS_FILES.close(lock)
     return Adopted(image.cluster_id, only_broker(image), len(image.topics), image.partition_count)
+
+
+def _told_again(folder: str, target: Store) -> Adopted:
+    """What was adopted by one who did not live to tell. From the broker's first start on the folder is
+    one of the cluster's like any other."""
+    own = DataFolder(folder, OS_FILES)
+    cluster_id = own.peek_cluster_id()
+    known = asyncio.run(_found(target))
+    if (
+        known is None
+        or known.cluster_id != cluster_id
+        or own.node_id is None
+        or known.brokers
+        or known.fenced
+    ):
+        raise CannotAdopt(f"{folder} belongs to a cluster already: start it as a broker of that")
+    return Adopted(known.cluster_id, own.node_id, len(known.topics), known.partition_count)
+
+
+async def _found(target: Store) -> ClusterImage | None:
+    await target.start()
+    try:
+        return await load_image(target)
+    finally:
+        await target.close()
 
 
 def _target(zookeeper: str, settings: Mapping[str, str]) -> Store:

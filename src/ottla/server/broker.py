@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.elections import ElectionPolicy
-from ottla.cluster.decisions.features import FeatureRange
+from ottla.cluster.decisions.features import OTTLA_VERSION, FeatureRange, fault_of_levels
+from ottla.cluster.decisions.features import told as told_features
 from ottla.cluster.decisions.topics import NewTopic, TopicDefaults
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.membership import Membership, NoCluster
@@ -126,6 +127,7 @@ TRANSACTION_VERSION = "transaction.version"
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
     TRANSACTION_VERSION: FeatureRange(minimum=0, maximum=2, initial=2),
     GROUP_VERSION: FeatureRange(minimum=0, maximum=1, initial=1),
+    OTTLA_VERSION: FeatureRange(minimum=0, maximum=1, initial=1),
 }
 
 
@@ -429,6 +431,8 @@ class Broker:
             os.makedirs(self.config.log_dirs[0], 0o700, exist_ok=True)
             self.membership.on_lost = self._session_lost
             await self._open_membership()
+            # Before anything is read that a newer version may have written.
+            self._require_support(self.image)
             self._follow_broker_settings()
             # Recovery reads every batch that was not flushed: not on the loop, which has to see signals.
             await self.loop.run_in_executor(self.threads, self.logs.open)
@@ -452,6 +456,7 @@ class Broker:
         self.membership.follower.subscribe(self._changed)
         self.is_serving = True
         self.replicas.start()
+        self.relocations.resume()
         self.membership.on_registered = self._follow_or_not
         self.membership.on_office = self.liveness.follow
         self.liveness.follow()
@@ -567,7 +572,20 @@ class Broker:
             folder_id=self.logs.folder_ids,
             machine="" if self.place is None else self.place.machine,
             min_isr=self._own_min_isr(),
+            features=told_features(SUPPORTED_FEATURES),
         )
+
+    def _require_support(self, image: ClusterImage) -> None:
+        fault = fault_of_levels(image.features, SUPPORTED_FEATURES)
+        if fault is not None:
+            raise CannotStart(fault)
+
+    def _stop_without_support(self, image: ClusterImage) -> None:
+        """The levels were raised while this broker was away for so long that it was unregistered."""
+        fault = fault_of_levels(image.features, SUPPORTED_FEATURES)
+        if fault is not None:
+            log.error("the broker stops: %s", fault)
+            self.lost.set()
 
     def _own_min_isr(self) -> int:
         """What this broker's configuration says; changes while running are known to all brokers."""
@@ -609,6 +627,8 @@ class Broker:
 
     def _changed(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         """The cluster's image changed: make the partitions and settings here the same."""
+        if delta.features:
+            self._stop_without_support(new)
         self.repairs.changed()
         for topic in delta.deleted:
             self.partitions.remove(topic.name)

@@ -225,6 +225,13 @@ class LocalCluster:
         with self._locked():
             is_new = not self.exists
             state = self._new_state(0) if is_new else self.state
+            begun = [number for number, each in state.brokers.items() if each.data == str(data)]
+            if begun and len(state.brokers) == 1:
+                # It was broken off after the last step but this one.
+                self._require_free_ports(state, begun)
+                self._start_zookeeper(state)
+                self._start_brokers(state, begun)
+                return begun[0]
             if state.brokers:
                 raise ClusterError(
                     f"there is a cluster in {self.folder} already: choose another --data"

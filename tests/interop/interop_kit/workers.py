@@ -1,7 +1,8 @@
 """Programs that work beside a test, to be killed and paused, and tell in JSON lines what they do.
 
 A worker is given its settings as one JSON text, its only argument. Each line that it prints is an
-object with a field `event`. What it logs goes to a file, whose end is shown when a test fails.
+object with a field `event`. What it logs goes to a file, whose end is shown when a test fails. Some of
+them heed their standard input.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from interop_kit import toolchain
 from ottla.testing.guardian import end_with_this_program
 
 PATIENCE = 60.0
-JAVA_SOURCES = ("Lines.java", "ClientDriver.java", "Relay.java", "GroupMember.java")
+JAVA_SOURCES = (
+    "Lines.java",
+    "ClientDriver.java",
+    "Relay.java",
+    "GroupMember.java",
+    "Steady.java",
+)
 
 # Of all workers together: a test may wait for what two of them do.
 CHANGED = threading.Condition()
@@ -53,7 +60,7 @@ class Worker:
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, json.dumps(settings)],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": str(toolchain.INTEROP)},
@@ -101,6 +108,28 @@ class Worker:
                 stories = [each.story(f"was to {what}") for each in ended() or workers]
                 raise WorkerFailed("\n".join(stories))
 
+    def say(self, line: str) -> None:
+        """A line on its standard input."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise WorkerFailed(self.story(f"was told {line!r}")) from None
+
+    def end_input(self, timeout: float = PATIENCE) -> None:
+        """The end of its standard input, by which it ends."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            status = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise WorkerFailed(self.story("was to end with its input")) from None
+        finally:
+            self.kill()
+        if status:
+            raise WorkerFailed(self.story("was to end well"))
+
     def pause(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 
@@ -125,7 +154,9 @@ class Worker:
             self.process.kill()
         self.process.wait()
         self._listener.join()
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
+        self.process.stdin.close()
         self.process.stdout.close()
 
     def story(self, what: str) -> str:

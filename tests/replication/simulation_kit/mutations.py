@@ -2,7 +2,7 @@
 
 Each mutation takes the place of one guard in the code that decides. `first_caught` runs seeds until
 one of them breaks a promise; a mutation that no seed catches says that the simulator is too kind.
-Mutations of the coordinators are in `coordinator_mutations`.
+Mutations of the coordinators are in `coordinator_mutations`, those of moves in `move_mutations`.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from ottla.cli.output import plural, write_document, write_line, write_table
 
 if TYPE_CHECKING:
     from ottla.cli.cluster_admin import Cluster
+    from ottla.client.admin.cluster import Feature
     from ottla.testing.cluster import ClusterState, ClusterStatus, LocalCluster
 
 app = help_group(
@@ -360,11 +361,7 @@ def rebalance(
     """
     from ottla.client.moves.plan import rebalanced
 
-    if _is_typed(context, "data"):
-        if _is_typed(context, "server"):
-            raise Misuse("take either --data or --server")
-        server = None  # that of the environment is another cluster's
-    cluster = _servers(data, server)
+    cluster = _chosen(context, data, server)
     _move(cluster, rebalanced, seconds, throttle, dry_run=dry_run, yes=yes, json=json)
 
 
@@ -437,6 +434,118 @@ def status(data: Data = DEFAULT_DATA, json: Json = False) -> None:
         write_line(line)
 
 
+@app.command()
+def features(
+    context: typer.Context,
+    data: Data = DEFAULT_DATA,
+    server: OtherServer = None,
+    json: Json = False,
+) -> None:
+    """Show the levels of features: those at which the cluster works, and those its brokers support.
+
+    \b
+    ottla cluster features
+    """
+    found = _features(_chosen(context, data, server))
+    if json:
+        write_document({"features": [asdict(each) for each in found.values()]})
+        return
+    write_table(
+        ("feature", "level", "lowest", "highest"),
+        [(each.name, each.level or 0, each.lowest, each.highest) for each in found.values()],
+    )
+    if _raises(found):
+        write_line("`ottla cluster upgrade` raises them to the highest levels")
+
+
+@app.command()
+def upgrade(
+    context: typer.Context,
+    levels: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FEATURE=LEVEL]...",
+            help="Only these; without any, all to the highest level that all brokers support.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Data = DEFAULT_DATA,
+    server: OtherServer = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show it, and change nothing.")
+    ] = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Raise the levels of features, when all brokers have been brought up to date.
+
+    No level is raised by itself. Until this is called brokers can be put back to the version before;
+    those that do not support the new levels are refused afterwards.
+
+    \b
+    ottla cluster upgrade --dry-run
+    ottla cluster upgrade
+    ottla cluster upgrade ottla.version=1
+    """
+    cluster = _chosen(context, data, server)
+    found = _features(cluster)
+    wanted = _wanted_levels(levels) if levels else _raises(found)
+    changes = {
+        name: level
+        for name, level in wanted.items()
+        if name not in found or (found[name].level or 0) != level
+    }
+    rows = [
+        (name, (found[name].level or 0) if name in found else 0, level)
+        for name, level in changes.items()
+    ]
+    if rows and not json:
+        write_table(("feature", "level", "after"), rows)
+    if changes:
+        if not dry_run:
+            moving.confirm("Raise them?", yes=yes or json, refusal="nothing was changed")
+        with cluster.failures_told():
+            cluster.admin.update_features(changes, validate_only=dry_run)
+    if json:
+        write_document({"raised": not dry_run, "levels": changes})
+    elif not changes:
+        write_line("every feature is at that level already")
+    elif not dry_run:
+        write_line(f"raised {plural(len(changes), 'feature')}")
+
+
+def _features(cluster: Cluster) -> dict[str, Feature]:
+    with cluster.failures_told():
+        return cluster.admin.describe_features()
+
+
+def _raises(found: dict[str, Feature]) -> dict[str, int]:
+    """What can be raised, and the highest level that all brokers support."""
+    return {
+        each.name: each.highest
+        for each in found.values()
+        if each.highest is not None and each.highest > (each.level or 0)
+    }
+
+
+def _wanted_levels(given: list[str]) -> dict[str, int]:
+    wanted: dict[str, int] = {}
+    for name, text in parse_assignments(given, "FEATURE=LEVEL").items():
+        if not text.isdecimal():
+            raise Misuse(f"the level of {name} is a number, not '{text}'")
+        wanted[name] = int(text)
+    return wanted
+
+
+def _chosen(context: typer.Context, data: Path, server: str | None) -> Cluster:
+    """The cluster that --data or --server names."""
+    if _is_typed(context, "data"):
+        if _is_typed(context, "server"):
+            raise Misuse("take either --data or --server")
+        server = None  # that of the environment is another cluster's
+    return _servers(data, server)
+
+
 def _is_typed(context: typer.Context, parameter: str) -> bool:
     """Whether it stands on the command line: not a default, and not from the environment."""
     source = context.get_parameter_source(parameter)
@@ -463,6 +572,8 @@ def _move(
 ) -> None:
     partitions, brokers = moving.survey(cluster, seconds=seconds)
     moves = moving.planned(planner, partitions, brokers)
+    if not moves and not dry_run:
+        moving.lift_left_limits(cluster)
     if not json:
         if not moves:
             write_line("nothing has to be moved")

@@ -275,6 +275,8 @@ def _replicate(
         moving.show(moves, partitions, brokers)
     if moves:
         moving.carry_out(cluster, moves, throttle)
+    else:
+        moving.lift_left_limits(cluster)
     if json:
         write_document(moving.document(moves, moved=True))
     elif moves:

@@ -21,6 +21,7 @@ from ottla.protocol.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -47,7 +48,8 @@ from ottla.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from ottla.wire.connection import Connection
+from ottla.version import __version__
+from ottla.wire.connection import SOFTWARE_NAME, Connection
 
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 _UPGRADE_TYPES: Final = {
@@ -68,11 +70,11 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature of the cluster (KIP-584): the level agreed on, and those brokers support."""
+    """A feature of the cluster (KIP-584): the level agreed on, and those that all brokers support."""
 
     name: str
     level: int | None  # None: not in use
-    lowest: int | None
+    lowest: int | None  # None: one of the brokers knows the feature not at all, or no common level
     highest: int | None
 
 
@@ -138,16 +140,30 @@ class ClusterAdmin(AdminPart):
         )
 
     async def describe_features(self, *, timeout: float | None = None) -> dict[str, Feature]:
-        """The features of the cluster, by name."""
-        connection = await self._any(timeout)
-        supported = connection.supported_features
-        return {
-            name: Feature(
-                name,
-                connection.finalized_features.get(name),
-                *supported.get(name, (None, None)),
+        """The features of the cluster, by name, with the levels that all of its brokers support."""
+
+        async def ask(node: int) -> ApiVersionsResponse:
+            # Anew: what a connection was told when it was opened may have changed.
+            return await self.cluster.ask(
+                ApiVersionsRequest(
+                    client_software_name=SOFTWARE_NAME, client_software_version=__version__
+                ),
+                ApiVersionsResponse,
+                at=OneBroker(node),
+                timeout=timeout,
             )
-            for name in sorted({*connection.finalized_features, *supported})
+
+        answers = await self.cluster.of_every_broker(ask, timeout=timeout)
+        newest = max(answers, key=lambda each: each.finalized_features_epoch)
+        levels = {each.name: each.max_version_level for each in newest.finalized_features}
+        ranges = [
+            {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+            for answer in answers
+        ]
+        names = sorted({*levels, *(name for supported in ranges for name in supported)})
+        return {
+            name: Feature(name, levels.get(name), *_common([each.get(name) for each in ranges]))
+            for name in names
         }
 
     async def update_features(
@@ -344,6 +360,16 @@ class ClusterAdmin(AdminPart):
     async def _any(self, timeout: float | None) -> Connection:
         await self.cluster.brokers(timeout=timeout)
         return await self.cluster.any_connection()
+
+
+def _common(ranges: Sequence[tuple[int, int] | None]) -> tuple[int | None, int | None]:
+    """The levels that are in all of these ranges."""
+    known = [each for each in ranges if each is not None]
+    lowest, highest = (
+        max((each[0] for each in known), default=0),
+        min((each[1] for each in known), default=-1),
+    )
+    return (lowest, highest) if len(known) == len(ranges) and lowest <= highest else (None, None)
 
 
 def _listed(brokers: Sequence[int] | None) -> list[int] | None:

@@ -1,7 +1,9 @@
 """Carrying out a plan of moves, a few partitions at a time, and telling what was copied so far.
 
 The moves are the brokers' own (reassignments): whoever carries out a plan may die, the moves that have
-begun come to their end without it. A limit that was set for the plan is lifted at its end.
+begun come to their end without it. A limit that was set for the plan is lifted at its end. If the plan
+is interrupted, the limit stays with the moves that go on, and is lifted at the end of the next plan,
+unless they are still under way then.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ AT_ONCE = 10
 _LOOK_SECONDS = 0.2
 _SAMPLE_SECONDS = 2.0
 _SIDES = ("leader", "follower")
+_RATES = [f"{side}.replication.throttled.rate" for side in _SIDES]
+_NAMED = [f"{side}.replication.throttled.replicas" for side in _SIDES]
 
 
 class MovesFailed(OttlaError):
@@ -104,6 +108,7 @@ def carry_out(
     broker, as leader and as follower. What a broker refuses is raised; what has begun goes on."""
     with _throttled(admin, moves, throttle):
         _carry_out(admin, moves, at_once, tell)
+    lift_left_limits(admin)
     # Those whose order changed lead now.
     wanted = [each.partition for each in moves if each.before[0] != each.after[0]]
     if wanted:
@@ -174,6 +179,27 @@ def _check_end(admin: Admin, moves: Sequence[Move]) -> None:
         )
 
 
+def lift_left_limits(admin: Admin) -> bool:
+    """Lifts the limits that interrupted plans have left, once nothing is being moved any more. Whether
+    there were any. A limit for all replicas of a topic (`*`) is somebody's own, and stays."""
+    if admin.list_reassignments():
+        return False
+    topics = [Resource.topic(each.name) for each in admin.list_topics(internal=True)]
+    if not topics:
+        return False
+    found = admin.describe_configs(topics, names=_NAMED)
+    left = [
+        topic
+        for topic, settings in found.items()
+        if any(":" in (each.value or "") for each in settings.values())
+    ]
+    if not left:
+        return False
+    brokers = [each.id for each in admin.describe_cluster().brokers]
+    _lift(admin, [each.name for each in left], brokers)
+    return True
+
+
 @contextmanager
 def _throttled(admin: Admin, moves: Sequence[Move], rate: int | None) -> Iterator[None]:
     if rate is None:
@@ -181,11 +207,9 @@ def _throttled(admin: Admin, moves: Sequence[Move], rate: int | None) -> Iterato
         return
     brokers = sorted({each for move in moves for each in (*move.before, *move.after)})
     topics = sorted({move.partition.topic for move in moves})
-    rates = [f"{side}.replication.throttled.rate" for side in _SIDES]
-    named = [f"{side}.replication.throttled.replicas" for side in _SIDES]
     try:
         for broker in brokers:
-            admin.alter_configs(Resource.broker(broker), assign=dict.fromkeys(rates, str(rate)))
+            admin.alter_configs(Resource.broker(broker), assign=dict.fromkeys(_RATES, str(rate)))
         for topic in topics:
             of_topic = [move for move in moves if move.partition.topic == topic]
             pairs = (
@@ -196,12 +220,29 @@ def _throttled(admin: Admin, moves: Sequence[Move], rate: int | None) -> Iterato
                 Resource.topic(topic),
                 assign={
                     name: ",".join(f"{index}:{broker}" for index, broker in some)
-                    for name, some in zip(named, pairs, strict=True)
+                    for name, some in zip(_NAMED, pairs, strict=True)
                 },
             )
         yield
-    finally:
-        for topic in topics:
-            admin.alter_configs(Resource.topic(topic), unset=named)
-        for broker in brokers:
-            admin.alter_configs(Resource.broker(broker), unset=rates)
+    except BaseException:
+        # What has begun goes on by itself, and no faster than it was to.
+        if not _are_moving(admin, moves):
+            _lift(admin, topics, brokers)
+        raise
+    _lift(admin, topics, brokers)
+
+
+def _are_moving(admin: Admin, moves: Sequence[Move]) -> bool:
+    """Whether any of these moves goes on; also if nobody tells."""
+    wanted = {each.partition for each in moves}
+    try:
+        return any(each.partition in wanted for each in admin.list_reassignments())
+    except OttlaError:
+        return True
+
+
+def _lift(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> None:
+    for topic in topics:
+        admin.alter_configs(Resource.topic(topic), unset=_NAMED)
+    for broker in brokers:
+        admin.alter_configs(Resource.broker(broker), unset=_RATES)

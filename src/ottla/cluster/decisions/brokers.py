@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from ottla.cluster.decisions import elections
 from ottla.cluster.decisions.elections import PolicyOf
+from ottla.cluster.decisions.features import fault_of_broker
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import NO_LEADER, Partition, RegisteredBroker, Topic
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -40,6 +41,9 @@ def check_registration(draft: Draft, broker: RegisteredBroker) -> None:
         raise ProtocolError(
             ErrorCode.INVALID_REGISTRATION, f"Broker {broker.id} has no endpoint to be reached at."
         )
+    fault = fault_of_broker(draft.features, broker)
+    if fault is not None:
+        raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"{fault[0].upper()}{fault[1:]}.")
     known = draft.brokers.get(broker.id) or draft.fenced.get(broker.id)
     if known is not None and broker.epoch < known.epoch:
         raise ProtocolError(

@@ -1,6 +1,15 @@
 """Finalized features: the levels at which the whole cluster works, and how they change.
 
-All updates of a request are made or none is; the error is INVALID_UPDATE_VERSION.
+All updates of a request are made or none is; the error is INVALID_UPDATE_VERSION. A level changes only
+by such a request, and only to one that every registered broker supports, those too that are away: a
+rolling upgrade ends with it, and until then brokers of the version before can come back.
+
+`ottla.version` is the level of what brokers write for each other to read, in metadata, in logs and
+between them, beyond what clients see:
+
+    0  clusters of before there was this feature
+    1  every broker tells at its registration which levels it supports, and one that does not, or that
+       does not support those of the cluster, is not taken in
 """
 
 from __future__ import annotations
@@ -8,9 +17,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from ottla.cluster.draft import Draft
+from ottla.cluster.metadata import RegisteredBroker
 from ottla.protocol.errors import ErrorCode, ProtocolError
+
+OTTLA_VERSION: Final = "ottla.version"
+# From this level on brokers that tell no levels are not taken in.
+_TOLD_LEVELS: Final = 1
 
 
 class UpgradeType(IntEnum):
@@ -59,6 +74,33 @@ def fault_of_levels(levels: Mapping[str, int], supported: Mapping[str, FeatureRa
     return None
 
 
+def told(supported: Mapping[str, FeatureRange]) -> tuple[tuple[str, int, int], ...]:
+    """What a broker tells of its support when it registers."""
+    return tuple((name, known.minimum, known.maximum) for name, known in supported.items())
+
+
+def fault_of_broker(levels: Mapping[str, int], broker: RegisteredBroker) -> str | None:
+    """Why a broker, by what it told, cannot work in a cluster at these levels, or None."""
+    if not broker.features:
+        if levels.get(OTTLA_VERSION, 0) >= _TOLD_LEVELS:
+            return (
+                f"the cluster has feature '{OTTLA_VERSION}' at level {levels[OTTLA_VERSION]}, and "
+                f"broker {broker.id} is of a version of Ottla that does not know it"
+            )
+        return None
+    ranges = {name: (lowest, highest) for name, lowest, highest in broker.features}
+    for name, level in levels.items():
+        known = ranges.get(name)
+        if known is None:
+            return f"the cluster uses feature '{name}', which broker {broker.id} does not know"
+        if not known[0] <= level <= known[1]:
+            return (
+                f"the cluster has feature '{name}' at level {level}, and broker {broker.id} supports "
+                f"levels {known[0]} to {known[1]}"
+            )
+    return None
+
+
 def update_features(
     draft: Draft, updates: Sequence[FeatureUpdate], supported: Mapping[str, FeatureRange]
 ) -> None:
@@ -66,6 +108,7 @@ def update_features(
     levels = dict(draft.features)
     for update in updates:
         fault = _fault_of(update, levels.get(update.name, 0), supported.get(update.name))
+        fault = fault or _fault_among(draft, update)
         if fault is not None:
             raise ProtocolError(
                 ErrorCode.INVALID_UPDATE_VERSION,
@@ -95,4 +138,25 @@ def _fault_of(update: FeatureUpdate, current: int, known: FeatureRange | None) -
         return f"it is at level {current}, and the request asks for a downgrade."
     if update.level < current and known.only_up:
         return f"it is at level {current} and can only go up, or metadata could be lost."
+    return None
+
+
+def _fault_among(draft: Draft, update: FeatureUpdate) -> str | None:
+    """Which broker of the cluster cannot work at the new level, or None. One that is away counts, too:
+    it may come back, unless it is unregistered."""
+    if update.level == draft.features.get(update.name, 0) or update.level == 0:
+        return None
+    for broker in (*draft.brokers.values(), *draft.fenced.values()):
+        fault = fault_of_broker({update.name: update.level}, broker)
+        if fault is None:
+            continue
+        ranges = {name: (lowest, highest) for name, lowest, highest in broker.features}
+        away = " (it is away: bring it up to date, or unregister it)"
+        known = ranges.get(update.name)
+        supports = (
+            "does not know the feature"
+            if known is None
+            else f"supports levels {known[0]} to {known[1]}"
+        )
+        return f"broker {broker.id} {supports}{away if broker.id in draft.fenced else ''}."
     return None

@@ -4,20 +4,23 @@ One log at a time is copied, a portion at a time: what is not in memory is read 
 reader of old records. The partition is led and followed meanwhile as ever. When the copy has everything,
 it takes the log's place between two appends (storage/relocation.py).
 
-A move that fails, for want of room say, is given up: the log stays where it is. So it is with moves that
-were under way when the broker stopped.
+A move that fails, for want of room say, is given up: the log stays where it is. Moves that were not at
+their end when the broker stopped are begun again after its start: a folder has a file of the logs that
+are to come to it (`moves-to-come`: in each line a log and its topic's id), which is replaced as a whole,
+before AlterReplicaLogDirs is answered and after each move.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.record.errors import InvalidBatch
 from ottla.replication.following import whole_batches
 from ottla.replication.partition import Role, append_copied
 from ottla.storage.errors import NotInMemory, StorageError
+from ottla.storage.folders import key_of_folder
 from ottla.storage.logs import now_in_ms
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ _LAST_BYTES = 4 << 20
 
 Key = tuple[str, int]
 
+TO_COME: Final = "moves-to-come"
+
 
 class Relocations:
     """Where logs are to go, and the one that is on its way. Belongs to the broker's loop."""
@@ -50,6 +55,64 @@ class Relocations:
         self._wanted: dict[Key, tuple[Partition, DataFolder]] = {}
         self._current: Relocation | None = None
         self._task: asyncio.Task[None] | None = None
+        self._stored: dict[DataFolder, list[str]] = {}  # the lines of the files, as last written
+
+    def resume(self) -> None:
+        """Begins again what was not at its end when the broker stopped. Blocks: before it serves."""
+        broker = self._broker
+        for folder in broker.logs.folders:
+            if folder.offline is not None:
+                continue  # its file stays for the next start
+            try:
+                text = broker.logs.files.read_file(f"{folder.path}/{TO_COME}").decode()
+            except FileNotFoundError:
+                continue
+            except (OSError, UnicodeDecodeError) as error:
+                log.error("moves to data folder %s are not begun again: %s", folder.path, error)
+                continue
+            self._stored[folder] = text.splitlines()
+            for line in self._stored[folder]:
+                self._want_again(line, folder)
+        self.store()
+
+    def _want_again(self, line: str, folder: DataFolder) -> None:
+        name, _, topic_id = line.partition(" ")
+        key = key_of_folder(name)
+        topic = None if key is None else self._broker.image.topics.get(key[0])
+        if key is None or topic is None or topic.topic_id.hex() != topic_id:
+            return  # deleted meanwhile
+        partition = self._broker.partitions.get(*key)
+        if partition is None or partition.role is Role.ABSENT:
+            return
+        try:
+            partition.log  # noqa: B018 - opened, or made, if need be
+        except StorageError as error:
+            log.error("%s stays in its data folder: %s", name, error)
+            return
+        log.info("%s is on its way to data folder %s again", name, folder.path)
+        self.want(partition, folder)
+
+    def store(self) -> None:
+        """Writes down what is to come to which folder. Blocks for some syncs."""
+        topics, files = self._broker.image.topics, self._broker.logs.files
+        for folder in self._broker.logs.folders:
+            lines = [
+                f"{topic}-{index} {topics[topic].topic_id.hex()}"
+                for (topic, index), (_, target) in self._wanted.items()
+                if target is folder and topic in topics
+            ]
+            if folder.offline is not None or lines == self._stored.get(folder, []):
+                continue
+            path = f"{folder.path}/{TO_COME}"
+            try:
+                if lines:
+                    files.replace_file(path, ("\n".join(lines) + "\n").encode())
+                elif files.exists(path):
+                    files.unlink(path)
+            except OSError as error:
+                log.warning("moves to %s may not outlive the broker: %s", folder.path, error)
+            else:
+                self._stored[folder] = lines
 
     def want(self, partition: Partition, folder: DataFolder) -> None:
         """The partition's log is to lie in this folder. Where it lies there already, or is on its way
@@ -84,6 +147,7 @@ class Relocations:
                     log.error("%s-%d stays in its data folder: %s", *key, error)
                 if self._wanted.get(key) == (partition, folder):
                     del self._wanted[key]
+                self.store()
         finally:
             self._task = None
 

@@ -1,6 +1,6 @@
 """AlterReplicaLogDirs: move replicas of this broker to another of its data folders.
 
-- The answer comes when the move has begun; DescribeLogDirs shows how far it is.
+- The answer comes when the move has begun; DescribeLogDirs shows how far it is. It outlives the broker.
 - A replica that is not on this broker is REPLICA_NOT_AVAILABLE, and the folder is remembered: should it
   come, it is made there.
 - A replica that lies in the folder already stays; a move of it under way is given up.
@@ -49,6 +49,7 @@ def alter_replica_log_dirs(request: Request[AlterReplicaLogDirsRequest]) -> Step
                 )
                 yield
             yield
+    request.broker.relocations.store()
     return AlterReplicaLogDirsResponse(results=list(topics.values()))
 
 

@@ -1,0 +1,146 @@
+"""Carrying out a plan of moves: limits stay as long as moves go on that have one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ottla.client.admin.cluster import Reassignment
+from ottla.client.admin.configs import Resource
+from ottla.client.moves import running
+from ottla.client.moves.plan import Move
+from ottla.client.positions import TopicPartition
+
+PARTITIONS = tuple(TopicPartition("orders", index) for index in range(3))
+RATES = {f"{side}.replication.throttled.rate" for side in ("leader", "follower")}
+NAMED = {f"{side}.replication.throttled.replicas" for side in ("leader", "follower")}
+
+
+class Cluster:
+    """As much of an Admin as a plan needs; moves come to their ends when they are let."""
+
+    def __init__(self) -> None:
+        self.replicas = dict.fromkeys(PARTITIONS, (1, 2))
+        self.moving: dict[TopicPartition, tuple[int, ...]] = {}
+        self.settings: dict[Resource, dict[str, str]] = {}
+        self.goes_on = True
+
+    def end_moves(self) -> None:
+        self.replicas.update(self.moving)
+        self.moving.clear()
+
+    def alter_reassignments(self, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+        self.moving.update(wanted)
+
+    def list_reassignments(self) -> list[Reassignment]:
+        if self.goes_on:
+            self.end_moves()
+        return [Reassignment(each, self.replicas[each], to, ()) for each, to in self.moving.items()]
+
+    def list_topics(self, *, internal: bool) -> list[Any]:
+        assert internal
+        partitions = [
+            SimpleNamespace(partition=each.partition, replicas=replicas)
+            for each, replicas in self.replicas.items()
+        ]
+        return [SimpleNamespace(name="orders", partitions=partitions)]
+
+    def describe_cluster(self) -> Any:
+        return SimpleNamespace(brokers=[SimpleNamespace(id=number) for number in (1, 2, 3)])
+
+    def describe_log_folders(self, _: Iterable[int]) -> list[Any]:
+        return []
+
+    def describe_configs(self, resources: Iterable[Resource], *, names: Iterable[str]) -> Any:
+        return {
+            each: {
+                name: SimpleNamespace(value=value)
+                for name, value in self.settings.get(each, {}).items()
+                if name in names
+            }
+            for each in resources
+        }
+
+    def alter_configs(
+        self,
+        resource: Resource,
+        *,
+        assign: Mapping[str, str] | None = None,
+        unset: Iterable[str] = (),
+    ) -> None:
+        settings = self.settings.setdefault(resource, {})
+        settings.update(assign or {})
+        for name in unset:
+            settings.pop(name, None)
+        if not settings:
+            del self.settings[resource]
+
+    def elect_leaders(self, _: object) -> None:
+        raise AssertionError("nobody was to lead")
+
+
+def moves() -> list[Move]:
+    return [Move(each, (1, 2), (1, 3), 100) for each in PARTITIONS]
+
+
+def carry_out(cluster: Cluster, **more: Any) -> None:
+    running.carry_out(cluster, moves(), **more)  # type: ignore[arg-type]
+
+
+def test_limits_are_lifted_at_the_end() -> None:
+    cluster = Cluster()
+    seen: list[dict[Resource, dict[str, str]]] = []
+    carry_out(cluster, throttle=1000, tell=lambda _: seen.append(deepcopy(cluster.settings)))
+    assert set(seen[0][Resource.topic("orders")]) == NAMED
+    assert set(seen[0][Resource.broker(3)]) == RATES
+    assert cluster.settings == {}
+
+
+def test_limits_stay_with_moves_that_go_on_when_the_plan_is_interrupted() -> None:
+    cluster = Cluster()
+    cluster.goes_on = False
+
+    def interrupt(_: running.Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(cluster, throttle=1000, tell=interrupt)
+    assert cluster.moving
+    limited = deepcopy(cluster.settings)
+    assert set(limited[Resource.topic("orders")]) == NAMED
+    # Not by somebody else while they are under way ...
+    assert not running.lift_left_limits(cluster)  # type: ignore[arg-type]
+    assert cluster.settings == limited
+    # ... but by the next plan, and by one without moves.
+    cluster.end_moves()
+    again = deepcopy(cluster.settings)
+    assert running.lift_left_limits(cluster)  # type: ignore[arg-type]
+    assert cluster.settings == {}
+    cluster.settings = again
+    cluster.goes_on = True
+    carry_out(cluster)
+    assert cluster.settings == {}
+
+
+def test_limits_of_a_plan_that_never_began_are_lifted() -> None:
+    cluster = Cluster()
+
+    def refuse(_: object) -> None:
+        raise KeyboardInterrupt
+
+    cluster.alter_reassignments = refuse  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(cluster, throttle=1000)
+    assert cluster.settings == {}
+
+
+def test_somebodys_own_limit_stays() -> None:
+    cluster = Cluster()
+    own = {Resource.topic("orders"): dict.fromkeys(NAMED, "*")}
+    cluster.settings = deepcopy(own)
+    carry_out(cluster)
+    assert cluster.settings == own
