@@ -97,6 +97,8 @@ UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 MIN_ISR: Final = "min.insync.replicas"
 # Pauses before the store is asked again after it gave no answer; about ten seconds in all.
 _PAUSES: Final = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 2.0, 2.0, 3.0)
+# Of the secret that all brokers of a cluster share.
+SECRET_BYTES: Final = 32
 # Before the registrations are looked at again that could not be read.
 _SHORTEST_PAUSE: Final = 0.05
 
@@ -640,7 +642,8 @@ class Controller:
         cluster_id = self._wanted_cluster_id or uuid_text(new_uuid(self._random))
         mark = _new_mark()
         features = feature_decisions.initial_features(self._features)
-        await self._settle(layout.skeleton(cluster_id, features, mark), mark, None)
+        skeleton = layout.skeleton(cluster_id, features, mark, os.urandom(SECRET_BYTES))
+        await self._settle(skeleton, mark, None)
         # If another was quicker, its cluster is the one that is found here.
         image = await self._patiently(self._load)
         if image is None:
@@ -664,7 +667,8 @@ class Controller:
             if holder is None:
                 value = layout.encode_controller(self._broker_id)
                 operations.append(Create(layout.CONTROLLER, value, ephemeral=True))
-            operations += await self._missing_nodes()
+            missing = await self._missing_nodes()
+            operations += missing
             self._epoch = before.controller_epoch + 1
             operations.append(
                 Set(layout.CONTROLLER_EPOCH, str(self._epoch).encode(), before.controller_epoch)
@@ -676,6 +680,7 @@ class Controller:
                     version=before.version + 1,
                     controller_id=self._broker_id,
                     controller_epoch=self._epoch,
+                    secret=_secret_among(missing) or before.secret,
                 )
                 return
             self._image = await self._reload()
@@ -687,6 +692,7 @@ class Controller:
             (layout.REGISTRATIONS, b""),
             (layout.PARTITIONS, b""),
             (layout.LEADER_EPOCH_BASE, b"0"),
+            (layout.SECRET, layout.encode_secret(os.urandom(SECRET_BYTES))),
             *((path, b"") for path in layout.CONFIG_FOLDERS.values()),
         )
         nodes = await self._patiently(partial(self._store.get_many, [path for path, _ in wanted]))
@@ -841,6 +847,14 @@ def in_parts(operations: Sequence[Operation], largest: int) -> Iterable[list[Ope
         size += weight
     if part:
         yield part
+
+
+def _secret_among(operations: Iterable[Operation]) -> bytes:
+    """The secret that is made by one of these; empty if there is none."""
+    for each in operations:
+        if isinstance(each, Create) and each.path == layout.SECRET:
+            return layout.decode_secret(each.value)
+    return b""
 
 
 def _new_mark() -> str:

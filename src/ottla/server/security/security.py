@@ -6,7 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ottla.cluster.metadata import ResourceType
+from ottla.protocol.scram import hash_name
+from ottla.server.security.names import ANONYMOUS
 from ottla.settings import InvalidSetting
 from ottla.wire.sasl import Mechanism, Plain, Scram
 from ottla.wire.security import PLAINTEXT, SecurityError
@@ -59,12 +60,7 @@ class Security:
         if self._users is None:
             from ottla.server.security.mechanisms import Users
 
-            broker = self._broker
-
-            self._users = Users(
-                lambda user: broker.image.config(ResourceType.USER, user),
-                lambda: broker.image.cluster_id.encode(),
-            )
+            self._users = Users(lambda: self._broker.image)
         return self._users
 
     def between_brokers(self) -> WireSecurity:
@@ -202,4 +198,4 @@ def _own_mechanism(config: BrokerConfig, listener: str) -> Mechanism:
         )
     if name == "PLAIN":
         return Plain(username, password)
-    return Scram(username, password, "sha256" if name == "SCRAM-SHA-256" else "sha512")
+    return Scram(username, password, hash_name(name))
