@@ -80,7 +80,7 @@ from ottla.protocol.message import uuid_text
 
 if TYPE_CHECKING:
     # Imported when they are first needed: few brokers ever do.
-    from ottla.cluster.acls import Acl, AclFilter
+    from ottla.cluster.acls import Acl
     from ottla.cluster.decisions.quotas import QuotaChange
     from ottla.cluster.decisions.users import ScramChange, UserResult
 
@@ -311,11 +311,11 @@ class Controller:
 
         return await self._decide(lambda draft: acl_decisions.create_acls(draft, wanted))
 
-    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
+    async def delete_acls(self, entries: Sequence[Acl]) -> None:
         """Deletes entries of access control; what each filter took."""
         from ottla.cluster.decisions import acls as acl_decisions
 
-        return await self._decide(lambda draft: acl_decisions.delete_acls(draft, filters))
+        return await self._decide(lambda draft: acl_decisions.delete_acls(draft, entries))
 
     async def alter_quotas(
         self, changes: Sequence[QuotaChange], *, validate_only: bool = False

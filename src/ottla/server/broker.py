@@ -625,7 +625,7 @@ class Broker:
         if self.authorizer is not None and any(
             kind is ResourceType.ACL for kind, _ in delta.configs
         ):
-            self.security.load_acls()
+            self.security.follow_acls(old, new, delta.configs)
         if delta.deleted or created:
             has_new = bool(delta.created)
             self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))

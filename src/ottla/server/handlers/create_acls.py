@@ -18,6 +18,7 @@ from ottla.protocol.messages.create_acls import (
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
 from ottla.server.operations import NO_AUTHORIZER
+from ottla.server.portions import PORTION
 from ottla.server.turns import Turns
 
 _FIRST_PATTERNS = 1
@@ -53,11 +54,14 @@ async def create_acls(request: Request[CreateAclsRequest]) -> CreateAclsResponse
                 each.permission_type,
             )
         )
-    for error in await request.broker.controller.create_acls(wanted) if wanted else ():
-        response.results.append(
-            AclCreationResult(
-                error_code=0 if error is None else error.code,
-                error_message=None if error is None else error_message(error),
+    # What the controller decides, it decides in one go.
+    for first in range(0, len(wanted), PORTION):
+        for error in await request.broker.controller.create_acls(wanted[first : first + PORTION]):
+            response.results.append(
+                AclCreationResult(
+                    error_code=0 if error is None else error.code,
+                    error_message=None if error is None else error_message(error),
+                )
             )
-        )
+        await turns.pause()
     return response

@@ -14,8 +14,9 @@ from ottla.wire.security import PLAINTEXT, SecurityError
 from ottla.wire.security import Security as WireSecurity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
+    from ottla.cluster.metadata import ClusterImage, Resource
     from ottla.protocol.errors import ErrorCode
     from ottla.server.broker import Broker
     from ottla.server.configuration.broker_config import BrokerConfig
@@ -138,7 +139,16 @@ class Security:
         if self._broker.authorizer is not None:
             from ottla.server.security.acl_filters import acls_of
 
-            self._broker.authorizer.load(acls_of(self._broker.image))
+            self._broker.authorizer.change((), acls_of(self._broker.image))
+
+    def follow_acls(
+        self, old: ClusterImage, new: ClusterImage, resources: Collection[Resource]
+    ) -> None:
+        """Some of these have changed: what there is of others is not looked at, for it may be much."""
+        if self._broker.authorizer is not None:
+            from ottla.server.security.acl_filters import acls_among
+
+            self._broker.authorizer.change(acls_among(old, resources), acls_among(new, resources))
 
     def start(self) -> None:
         for address in self.open_listeners():
