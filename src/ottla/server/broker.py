@@ -571,6 +571,7 @@ class Broker:
         return Limits(
             max_request_bytes=config.socket_request_max_bytes,
             max_connections=config.max_connections,
+            protected_listener=config.protected_listener,
             max_descriptors=self.descriptors.connections,
             max_connections_per_address=config.max_connections_per_ip,
             max_connections_overrides=config.max_connections_per_ip_overrides,

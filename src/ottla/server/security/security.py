@@ -152,14 +152,21 @@ class Security:
 
     def start(self) -> None:
         for address in self.open_listeners():
+            authorizer = self._broker.authorizer
             who = (
                 "ANYBODY WHO REACHES IT CAN READ, WRITE AND DELETE EVERYTHING"
-                if self._broker.authorizer is None
-                else "whoever reaches it is User:ANONYMOUS"
+                if authorizer is None or ANONYMOUS in authorizer.super_users
+                else f"whoever reaches it is {ANONYMOUS}"
             )
             log.warning(
                 "the listener %s asks nobody who they are: %s (docs/security.md)", address, who
             )
+        metrics = self._broker.config.metrics_listener
+        if metrics is not None and not _is_loopback(metrics[0]):
+            log.warning(
+                "metrics are served on %s:%d to whoever reaches it: they have the names of topics and "
+                "groups (docs/security.md)", metrics[0] or "*", metrics[1],
+            )  # fmt: skip
         if any(listener.tls is not None for listener in self._listeners.values()):
             self._broker.spawn(self._watch_certificates(), "watch over certificates")
 
@@ -171,8 +178,12 @@ class Security:
     async def look_at_certificates(self) -> None:
         """Take over certificates that changed on disk."""
         for listener in self._listeners.values():
-            if listener.tls is not None:
+            if listener.tls is None:
+                continue
+            try:
                 await self._broker.loop.run_in_executor(self._broker.threads, listener.tls.look)
+            except Exception as error:  # noqa: BLE001 - it is looked again, whatever went wrong
+                log.error("certificates not looked at: listener=%s %r", listener.name, error)
 
     def follow(self, config: BrokerConfig) -> None:
         """Settings were changed while running."""
