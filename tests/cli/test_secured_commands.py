@@ -107,8 +107,8 @@ quota delete producer_byte_rate --user bob
 cluster rebalance --dry-run --sample 0
 topic delete orders --yes
 """
-# On Spark, and tested as programs: tests/pipeline/test_secured.py.
-ON_SPARK = {"sql", "archive", "restore"}
+# On Spark, and tested as programs (tests/pipeline/test_secured.py); the last only writes files.
+ELSEWHERE = {"sql", "archive", "restore", "pipeline init"}
 
 
 def commands_with_a_server() -> set[str]:
@@ -148,6 +148,7 @@ def open_transaction(secured: Secured, name: str, topic: str) -> int:
     return written[0]
 
 
+@pytest.mark.long
 def test_every_command_over_scram_and_tls(
     secured: Secured, over: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -163,11 +164,15 @@ def test_every_command_over_scram_and_tls(
         words = [word.format(**values) for word in command.split()]
         run(*words, stdin=f"{stdin}\n" if stdin else b"")
         tried.add(named(words))
-    assert tried >= commands_with_a_server() - ON_SPARK
+    assert tried >= commands_with_a_server() - ELSEWHERE
 
 
 @pytest.mark.parametrize(
-    ("protocol", "mechanism"), [*WAYS, (SASL_PLAIN, TOKENS), (SASL_TLS, TOKENS)]
+    ("protocol", "mechanism"),
+    [
+        (SASL_TLS, TOKENS),
+        *(pytest.param(*way, marks=pytest.mark.long) for way in (*WAYS, (SASL_PLAIN, TOKENS))),
+    ],
 )
 def test_commands_over_each_way(
     protocol: str, mechanism: str, over: Callable[..., Run], topic: str, secured: Secured
