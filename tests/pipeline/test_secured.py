@@ -154,8 +154,10 @@ def test_commands_on_spark(secured: Secured, tmp_path: Path, topic: str, start: 
     """`ottla --client-config FILE`: archive, restore, sql, mirror and a deletion by a condition."""
     inside, address = secured.broker.bootstrap, secured.address(SASL_TLS)
     given = ("--client-config", secured.file(tmp_path / "c.properties", SASL_TLS, "SCRAM-SHA-512"))
+    copy = f"{topic}-copy"
     with Admin(inside) as admin:
-        admin.create_topic(topic, 2)
+        for name in (topic, copy):
+            admin.create_topic(name, 2)
     with Producer(inside) as producer:
         for number in range(20):
             producer.send(topic, b'{"n": %d}' % number, partition=number % 2)
@@ -168,7 +170,6 @@ def test_commands_on_spark(secured: Secured, tmp_path: Path, topic: str, start: 
     query = f"SELECT count(*) AS found FROM `{topic}` WHERE n >= 5"
     output, _ = finish(start(*given, "sql", query, "--csv", "-s", address, *QUICK))
     assert output.split() == ["found", "15"]
-    copy = f"{topic}-copy"
     query = f"SELECT n FROM `{topic}`"
     finish(start(*given, "sql", query, "--to", copy, "-s", address, *QUICK))
     assert len(in_topic(inside, copy)) == 20
