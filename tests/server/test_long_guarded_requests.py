@@ -42,6 +42,7 @@ from ottla.protocol.messages import (
     offset_commit,
 )
 from ottla.server.api import Later
+from ottla.server.observability import limited_log
 from ottla.server.security.guards import groups, topics, transactions
 from ottla.server.turns import Steps
 from ottla.wire.sasl import Plain
@@ -277,9 +278,12 @@ def test_the_loop_has_its_turn_while_names_are_looked_at(
         authenticate(wire, Plain(user, "x"))
         short = wire.call(make(7), kind, version)  # what is imported on first use is imported now
         count_steps(monkeypatch)
+        # Of denials few lines are written; other tests want all of them.
+        monkeypatch.setattr(limited_log, "LINES", 3)
         with Turns(guarded) as seen:
             response = wire.call(make(VERY_MANY), kind, version)
-    assert seen.longest < LONGEST
+    # A step with a check, and with a line about a denial, has more calls than one without.
+    assert seen.longest < 2 * LONGEST
     assert errors_of(response) == errors_of(short)
     if name in LONG and user == "must-not" and name not in WHOLE:
         assert entries_of(response) >= VERY_MANY
