@@ -72,7 +72,7 @@ def over(
 # Each command with `--server` once, in an order in which it has something to do; {lines} is a file of
 # lines, {offset} where a transaction hangs. A command stands for itself: what it does has its own tests.
 COMMANDS = """
-topic create orders copies -p 2
+topic create orders copies -p 1
 topic list
 topic describe orders
 topic alter orders -c retention.ms=3600000

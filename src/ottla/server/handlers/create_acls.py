@@ -18,10 +18,11 @@ from ottla.protocol.messages.create_acls import (
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
 from ottla.server.operations import NO_AUTHORIZER
-from ottla.server.portions import PORTION
 from ottla.server.turns import Turns
 
 _FIRST_PATTERNS = 1
+# Entries that the controller gets at once: what it decides, it decides in one go.
+PORTION = 100
 
 
 @handles(CreateAclsRequest, versions=(0, 3), by_controller=True)
@@ -54,7 +55,6 @@ async def create_acls(request: Request[CreateAclsRequest]) -> CreateAclsResponse
                 each.permission_type,
             )
         )
-    # What the controller decides, it decides in one go.
     for first in range(0, len(wanted), PORTION):
         for error in await request.broker.controller.create_acls(wanted[first : first + PORTION]):
             response.results.append(

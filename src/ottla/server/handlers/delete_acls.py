@@ -17,8 +17,8 @@ from ottla.protocol.messages.delete_acls import (
     DeleteAclsResponse,
 )
 from ottla.server.api import Request, handles
+from ottla.server.handlers.create_acls import PORTION
 from ottla.server.operations import NO_AUTHORIZER
-from ottla.server.portions import PORTION
 from ottla.server.turns import Steps, Turns, in_turns
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ async def delete_acls(request: Request[DeleteAclsRequest]) -> DeleteAclsResponse
             filters.append(wanted)
             taking.append(result)
     taken = await in_turns(_matching(request.broker.image, filters, taking))
-    # What the controller decides, it decides in one go.
     for first in range(0, len(taken), PORTION):
         await request.broker.controller.delete_acls(taken[first : first + PORTION])
     return DeleteAclsResponse(filter_results=results)
