@@ -21,6 +21,7 @@ from bench import (
     client_consume,
     client_produce,
     cluster,
+    cold,
     compaction,
     deletions,
     fetch,
@@ -28,6 +29,7 @@ from bench import (
     groups,
     isolation,
     latency,
+    many_deletions,
     memory,
     partitions,
     peer,
@@ -68,6 +70,8 @@ ROWS: tuple[Row, ...] = (
     *ON_DISK,
     *startup.ROWS,
     *backlog_life.ROWS,
+    *cold.ROWS,
+    *many_deletions.ROWS,
     *memory.ROWS,
     *partitions.ROWS,
     *groups.ROWS,
@@ -109,7 +113,14 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="of each broker in each row")
     parser.add_argument("--seconds", type=float, metavar="S", help="of each round")
-    parser.add_argument("--records", type=int, metavar="N", help="to store in the backlog row")
+    stored = parser.add_mutually_exclusive_group()
+    stored.add_argument("--records", type=int, metavar="N", help="to store in the backlog rows")
+    stored.add_argument(
+        "--gigabytes",
+        type=float,
+        metavar="N",
+        help="to store in the backlog rows, compressed: as many records as they hold",
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -169,7 +180,7 @@ def _command(options: argparse.Namespace) -> str:
     words = ["python", "-m", "bench", *options.names]
     words += ["--quick"] * options.quick
     words += [f"--peer {options.peer}"] * (options.peer != "auto")
-    for name in ("rounds", "seconds", "records"):
+    for name in ("rounds", "seconds", "records", "gigabytes"):
         if (value := getattr(options, name)) is not None:
             words.append(f"--{name} {value}")
     words += [f"--set {each}" for each in options.set]
@@ -195,6 +206,7 @@ def _measure(options: argparse.Namespace, rows: list[Row]) -> dict[str, Any]:
         rounds_wanted=options.rounds,
         seconds_wanted=options.seconds,
         backlog_records=options.records,
+        backlog_gigabytes=options.gigabytes,
         **({"disk": options.disk} if options.disk else {}),
     )
     began = time.monotonic()

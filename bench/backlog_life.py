@@ -2,7 +2,8 @@
 
 A broker of its own gets so many records of 100 B; another has an empty topic. In turn each is stopped
 and started, killed with -9 and started: seconds until the first acknowledged record, and the memory that
-it holds then. A figure is that of the full broker minus that of the empty one.
+it holds then. A figure is that of the full broker minus that of the empty one. `--gigabytes` as in
+backlog.py.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import statistics
 import time
 from typing import NamedTuple
 
-from bench.backlog import SHAPE, ClockedRequests
+from bench.backlog import Backlog, ClockedRequests, backlog_of, rounds_of
 from bench.harness.batch import Shape, record_batch
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import ManagedBroker
 from bench.harness.produce_load import produce_load
-from bench.harness.results import Measurement
+from bench.harness.results import Measurement, confidence
 
 TOPIC = "backlog"
 
@@ -27,15 +28,14 @@ class _Life(NamedTuple):
     megabytes: float
 
 
-def _prepare(broker: ManagedBroker, records: int) -> None:
+def _prepare(broker: ManagedBroker, backlog: Backlog | None) -> None:
     broker.start()
     with broker.client() as client:
         client.create_topic(TOPIC, 1)
         client.produce_when_ready(TOPIC, 0, record_batch(Shape(1, 100)))
-    batches = records // SHAPE.records
-    if batches:
-        supply = ClockedRequests(TOPIC, batches)
-        produce_load(broker.address, [supply] * 8, 5, requests=batches)
+    if backlog is not None:
+        supply = ClockedRequests(TOPIC, backlog.batches, backlog.shape)
+        produce_load(broker.address, [supply] * 8, 5, requests=backlog.batches)
     broker.stop()
 
 
@@ -57,22 +57,25 @@ def _measure(broker: ManagedBroker) -> _Life:
 
 
 def _run(bench: Bench) -> list[Measurement]:
-    records = bench.backlog_records or (5_000_000 if bench.quick else 100_000_000)
     bench.drop_pairs()
+    backlog = backlog_of(bench)
     values: dict[str, dict[str, list[float]]] = {field: {} for field in _Life._fields}
     notes: dict[str, list[str]] = {field: [] for field in _Life._fields}
     for full, empty in zip(bench.new_managed("disk"), bench.new_managed("disk"), strict=True):
         with full.blamed():
-            _prepare(full, records)
-            _prepare(empty, 0)
-            lives = [(_measure(full), _measure(empty)) for _ in range(bench.rounds)]
+            _prepare(full, backlog)
+            _prepare(empty, None)
+            lives = [(_measure(full), _measure(empty)) for _ in range(rounds_of(bench))]
         for field in _Life._fields:
             of_full = [float(getattr(each, field)) for each, _ in lives]
             of_empty = [float(getattr(each, field)) for _, each in lives]
-            values[field][full.name] = [a - b for a, b in zip(of_full, of_empty, strict=True)]
+            more = [a - b for a, b in zip(of_full, of_empty, strict=True)]
+            values[field][full.name] = more
+            low, high = confidence(more)
             notes[field].append(
-                f"{full.name}: {statistics.median(of_full):.3g} with {records:,} records, "
-                f"{statistics.median(of_empty):.3g} with none"
+                f"{full.name}: {statistics.median(of_full):.3g} with {backlog}, "
+                f"{statistics.median(of_empty):.3g} with none; mean of the differences between "
+                f"{low:.3g} and {high:.3g} (95 %)"
             )
         bench.discard(full)
         bench.discard(empty)
@@ -84,7 +87,7 @@ def _run(bench: Bench) -> list[Measurement]:
     return [
         Measurement(
             "life with a backlog",
-            f"{records // 1_000_000} million",
+            f"{backlog.records // 1_000_000} million",
             what,
             unit,
             False,

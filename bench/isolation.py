@@ -48,7 +48,7 @@ from bench.harness.results import Measurement, Target
 RATE = 1000.0
 MEGABYTE = 1 << 20
 
-_processes = multiprocessing.get_context("fork")
+processes = multiprocessing.get_context("fork")
 
 
 class Disturbance(ABC):
@@ -60,9 +60,9 @@ class Disturbance(ABC):
     def __init__(self, broker: ManagedBroker) -> None:
         self.broker = broker
         self.amount: list[float] = []  # of what it did, for each round
-        self._stop: Event = _processes.Event()
-        self._begun: Event = _processes.Event()
-        self._done: Synchronized[float] = _processes.Value("d", 0.0)
+        self._stop: Event = processes.Event()
+        self._begun: Event = processes.Event()
+        self._done: Synchronized[float] = processes.Value("d", 0.0)
 
     def prepare(self) -> None:
         """Before every round, while nothing is timed."""
@@ -81,7 +81,7 @@ class Disturbance(ABC):
         self._stop.clear()
         self._begun.clear()
         self._done.value = 0.0
-        self._process = _processes.Process(target=self._main, daemon=True)
+        self._process = processes.Process(target=self._main, daemon=True)
         self._process.start()
         if not self._begun.wait(30):
             raise BenchError(f"{self.name}: the disturbance did not come about")
@@ -279,13 +279,13 @@ class LongRequests(Disturbance):
                 done.value += 1
 
 
-def _baseline(broker: ManagedBroker, topic: str, seconds: float) -> Latencies:
+def baseline(broker: ManagedBroker, topic: str, seconds: float) -> Latencies:
     (requests,) = requests_for(broker.address, topic, Shape(1, 100), DEFAULTS, 1)
     paced = paced_load(broker.address, requests, rate=RATE, seconds=seconds)
     return Latencies.of(paced.acknowledged)
 
 
-class _Series:
+class Series:
     """Of one broker and one disturbance: latencies of each round, without and with it."""
 
     def __init__(self) -> None:
@@ -316,7 +316,7 @@ class _Series:
 
 def _one_broker(
     bench: Bench, broker: ManagedBroker, seconds: float
-) -> dict[str, tuple[_Series, str]]:
+) -> dict[str, tuple[Series, str]]:
     size = (1 if bench.quick else 3) << 30
     victim = bench.new_topic(broker)
     gzipped = bench.new_topic(broker, 1, {"compression.type": "gzip"})
@@ -331,7 +331,7 @@ def _one_broker(
         Garbage(broker),
         Recompression(broker, gzipped),
     ]
-    found = _disturbed(bench, broker, victim, disturbances, seconds)
+    found = disturbed(bench, broker, victim, disturbances, seconds)
     for topic in (cold.topic, hot.topic, gzipped, victim):
         broker.forget(topic)
     return found
@@ -339,7 +339,7 @@ def _one_broker(
 
 def _one_broker_with_long_requests(
     bench: Bench, broker: ManagedBroker, seconds: float
-) -> dict[str, tuple[_Series, str]]:
+) -> dict[str, tuple[Series, str]]:
     victim = bench.new_topic(broker)
     named = bench.new_topic(broker)
     entries = 10_000 if bench.quick else 100_000
@@ -347,27 +347,27 @@ def _one_broker_with_long_requests(
         LongRequests(broker, name, request)
         for name, request in long_requests(named, entries).items()
     ]
-    found = _disturbed(bench, broker, victim, disturbances, seconds)
+    found = disturbed(bench, broker, victim, disturbances, seconds)
     for topic in (victim, named):
         broker.forget(topic)
     return found
 
 
-def _disturbed(
+def disturbed(
     bench: Bench,
     broker: ManagedBroker,
     victim: str,
     disturbances: list[Disturbance],
     seconds: float,
-) -> dict[str, tuple[_Series, str]]:
-    series = {each.name: _Series() for each in disturbances}
-    _baseline(broker, victim, seconds)
+) -> dict[str, tuple[Series, str]]:
+    series = {each.name: Series() for each in disturbances}
+    baseline(broker, victim, seconds)
     for _ in range(bench.rounds):
         for disturbance in disturbances:
             disturbance.prepare()
-            series[disturbance.name].quiet.append(_baseline(broker, victim, seconds))
+            series[disturbance.name].quiet.append(baseline(broker, victim, seconds))
             with disturbance:
-                series[disturbance.name].disturbed.append(_baseline(broker, victim, seconds))
+                series[disturbance.name].disturbed.append(baseline(broker, victim, seconds))
             time.sleep(0.2)
     return {
         each.name: (series[each.name], series[each.name].note(broker.name, each))
@@ -375,7 +375,7 @@ def _disturbed(
     }
 
 
-OneBroker = Callable[[Bench, ManagedBroker, float], dict[str, tuple[_Series, str]]]
+OneBroker = Callable[[Bench, ManagedBroker, float], dict[str, tuple[Series, str]]]
 
 
 def _run(bench: Bench) -> list[Measurement]:

@@ -61,6 +61,7 @@ class Bench:
     rounds_wanted: int | None = None
     seconds_wanted: float | None = None
     backlog_records: int | None = None
+    backlog_gigabytes: float | None = None
     notes: list[str] = field(default_factory=list)
     _folders: list[Path] = field(default_factory=list)
     _pairs: dict[Place, list[Broker]] = field(default_factory=dict)
@@ -108,22 +109,25 @@ class Bench:
         """Whether the peer is ours to start and stop, to look into its memory and its files."""
         return self.has_peer and self.peer_choice == "auto"
 
-    def _folder(self, place: Place) -> Path:
+    def folder(self, place: Place) -> Path:
         base = self.tmpfs if place == "tmpfs" and self.tmpfs is not None else self.disk
         base.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="ottla-bench-", dir=base))
         self._folders.append(folder)
         return folder
 
-    def new_ottla(self, place: Place) -> OttlaBroker:
-        broker = OttlaBroker(self._folder(place), self.settings)
+    def own(self, broker: ManagedBroker) -> ManagedBroker:
+        """A broker that is ended with the run, whatever happens."""
         self._owned.append(broker)
         return broker
 
-    def new_kafka(self, place: Place) -> ManagedBroker:
-        broker = peer.KafkaBroker(self._folder(place))
-        self._owned.append(broker)
+    def new_ottla(self, place: Place) -> OttlaBroker:
+        broker = OttlaBroker(self.folder(place), self.settings)
+        self.own(broker)
         return broker
+
+    def new_kafka(self, place: Place) -> ManagedBroker:
+        return self.own(peer.KafkaBroker(self.folder(place)))
 
     def new_managed(self, place: Place) -> list[ManagedBroker]:
         """Brokers that a row starts and stops itself: Ottla, and Kafka where that is possible."""
@@ -172,10 +176,10 @@ class Bench:
         self.drop_pairs()
         if self.has_peer and not self.manages_peer:
             self.note("a peer that runs already is one broker, not a cluster")
-        clusters: list[Cluster] = [OttlaCluster(self._folder(place), self.settings)]
+        clusters: list[Cluster] = [OttlaCluster(self.folder(place), self.settings)]
         self._clusters = clusters
         if self.manages_peer:
-            clusters.append(KafkaCluster(self._folder(place)))
+            clusters.append(KafkaCluster(self.folder(place)))
         return clusters
 
     @property

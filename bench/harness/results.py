@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -91,6 +91,19 @@ class Measurement:
         names = ("row", "setting", "what", "unit", "higher_is_better", "values", "notes")
         target = Target(**data["target"]) if data["target"] else None
         return cls(**{name: data[name] for name in names}, target=target)
+
+
+def confidence(values: Sequence[float]) -> tuple[float, float]:
+    """Between which two values the mean lies, with a confidence of 95 %: Student's t, by its expansion
+    around the normal distribution's 1.96."""
+    mean = statistics.fmean(values)
+    freedom = len(values) - 1
+    if freedom < 1:
+        return mean, mean
+    z = 1.959964
+    t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    reach = t * statistics.stdev(values) / len(values) ** 0.5
+    return mean - reach, mean + reach
 
 
 def number(value: float) -> str:

@@ -28,7 +28,7 @@ from pyspark_ottla.ranges import Held, Range, divided, for_each, ranges_between
 _clusters: dict[ClientKey, Cluster] = {}
 
 
-class ClusterAdmin(TopicsAdmin, OffsetsAdmin):
+class SourceAdmin(TopicsAdmin, OffsetsAdmin):
     """Topics and offsets, over the connections that tasks use, too."""
 
     async def topics_there(self, names: Iterable[str]) -> Outcomes[str, TopicDescription]:
@@ -50,7 +50,7 @@ def plan(options: SourceOptions) -> list[Range]:
 
 
 async def _ranges(options: SourceOptions) -> list[Range]:
-    admin = ClusterAdmin(await cluster_of(options))
+    admin = SourceAdmin(await cluster_of(options))
     partitions = await selected(admin, options)
     isolation = options.settings.isolation
     starts = await starting_offsets(admin, options, partitions)
@@ -62,7 +62,7 @@ async def _ranges(options: SourceOptions) -> list[Range]:
 
 
 async def starting_offsets(
-    admin: ClusterAdmin, options: SourceOptions, partitions: Iterable[TopicPartition]
+    admin: SourceAdmin, options: SourceOptions, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Where each partition is to be read from: an offset, EARLIEST or LATEST."""
     starts = await offsets_at(admin, options.start, partitions, options.settings.isolation)
@@ -79,7 +79,7 @@ def _or_latest(offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartit
     return {each: LATEST if offset is None else offset for each, offset in offsets.items()}
 
 
-async def selected(admin: ClusterAdmin, options: SourceOptions) -> set[TopicPartition]:
+async def selected(admin: SourceAdmin, options: SourceOptions) -> set[TopicPartition]:
     """The partitions that assign, subscribe or subscribePattern mean now."""
     if options.selection == "subscribePattern":
         topics = await admin.list_topics(internal=True)
@@ -100,7 +100,7 @@ async def selected(admin: ClusterAdmin, options: SourceOptions) -> set[TopicPart
 
 
 async def offsets_at(
-    admin: ClusterAdmin,
+    admin: SourceAdmin,
     bound: Bound,
     partitions: Iterable[TopicPartition],
     isolation: Isolation,
@@ -114,7 +114,7 @@ async def offsets_at(
 
 
 async def listed(
-    admin: ClusterAdmin, positions: Mapping[TopicPartition, AnyPosition], isolation: Isolation
+    admin: SourceAdmin, positions: Mapping[TopicPartition, AnyPosition], isolation: Isolation
 ) -> dict[TopicPartition, int | None]:
     found = await admin.list_offsets(positions, isolation=isolation)
     return {each: there.offset for each, there in found.items()}

@@ -14,7 +14,7 @@ from ottla.client.consumer.partitions import ReadPartition
 from ottla.client.errors import OttlaError, TimedOut, TopicNotFound
 from ottla.client.loop import background_loop
 from ottla.client.positions import EARLIEST as FIRST
-from pyspark_ottla.broker import ClusterAdmin, cluster_of
+from pyspark_ottla.broker import SourceAdmin, cluster_of
 from pyspark_ottla.options import SourceOptions
 from pyspark_ottla.ranges import Range, lost
 from pyspark_ottla.rows import MAX_BYTES, MAX_ROWS, SparkRows
@@ -100,7 +100,7 @@ class _Reading:
 
     async def _go_on(self, state: ReadPartition) -> int:
         """The offset to be read is not in the log: the next that is, if that is no error."""
-        admin = ClusterAdmin(self._cluster)
+        admin = SourceAdmin(self._cluster)
         at = dict.fromkeys([state.partition], FIRST)
         first = (await admin.list_offsets(at))[state.partition].offset or 0
         lost(

@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 from ottla.client.errors import GroupNotEmpty, OttlaError
-from pyspark_ottla.broker import ClusterAdmin
+from pyspark_ottla.broker import SourceAdmin
 from pyspark_ottla.errors import OptionError
 from pyspark_ottla.limits import Offsets
 
@@ -28,7 +28,7 @@ class GroupProgress:
         self._committed: Offsets | None = None
         self._failing = False
 
-    async def reached(self, offsets: Offsets, admin: ClusterAdmin) -> None:
+    async def reached(self, offsets: Offsets, admin: SourceAdmin) -> None:
         """Everything before these offsets is processed.
 
         The first commit has to succeed; later ones that fail are a warning.
@@ -51,7 +51,7 @@ class GroupProgress:
             self._committed = dict(offsets)
             self._failing = False
 
-    async def _begin(self, offsets: Offsets, admin: ClusterAdmin) -> None:
+    async def _begin(self, offsets: Offsets, admin: SourceAdmin) -> None:
         try:
             await admin.alter_offsets(self._group, offsets)
         except GroupNotEmpty:

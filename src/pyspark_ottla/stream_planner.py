@@ -23,7 +23,7 @@ from ottla.client.positions import EARLIEST as FIRST
 from ottla.client.positions import LATEST as LAST
 from ottla.client.positions import Position, TopicPartition
 from pyspark_ottla.broker import (
-    ClusterAdmin,
+    SourceAdmin,
     cluster_of,
     listed,
     selected,
@@ -56,8 +56,8 @@ class StreamPlanner:
         self._progress = None if options.group is None else GroupProgress(options.group)
         self.known_ends: Offsets | None = None
 
-    async def _admin(self) -> ClusterAdmin:
-        return ClusterAdmin(await cluster_of(self._options))
+    async def _admin(self) -> SourceAdmin:
+        return SourceAdmin(await cluster_of(self._options))
 
     # Where it begins
 
@@ -71,7 +71,7 @@ class StreamPlanner:
             self._initial = await self._resolved(admin, starts)
         return dict(self._initial)
 
-    async def _resolved(self, admin: ClusterAdmin, starts: Offsets) -> Offsets:
+    async def _resolved(self, admin: SourceAdmin, starts: Offsets) -> Offsets:
         fixed = starts.keys() - self._floating
         named = [each for each in fixed if starts[each] != EARLIEST]
         last = await listed(admin, dict.fromkeys(self._floating, LAST), self._isolation)
@@ -140,7 +140,7 @@ class StreamPlanner:
         ]
         return await self._listed_if_there(partitions, LAST)
 
-    async def _topics(self, admin: ClusterAdmin) -> Iterable[TopicDescription]:
+    async def _topics(self, admin: SourceAdmin) -> Iterable[TopicDescription]:
         """The topics that may be meant, as far as they are there."""
         options = self._options
         if options.selection == "subscribePattern":

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster_kit.commands import ottla
 
 from ottla import Admin, Producer
 from ottla.cli.commands import cluster as commands
@@ -18,18 +17,6 @@ from ottla.testing.cluster import LocalCluster
 
 PARTITIONS = 12
 RECORDS = 600
-
-
-def ottla(*words: object, fails: bool = False) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ottla.cli.main", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert (done.returncode != 0) == fails, done.stdout + done.stderr
-    return done.stderr if fails else done.stdout
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ Nothing is lost on the way: records, ids of topics, settings, offsets of groups,
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster_kit.commands import ottla
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla import Admin
@@ -21,18 +20,6 @@ from ottla.testing.cluster import ClusterError, LocalCluster
 TOPIC = "orders"
 RECORDS = 300
 GROUP = "readers"
-
-
-def ottla(*words: object, fails: bool = False) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ottla.cli.main", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert (done.returncode != 0) == fails, done.stdout + done.stderr
-    return done.stderr if fails else done.stdout
 
 
 @pytest.fixture

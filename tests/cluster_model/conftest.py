@@ -20,7 +20,7 @@ from ottla.cluster import layout
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, Resource, ResourceType
+from ottla.cluster.metadata import ClusterImage, Endpoint, RegisteredBroker, Resource, ResourceType
 from ottla.cluster.shared import SharedStore, StoreServer
 from ottla.cluster.store import Create, Delete, Store
 from ottla.cluster.zookeeper import ZooKeeperStore
@@ -177,16 +177,16 @@ def features() -> Mapping[str, FeatureRange]:
 
 
 @pytest.fixture
-def broker() -> Callable[..., Broker]:
-    def make(broker_id: int, rack: str | None = None, port: int = 9092) -> Broker:
+def broker() -> Callable[..., RegisteredBroker]:
+    def make(broker_id: int, rack: str | None = None, port: int = 9092) -> RegisteredBroker:
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", port, "PLAINTEXT")
-        return Broker(broker_id, -1, rack, (endpoint,))
+        return RegisteredBroker(broker_id, -1, rack, (endpoint,))
 
     return make
 
 
 @pytest.fixture
-def image_of(broker: Callable[..., Broker]) -> Callable[..., ClusterImage]:
+def image_of(broker: Callable[..., RegisteredBroker]) -> Callable[..., ClusterImage]:
     """An image with some brokers and nothing else."""
 
     def make(*broker_ids: int, features: Mapping[str, int] | None = None) -> ClusterImage:
@@ -211,7 +211,7 @@ def controller_of(rules: SomeRules) -> Callable[..., Controller]:
 class JoinedController(Controller):
     """A controller that stands against whoever is in office, and registers its broker too."""
 
-    async def open(self, broker: Broker | None = None) -> ClusterImage:  # type: ignore[override]
+    async def open(self, broker: RegisteredBroker | None = None) -> ClusterImage:  # type: ignore[override]
         holder = await self._patiently(partial(self._store.get, layout.CONTROLLER))
         image = await super().open(replacing=holder)
         if broker is not None:
@@ -219,7 +219,7 @@ class JoinedController(Controller):
             image = self.image
         return image
 
-    async def register(self, broker: Broker) -> Broker:
+    async def register(self, broker: RegisteredBroker) -> RegisteredBroker:
         """Registers a broker with this session, and has it taken in."""
         path = layout.broker_path(broker.id)
         value = layout.encode_broker(broker)

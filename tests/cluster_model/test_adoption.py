@@ -15,11 +15,11 @@ from ottla.cluster.adoption import CannotAdopt, adopt
 from ottla.cluster.decisions.topics import NewTopic
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.loading import load_image
-from ottla.cluster.metadata import Broker, ClusterImage
+from ottla.cluster.metadata import ClusterImage, RegisteredBroker
 from ottla.cluster.store import Answer, Operation, Store, StoreError
 
 ControllerOf = Callable[..., Any]
-BrokerOf = Callable[..., Broker]
+BrokerOf = Callable[..., RegisteredBroker]
 
 
 class Mortal(FaultyStore):

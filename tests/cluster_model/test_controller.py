@@ -19,13 +19,13 @@ from ottla.cluster.decisions.features import FeatureRange, FeatureUpdate
 from ottla.cluster.decisions.topics import DeadTopic, MorePartitions, NewTopic, TopicDefaults
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.loading import load_image
-from ottla.cluster.metadata import Broker, ClusterImage, ImageDelta, ResourceType
+from ottla.cluster.metadata import ClusterImage, ImageDelta, RegisteredBroker, ResourceType
 from ottla.cluster.store import Check, Create, Delete, Ok, Operation, Set, Store, StoreError
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import uuid_from_text
 
 ControllerOf = Callable[..., Controller]
-BrokerOf = Callable[..., Broker]
+BrokerOf = Callable[..., RegisteredBroker]
 
 
 def over_store(tmp_path: Path, use: Callable[[EmbeddedStore], Awaitable[Any]]) -> Any:

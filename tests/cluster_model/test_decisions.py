@@ -36,7 +36,13 @@ from ottla.cluster.decisions.topics import (
     new_uuid,
 )
 from ottla.cluster.draft import Draft
-from ottla.cluster.metadata import NO_LEADER, Broker, ClusterImage, Partition, ResourceType
+from ottla.cluster.metadata import (
+    NO_LEADER,
+    ClusterImage,
+    Partition,
+    RegisteredBroker,
+    ResourceType,
+)
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import uuid_text
 
@@ -59,7 +65,7 @@ def create(draft: Draft, rules: Any, *topics: NewTopic, seed: int = 1) -> list[A
 
 
 def test_automatic_replicas_are_one_for_each_machine(
-    broker: Callable[..., Broker], rules: Any
+    broker: Callable[..., RegisteredBroker], rules: Any
 ) -> None:
     """Three brokers on each of so many machines."""
     for machines, factor in ((1, 1), (2, 2), (3, 3), (4, 3)):
@@ -299,12 +305,12 @@ def test_producer_ids_come_in_blocks_that_do_not_overlap(one: Draft) -> None:
 
 
 def test_with_another_folder_a_broker_has_lost_everything(
-    three: Draft, rules: Any, broker: Callable[..., Broker]
+    three: Draft, rules: Any, broker: Callable[..., RegisteredBroker]
 ) -> None:
     def never(_topic: str) -> ElectionPolicy:
         return ElectionPolicy()
 
-    def life(epoch: int, folder: str) -> Broker:
+    def life(epoch: int, folder: str) -> RegisteredBroker:
         return replace(broker(2), epoch=epoch, folder_id=folder)
 
     take_in(three, life(1, "a folder"), lost_data=False, policy_of=never)
@@ -319,7 +325,7 @@ def test_with_another_folder_a_broker_has_lost_everything(
 
 
 def test_a_broker_that_is_about_to_stop_leads_no_new_partition(
-    three: Draft, rules: Any, broker: Callable[..., Broker]
+    three: Draft, rules: Any, broker: Callable[..., RegisteredBroker]
 ) -> None:
     three.put_broker(replace(broker(2), leaving=True))
     (together, alone) = create(
@@ -334,14 +340,14 @@ def test_a_broker_that_is_about_to_stop_leads_no_new_partition(
 
 
 def test_a_broker_that_was_forgotten_leads_nothing_for_having_led_last(
-    three: Draft, rules: Any, broker: Callable[..., Broker]
+    three: Draft, rules: Any, broker: Callable[..., RegisteredBroker]
 ) -> None:
     """It may come back with an empty folder, of which nobody knows any more that it is another one."""
 
     def never(_topic: str) -> ElectionPolicy:
         return ElectionPolicy()
 
-    def life(epoch: int, folder: str) -> Broker:
+    def life(epoch: int, folder: str) -> RegisteredBroker:
         return replace(broker(2), epoch=epoch, folder_id=folder)
 
     take_in(three, life(1, "a folder"), lost_data=False, policy_of=never)
@@ -358,12 +364,12 @@ def test_a_broker_that_was_forgotten_leads_nothing_for_having_led_last(
 
 
 def test_a_folder_that_cannot_be_read_is_not_another(
-    one: Draft, rules: Any, broker: Callable[..., Broker]
+    one: Draft, rules: Any, broker: Callable[..., RegisteredBroker]
 ) -> None:
     def never(_topic: str) -> ElectionPolicy:
         return ElectionPolicy()
 
-    def life(epoch: int, folders: str) -> Broker:
+    def life(epoch: int, folders: str) -> RegisteredBroker:
         return replace(broker(1), epoch=epoch, folder_id=folders)
 
     take_in(one, life(1, "a,b"), lost_data=False, policy_of=never)
@@ -375,7 +381,7 @@ def test_a_folder_that_cannot_be_read_is_not_another(
     assert one.topics["t"].partitions[0].leader == -1
 
 
-def test_brokers_come_and_go(one: Draft, broker: Callable[..., Broker]) -> None:
+def test_brokers_come_and_go(one: Draft, broker: Callable[..., RegisteredBroker]) -> None:
     def never(_topic: str) -> ElectionPolicy:
         return ElectionPolicy()
 
@@ -391,6 +397,6 @@ def test_brokers_come_and_go(one: Draft, broker: Callable[..., Broker]) -> None:
         unregister_broker(one, 1)
     assert raised.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
     with pytest.raises(ProtocolError):
-        take_in(one, Broker(3, -1, None, ()), lost_data=False, policy_of=never)
+        take_in(one, RegisteredBroker(3, -1, None, ()), lost_data=False, policy_of=never)
     with pytest.raises(ProtocolError):
         take_in(one, broker(-3), lost_data=False, policy_of=never)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import (
-    Broker,
     ClusterImage,
     ImageDelta,
     Partition,
+    RegisteredBroker,
     ResourceType,
     Topic,
     difference,
@@ -24,7 +24,9 @@ def topic(name: str, number: int, partitions: int = 1) -> Topic:
     return Topic(name, number.to_bytes(16, "big"), entries)
 
 
-def test_a_draft_leaves_its_base_alone(image_of: ImageOf, broker: Callable[..., Broker]) -> None:
+def test_a_draft_leaves_its_base_alone(
+    image_of: ImageOf, broker: Callable[..., RegisteredBroker]
+) -> None:
     draft = Draft(image_of(1, 2))
     draft.put_topics([topic("a.b", 1), topic("c", 2)])
     draft.set_config((ResourceType.TOPIC, "c"), {"retention.ms": "1"})

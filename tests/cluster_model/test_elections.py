@@ -10,7 +10,14 @@ from ottla.cluster.decisions import brokers, elections, partitions
 from ottla.cluster.decisions.elections import ElectionPolicy, PolicyOf
 from ottla.cluster.decisions.partitions import ElectionType, IsrResult, WantedIsr
 from ottla.cluster.draft import Draft
-from ottla.cluster.metadata import NO_LEADER, Broker, ClusterImage, Endpoint, Partition, Topic
+from ottla.cluster.metadata import (
+    NO_LEADER,
+    ClusterImage,
+    Endpoint,
+    Partition,
+    RegisteredBroker,
+    Topic,
+)
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
 ONE = ElectionPolicy(min_isr=1)
@@ -39,12 +46,16 @@ def epochs(partition: Partition) -> tuple[int, int]:
     return partition.leader_epoch, partition.partition_epoch
 
 
-def member(broker_id: int, epoch: int = 0, folder: str = "", leaving: bool = False) -> Broker:
-    return Broker(broker_id, epoch or 10 * broker_id, None, ENDPOINTS, folder, leaving)
+def member(
+    broker_id: int, epoch: int = 0, folder: str = "", leaving: bool = False
+) -> RegisteredBroker:
+    return RegisteredBroker(broker_id, epoch or 10 * broker_id, None, ENDPOINTS, folder, leaving)
 
 
 def draft_of(
-    *states: Partition, alive: tuple[Broker, ...] = (), fenced: tuple[Broker, ...] = ()
+    *states: Partition,
+    alive: tuple[RegisteredBroker, ...] = (),
+    fenced: tuple[RegisteredBroker, ...] = (),
 ) -> Draft:
     """A draft with one topic. Without other words three brokers are alive, of epochs 10, 20, 30."""
     topic = Topic("t", TOPIC_ID, tuple(replace(each, index=at) for at, each in enumerate(states)))
@@ -295,7 +306,9 @@ def test_a_registration_is_refused_without_endpoint_or_with_an_older_epoch() -> 
         brokers.take_in(draft, member(3, 29), lost_data=False, policy_of=policy(TWO))
     assert raised.value.code is ErrorCode.STALE_BROKER_EPOCH
     with pytest.raises(ProtocolError) as raised:
-        brokers.take_in(draft, Broker(4, 99, None, ()), lost_data=False, policy_of=policy(TWO))
+        brokers.take_in(
+            draft, RegisteredBroker(4, 99, None, ()), lost_data=False, policy_of=policy(TWO)
+        )
     assert raised.value.code is ErrorCode.INVALID_REGISTRATION
     assert not draft.is_changed
 

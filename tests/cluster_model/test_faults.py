@@ -17,7 +17,7 @@ from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.topics import DeadTopic, MorePartitions, NewTopic, TopicResult
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.loading import load_image
-from ottla.cluster.metadata import Broker, ClusterImage, ImageDelta
+from ottla.cluster.metadata import ClusterImage, ImageDelta, RegisteredBroker
 from ottla.cluster.store import Create, Ok, SessionEvent, StoreUnavailable, Unknown
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
@@ -48,7 +48,7 @@ class Follower:
 
 @pytest.mark.parametrize("seed", range(15))
 def test_lost_answers_lose_and_double_nothing(
-    tmp_path: Path, controller_of: ControllerOf, broker: Callable[..., Broker], seed: int
+    tmp_path: Path, controller_of: ControllerOf, broker: Callable[..., RegisteredBroker], seed: int
 ) -> None:
     chance = Random(seed)
 

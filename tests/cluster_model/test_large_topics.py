@@ -18,14 +18,14 @@ from ottla.cluster.decisions.topics import DeadTopic, MorePartitions, NewTopic
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.following import MetadataFollower
 from ottla.cluster.loading import load_image
-from ottla.cluster.metadata import Broker, ClusterImage, Partition, ResourceType, Topic
+from ottla.cluster.metadata import ClusterImage, Partition, RegisteredBroker, ResourceType, Topic
 from ottla.cluster.store import Answer, Create, Delete, Operation, Set, Store, StoreError
 from ottla.protocol.errors import ProtocolError
 
 LIMIT = 512 << 10
 PARTITIONS = 10_000
 ControllerOf = Callable[..., Any]
-BrokerOf = Callable[..., Broker]
+BrokerOf = Callable[..., RegisteredBroker]
 
 
 class Counting(FaultyStore):

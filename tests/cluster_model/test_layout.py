@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from ottla.cluster import layout
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import (
-    Broker,
     ClusterImage,
     Endpoint,
     Partition,
+    RegisteredBroker,
     ResourceType,
     Topic,
 )
@@ -89,13 +89,20 @@ def test_the_default_is_no_name() -> None:
 
 
 def test_a_broker_comes_back_with_the_epoch_of_its_node() -> None:
-    broker = Broker(7, -1, "rack 1", (Endpoint("IN", "host", 1, "SSL"), Endpoint("O", "h", 2, "P")))
+    broker = RegisteredBroker(
+        7, -1, "rack 1", (Endpoint("IN", "host", 1, "SSL"), Endpoint("O", "h", 2, "P"))
+    )
     node = Node(layout.encode_broker(broker), 0, 42, 42, 5)
-    assert layout.decode_broker(7, node) == (Broker(7, 42, "rack 1", broker.endpoints), False)
+    assert layout.decode_broker(7, node) == (
+        RegisteredBroker(7, 42, "rack 1", broker.endpoints),
+        False,
+    )
 
 
 def test_a_registration_comes_back() -> None:
-    broker = Broker(7, 42, None, (Endpoint("IN", "host", 1, "SSL"),), "folder", leaving=True)
+    broker = RegisteredBroker(
+        7, 42, None, (Endpoint("IN", "host", 1, "SSL"),), "folder", leaving=True
+    )
     for fenced in (False, True):
         value = layout.encode_registration(broker, fenced)
         decoded, is_fenced = layout.decode_registration(7, value)
@@ -104,7 +111,7 @@ def test_a_registration_comes_back() -> None:
 
 
 def test_operations_of_a_draft(
-    image_of: Callable[..., ClusterImage], broker: Callable[..., Broker]
+    image_of: Callable[..., ClusterImage], broker: Callable[..., RegisteredBroker]
 ) -> None:
     draft = Draft(image_of(1, features={"f": 1}))
     kept = Topic("kept", b"k" * 16, (Partition(0, (1,), (1,), 1),))

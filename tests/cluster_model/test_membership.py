@@ -24,7 +24,7 @@ from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.following import MetadataFollower
 from ottla.cluster.loading import load_image
 from ottla.cluster.membership import BrokerIdTaken, Membership
-from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, ResourceType
+from ottla.cluster.metadata import ClusterImage, Endpoint, RegisteredBroker, ResourceType
 from ottla.cluster.store import Create, Delete, SessionEvent, Store, StoreUnavailable
 
 SECONDS = 20
@@ -116,9 +116,9 @@ class Cluster:
         await inner.expire()
 
 
-def broker(broker_id: int, folder: str = "", port: int = 9092) -> Broker:
+def broker(broker_id: int, folder: str = "", port: int = 9092) -> RegisteredBroker:
     endpoints = (Endpoint("PLAINTEXT", "127.0.0.1", port, "PLAINTEXT"),)
-    return Broker(broker_id, -1, None, endpoints, folder or f"folder {broker_id}")
+    return RegisteredBroker(broker_id, -1, None, endpoints, folder or f"folder {broker_id}")
 
 
 async def eventually(condition: Callable[[], bool | Awaitable[bool]]) -> None:

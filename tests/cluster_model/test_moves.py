@@ -11,7 +11,14 @@ from ottla.cluster.decisions.elections import ElectionPolicy
 from ottla.cluster.decisions.moves import WantedMove
 from ottla.cluster.decisions.partitions import WantedIsr
 from ottla.cluster.draft import Draft
-from ottla.cluster.metadata import NO_LEADER, Broker, ClusterImage, Endpoint, Partition, Topic
+from ottla.cluster.metadata import (
+    NO_LEADER,
+    ClusterImage,
+    Endpoint,
+    Partition,
+    RegisteredBroker,
+    Topic,
+)
 from ottla.protocol.errors import ErrorCode
 
 TOPIC_ID = b"t" * 16
@@ -29,7 +36,7 @@ def state(
 
 def draft_of(partition: Partition, alive: frozenset[int] = ALL) -> Draft:
     topic = Topic("t", TOPIC_ID, (partition,))
-    known = {each: Broker(each, 10 * each, None, ENDPOINTS) for each in ALL}
+    known = {each: RegisteredBroker(each, 10 * each, None, ENDPOINTS) for each in ALL}
     return Draft(
         ClusterImage(
             "some cluster",

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.cluster.metadata import Broker
+from ottla.cluster.metadata import RegisteredBroker
 from ottla.cluster.placement import leader_order, machines, place
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
-BrokerOf = Callable[..., Broker]
+BrokerOf = Callable[..., RegisteredBroker]
 
 
 def spread(counts: Counter[int], brokers: int) -> int:

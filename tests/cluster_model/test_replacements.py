@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 from ottla.cluster.decisions.moves import WantedMove
 from ottla.cluster.decisions.replacements import replacements
-from ottla.cluster.metadata import Broker, ClusterImage, Endpoint, Partition, Topic
-from ottla.server.replication.replacing import brokers_away
+from ottla.cluster.metadata import ClusterImage, Endpoint, Partition, RegisteredBroker, Topic
+from ottla.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from ottla.server.replication.replacing import brokers_away, chosen
+from ottla.wire.errors import ConnectionLost
 
 ENDPOINT = Endpoint("PLAINTEXT", "host", 1, "PLAINTEXT")
 
 
-def a_broker(broker_id: int, rack: str | None = None, *, leaving: bool = False) -> Broker:
-    return Broker(broker_id, 10 * broker_id, rack, (ENDPOINT,), leaving=leaving)
+def a_broker(broker_id: int, rack: str | None = None, *, leaving: bool = False) -> RegisteredBroker:
+    return RegisteredBroker(broker_id, 10 * broker_id, rack, (ENDPOINT,), leaving=leaving)
 
 
-def image_of(*partitions: Partition, brokers: tuple[Broker, ...]) -> ClusterImage:
+def image_of(*partitions: Partition, brokers: tuple[RegisteredBroker, ...]) -> ClusterImage:
     topic = Topic("t", b"t" * 16, partitions)
     return ClusterImage(
         "cluster", 1, topics={"t": topic}, brokers={each.id: each for each in brokers}
@@ -73,6 +84,69 @@ def test_what_cannot_be_replaced_is_left() -> None:
     assert replacements(leaderless, {3}, 10) == []
     moving = image_of(a_partition(0, 1, 2, 3, adding=(2,)), brokers=brokers)
     assert replacements(moving, {3}, 10) == []
+
+
+def test_brokers_without_room_are_passed_over() -> None:
+    brokers = tuple(a_broker(each) for each in (1, 2, 4, 5))
+    partitions = [a_partition(index, 1, 2, 3) for index in range(2)]
+    image = image_of(*partitions, brokers=brokers)
+    no_room = {("t", 0, 4)}
+    assert replacements(image, {3}, 10, no_room) == [
+        WantedMove("t", 0, (1, 2, 5)),
+        WantedMove("t", 1, (1, 2, 4)),
+    ]
+    no_room.add(("t", 0, 5))
+    assert replacements(image, {3}, 10, no_room) == [WantedMove("t", 1, (1, 2, 4))]
+
+
+class Peers:
+    """Brokers that tell of their disks."""
+
+    def __init__(self, rooms: Mapping[int, int], sizes: Mapping[int, int]) -> None:
+        self.rooms = rooms
+        self.sizes = sizes  # of the partitions of topic t, by index
+
+    async def request(
+        self, number: int, _purpose: str, _request: object, _kind: object, *, timeout: float
+    ) -> DescribeLogDirsResponse:
+        if number not in self.rooms:
+            raise ConnectionLost("127.0.0.1:1", "it does not answer")
+        partitions = [
+            DescribeLogDirsPartition(partition_index=index, partition_size=size)
+            for index, size in self.sizes.items()
+        ]
+        topic = DescribeLogDirsTopic(name="t", partitions=partitions)
+        room = self.rooms[number]
+        return DescribeLogDirsResponse(
+            results=[DescribeLogDirsResult(usable_bytes=room, topics=[topic])]
+        )
+
+
+def test_a_disk_is_asked_for_room_first() -> None:
+    brokers = tuple(a_broker(each) for each in (1, 2, 4, 5))
+    image = image_of(*(a_partition(index, 1, 2, 3) for index in range(3)), brokers=brokers)
+
+    def choose(rooms: Mapping[int, int], sizes: Mapping[int, int]) -> tuple[list[Any], set[Any]]:
+        broker: Any = SimpleNamespace(image=image, peers=Peers({1: 0, **rooms}, sizes))
+        moves, lacking = asyncio.run(chosen(broker, {3}))
+        return [(each.index, each.replicas) for each in moves], set(lacking)
+
+    # All have room: evenly.
+    moves, lacking = choose({4: 1000, 5: 1000}, {0: 10, 1: 10, 2: 10})
+    assert moves == [(0, (1, 2, 4)), (1, (1, 2, 5)), (2, (1, 2, 4))]
+    assert not lacking
+    # One is nearly full: it takes what fits beside the others.
+    moves, lacking = choose({4: 15, 5: 1000}, {0: 10, 1: 10, 2: 10})
+    assert moves == [(0, (1, 2, 4)), (1, (1, 2, 5)), (2, (1, 2, 5))]
+    assert not lacking
+    # One partition is too large for everybody; the others are moved.
+    moves, lacking = choose({4: 100, 5: 100}, {0: 10, 1: 5000, 2: 10})
+    assert {index for index, _ in moves} == {0, 2}
+    assert lacking == {("t", 1)}
+    # Who does not answer is taken at its word.
+    moves, lacking = choose({5: 0}, {0: 10, 1: 10, 2: 10})
+    assert [replicas[-1] for _, replicas in moves] == [4, 4, 4]
+    assert not lacking
 
 
 def test_moves_under_way_count() -> None:

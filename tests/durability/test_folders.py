@@ -22,6 +22,7 @@ from durability_kit.disk import (
 )
 from durability_kit.wire import Refused, Wire, a_batch
 
+from ottla.logfiles.names import SET_ASIDE_AT
 from ottla.protocol.errors import ErrorCode
 from ottla.testing import BrokerProcess
 
@@ -286,6 +287,71 @@ def test_a_topic_that_an_old_copy_of_the_store_does_not_know_comes_back_with_the
     assert not strays(broker.data, "younger-0")
     assert broker.stop() == 0
     assert_sound(broker.data)
+
+
+def test_strays_go_when_their_time_is_over(
+    make_broker: MakeBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """Only where that is asked for, and not before they were seen for so long."""
+    broker = make_broker()
+    wire = connect(broker.start())
+    wire.create_topic("orders")
+    write(wire, "orders", 1)
+    assert broker.stop() == 0
+    old = tmp_path / "old.db"
+    shutil.copy(broker.data / METADATA, old)
+    wire = connect(broker.start())
+    wire.create_topic("younger")
+    write(wire, "younger", 5)
+    assert broker.stop() == 0
+    remove_store(broker)
+    shutil.copy(old, broker.data / METADATA)
+    connect(broker.start())
+    assert broker.stop() == 0
+    (stray,) = strays(broker.data, "younger-0")
+    note = stray / SET_ASIDE_AT
+    assert not note.exists()
+
+    patient = make_broker(log_stray_retention_ms="3600000", log_retention_check_interval_ms="20")
+    connect(patient.start())
+    await_that(note.exists, "the time at which it was seen is noted")
+    seen_at = int(note.read_bytes())
+    assert patient.stop() == 0
+    connect(patient.start())
+    assert patient.stop() == 0
+    assert int(note.read_bytes()) == seen_at
+
+    note.write_bytes(b"%d" % (seen_at - 3_600_000))
+    wire = connect(patient.start())
+    await_that(lambda: not list(broker.data.glob("younger-0*")), "the stray is removed")
+    assert stray.name in patient.log_text()
+    assert wire.values("orders") == [b"orders 0"]
+
+
+def test_a_stray_that_is_taken_back_and_set_aside_again_begins_anew(
+    make_broker: MakeBroker, connect: Connect, tmp_path: Path
+) -> None:
+    broker = make_broker(log_stray_retention_ms="3600000", log_retention_check_interval_ms="20")
+    connect(broker.start())
+    assert broker.stop() == 0
+    old, new = tmp_path / "old.db", tmp_path / "new.db"
+    shutil.copy(broker.data / METADATA, old)
+    wire = connect(broker.start())
+    wire.create_topic("younger")
+    values = {"younger": write(wire, "younger", 5)}
+    assert broker.stop() == 0
+    shutil.copy(broker.data / METADATA, new)
+    remove_store(broker)
+    shutil.copy(old, broker.data / METADATA)
+    connect(broker.start())
+    (stray,) = strays(broker.data, "younger-0")
+    await_that((stray / SET_ASIDE_AT).exists, "the time at which it was seen is noted")
+    assert broker.stop() == 0
+    remove_store(broker)
+    shutil.copy(new, broker.data / METADATA)
+    wire = connect(broker.start())
+    assert_all_there(wire, values)
+    assert not (broker.data / "younger-0" / SET_ASIDE_AT).exists()
 
 
 def test_retention_leaves_the_logs_of_unknown_topics_alone(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
+import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from interop_kit.client import A, Client, Start
+from interop_kit.client import READ_TIMEOUT, A, Client, Start
 from interop_kit.records import plain_records
 from interop_kit.registry import CLIENTS, named
 
-from ottla import Admin
+from ottla import Admin, AsyncConsumer
+from ottla import Consumer as OwnConsumer
 from ottla.client.positions import TopicPartition as Place
 
 COUNT = 20
@@ -49,40 +53,139 @@ def test_no_client_sees_them(client: Client, reference: Client, thinned: str) ->
     assert [each.offset for each in seen] == [21, 22]
 
 
-def test_read_to_end_in_java(make_client: Callable[[str], Client], thinned: str) -> None:
-    """The position gets to the end, as Kafka Connect and Streams wait for when they start."""
-    java = make_client("java")
-    found = java.request(command="read_to_end", topic=thinned, partition=0, timeout=30_000)  # type: ignore[attr-defined]
-    assert found == LEFT
+# To the end, where nothing is left that a consumer may see
 
 
-def test_kcat_exits_at_the_end(make_client: Callable[[str], Client], broker, thinned: str) -> None:
-    kcat = make_client("kcat")
-    command = [kcat.program, "-b", broker.bootstrap, "-C", "-t", thinned, "-p", "0", "-e", "-q"]  # type: ignore[attr-defined]
-    done = subprocess.run(
-        [*command, "-f", "%o\n"], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert [int(each) for each in done.stdout.split()] == LEFT
+@pytest.fixture(params=["some", "all"])
+def tail(request: pytest.FixtureRequest, broker, reference: Client, topic: str) -> Tail:
+    """A topic whose end is invisible: two batches before the end, or all that there is."""
+    reference.create_topic(topic, 1)
+    for _ in range(4):
+        reference.produce(topic, plain_records(5))
+    left = 10 if request.param == "some" else 0
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_records_at({Place(topic, 0): range(left, COUNT)})
+    return Tail(topic, list(range(left)), COUNT + 1)
 
 
-def test_the_position_of_confluent_kafka(broker, thinned: str) -> None:
+class Tail(NamedTuple):
+    topic: str
+    seen: list[int]
+    end: int
+
+
+def read_by_driver(client: Client, topic: str) -> tuple[list[int], int]:
+    """By a program of another language, which reads until its position is the end."""
+    found = client.request(command="read_to_end", topic=topic, partition=0, timeout=30_000)  # type: ignore[attr-defined]
+    return found["offsets"], found["position"]
+
+
+def read_by_confluent_kafka(client: Client, topic: str) -> tuple[list[int], int]:
     consumer = Consumer(
         {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": thinned,
+            "bootstrap.servers": client.bootstrap,  # type: ignore[attr-defined]
+            "group.id": topic,
             "enable.partition.eof": True,
             "enable.auto.commit": False,
         }
     )
-    consumer.assign([TopicPartition(thinned, 0, 0)])
-    seen = []
-    while True:
-        message = consumer.poll(30)
-        assert message is not None
-        if message.error() is not None:
-            assert message.error().code() == KafkaError._PARTITION_EOF
-            assert message.offset() == COUNT + 1
-            break
-        seen.append(message.offset())
-    assert seen == LEFT
-    consumer.close()
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        seen = []
+        while True:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                return seen, message.offset()
+            seen.append(message.offset())
+    finally:
+        consumer.close()
+
+
+def read_by_kafka_python(client: Client, topic: str) -> tuple[list[int], int]:
+    from kafka import TopicPartition as Partition
+
+    consumer = client._consumer()  # type: ignore[attr-defined]
+    try:
+        place = Partition(topic, 0)
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        end = consumer.end_offsets([place])[place]
+        seen: list[int] = []
+        deadline = time.monotonic() + READ_TIMEOUT
+        while (position := consumer.position(place)) < end and time.monotonic() < deadline:
+            polled = consumer.poll(timeout_ms=500).get(place, [])
+            seen += [each.offset for each in polled]
+        return seen, position
+    finally:
+        consumer.close()
+
+
+def read_by_aiokafka(client: Client, topic: str) -> tuple[list[int], int]:
+    async def read() -> tuple[list[int], int]:
+        from aiokafka import TopicPartition as Partition
+
+        consumer = await client._consumer()  # type: ignore[attr-defined]
+        try:
+            place = Partition(topic, 0)
+            consumer.assign([place])
+            await consumer.seek_to_beginning(place)
+            end = (await consumer.end_offsets([place]))[place]
+            seen: list[int] = []
+            deadline = time.monotonic() + READ_TIMEOUT
+            while (
+                position := await consumer.position(place)
+            ) < end and time.monotonic() < deadline:
+                fetched = await consumer.getmany(place, timeout_ms=500)
+                seen += [each.offset for each in fetched.get(place, [])]
+            return seen, position
+        finally:
+            await consumer.stop()
+
+    return asyncio.run(read())
+
+
+def read_by_ottla(bootstrap: str, topic: str) -> tuple[list[int], int]:
+    async def read() -> tuple[list[int], int]:
+        place = Place(topic, 0)
+        async with AsyncConsumer(bootstrap) as consumer:
+            await consumer.assign({place: "earliest"})
+            seen: list[int] = []
+            while (await consumer.lag())[place]:
+                batch = await consumer.next_batch(timeout=0.5)
+                if batch is not None:
+                    seen += batch["offset"].to_pylist()
+            return seen, consumer.position(place)
+
+    return asyncio.run(asyncio.wait_for(read(), READ_TIMEOUT))
+
+
+READERS = {
+    "java": read_by_driver,
+    "franz-go": read_by_driver,
+    "confluent-kafka": read_by_confluent_kafka,
+    "kafka-python": read_by_kafka_python,
+    "aiokafka": read_by_aiokafka,
+}
+
+
+@pytest.mark.parametrize("client", READERS, indirect=True)
+def test_positions_reach_the_end(client: Client, tail: Tail) -> None:
+    """As Kafka Connect and Streams wait for it when they start."""
+    assert READERS[client.name](client, tail.topic) == (tail.seen, tail.end)
+
+
+def test_the_position_of_our_own_consumer_reaches_the_end(broker, tail: Tail) -> None:
+    assert read_by_ottla(broker.bootstrap, tail.topic) == (tail.seen, tail.end)
+    with OwnConsumer(broker.bootstrap) as consumer:
+        assert consumer.read(tail.topic)["offset"].to_pylist() == tail.seen
+
+
+def test_kcat_exits_at_the_end(make_client: Callable[[str], Client], broker, tail: Tail) -> None:
+    kcat = make_client("kcat")
+    command = [kcat.program, "-b", broker.bootstrap, "-C", "-t", tail.topic, "-p", "0", "-e", "-q"]  # type: ignore[attr-defined]
+    done = subprocess.run(
+        [*command, "-f", "%o\n"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert [int(each) for each in done.stdout.split()] == tail.seen

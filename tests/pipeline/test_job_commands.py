@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from ottla.cli.app import app
 from ottla.cli.folders import local_folder
 from ottla.testing import BrokerProcess
 
 
-def ottla(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ottla.cli.main", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd)
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands would run in a session of this process, if there is one, or start their own."""
+
+    @contextmanager
+    def start(*_words: object, **_options: object) -> Iterator[None]:
+        raise AssertionError("Spark was started")
+        yield
+
+    for command in ("archive", "mirror"):
+        monkeypatch.setattr(f"ottla.cli.commands.{command}.spark_session", start)
 
 
 def test_folders() -> None:
@@ -49,12 +59,17 @@ def test_folders() -> None:
         ),
     ],
 )
-def test_mistakes(broker: BrokerProcess, tmp_path: Path, words: list[str], said: str) -> None:
+def test_mistakes(
+    broker: BrokerProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     given = [broker.bootstrap if word == "SERVER" else word for word in words]
-    if words[0] != "mirror":
-        given += ["--server", broker.bootstrap]
-    done = ottla(*given, cwd=tmp_path)
-    assert done.returncode in (1, 2)
+    done = CliRunner(env={"OTTLA_SERVER": broker.bootstrap, "COLUMNS": "200"}).invoke(app, given)
+    assert done.exit_code in (1, 2)
     assert said in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr  # one sentence
     assert list(tmp_path.iterdir()) == []

@@ -82,3 +82,42 @@ def test_damage(cut: int) -> None:
         OffsetSet.from_bytes(stored[:-cut])
     with pytest.raises(ValueError, match="out of order"):
         OffsetSet.from_bytes(stored + stored)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_copies_and_many_at_once(seed: int) -> None:
+    """What is cut out of a set, and its copies, do not change with it."""
+    chosen = random.Random(seed)
+    base = chosen.choice((0, STRETCH - 40, 7 * STRETCH - 40))
+    offsets = OffsetSet()
+    plain: set[int] = set()
+    others: list[tuple[OffsetSet, set[int]]] = []
+    for _ in range(100):
+        some = {base + chosen.randrange(90) for _ in range(chosen.randrange(30))}
+        low, high = sorted((base + chosen.randrange(100), base + chosen.randrange(100)))
+        match chosen.randrange(6):
+            case 0 | 1:
+                offsets.add_all(ranges_of(some))
+                plain |= some
+            case 2:
+                offsets.subtract(OffsetSet(ranges_of(some)))
+                plain -= some
+            case 3:
+                part = offsets.within(low, high)
+                of_part = {each for each in plain if low <= each < high}
+                assert offsets.ranges_in(low, high) == part.ranges
+                others.append((part, of_part))
+                if chosen.random() < 0.5:
+                    offsets.subtract(part)
+                    plain -= of_part
+            case 4:
+                others.append((offsets.copy(), set(plain)))
+            case _ if others:
+                other, of_other = chosen.choice(others)
+                other.add(low, high)
+                of_other |= set(range(low, high))
+        for each, of_each in [(offsets, plain), *others]:
+            assert members(each) == of_each
+            assert each.count == len(of_each)
+            assert OffsetSet(ranges_of(of_each)) == each  # neighbours are together
+        assert len(offsets.to_bytes()) == offsets.stored_size

@@ -191,6 +191,44 @@ def test_a_member_that_leaves_counts_until_that_is_confirmed() -> None:
     assert holder.high_watermark == 3
 
 
+def test_a_smaller_set_counts_with_the_minimum_it_was_decided_by() -> None:
+    """Somebody raises `min.insync.replicas` while acks=all waits for a follower that is gone. The
+    controller drops the follower by the new minimum, so that it may be elected: the leader must not
+    commit alone by the old one."""
+    holder = Holder(state(isr=(1, 2), replicas=(1, 2)))
+    holder.append()
+    told: list[ErrorCode] = []
+    holder.partition.once_committed(1, told.append)
+    holder.partition.drop_lagging(2000, 1000)
+    assert isr_wanted(holder.partition) == {1}
+    smaller = state(isr=(1,), replicas=(1, 2), partition_epoch=10)
+    holder.partition.isr_confirmed(smaller, 2000)
+    assert (holder.high_watermark, told) == (0, [])
+    # The image, with both.
+    raised = replace(holder.config, min_insync_replicas=2)
+    holder.partition.update(smaller, 2000, raised)
+    assert holder.partition.under_min_isr
+    assert holder.partition.wanted_isr is None
+    assert (holder.high_watermark, told) == (0, [])
+    # It was not raised after all.
+    holder.configure(min_isr=1)
+    assert (holder.high_watermark, told) == (1, [ErrorCode.NONE])
+
+
+def test_a_larger_set_counts_and_a_new_leader_is_believed_at_once() -> None:
+    holder = Holder(state(isr=(1, 2)))
+    holder.fetched(3, 0)
+    assert isr_wanted(holder.partition) == {1, 2, 3}
+    holder.partition.isr_confirmed(state(isr=(1, 2, 3), partition_epoch=10), 0)
+    assert (holder.partition.isr, holder.partition.wanted_isr) == ((1, 2, 3), None)
+    # An answer that comes after the image it speaks of.
+    holder.partition.isr_confirmed(state(isr=(1, 2, 3), partition_epoch=8), 0)
+    assert holder.partition.partition_epoch == 10
+    elsewhere = state(isr=(2, 3), leader=2, leader_epoch=6, partition_epoch=11)
+    holder.partition.isr_confirmed(elsewhere, 0)
+    assert holder.partition.role is Role.FOLLOWER
+
+
 def test_a_member_that_joins_counts_from_the_moment_it_is_asked_for() -> None:
     holder = Holder(state(isr=(1, 2)))
     holder.append(2)

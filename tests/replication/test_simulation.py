@@ -6,6 +6,7 @@ import os
 
 import pytest
 from simulation_kit.coordinated import run_coordinated_seed
+from simulation_kit.members import run_grouped_seed
 from simulation_kit.world import run_seed
 
 # Seeds in one test, and how many tests `make test` has of them; `make soak` has more.
@@ -65,6 +66,34 @@ def test_many_offsets_and_transactions() -> None:
         run_coordinated_seed(seed)
 
 
+def _run_grouped(first: int, seeds: int) -> None:
+    generations = committed = 0
+    for seed in range(first, first + seeds):
+        world = run_grouped_seed(seed)
+        generations += len(world.assigned)
+        committed += sum(world.least_position.values())
+    assert generations > 2 * seeds
+    assert committed > 20 * seeds
+
+
+def test_groups() -> None:
+    """Members of a group join, commit and come too late, while their coordinators fail."""
+    _run_grouped(0, IN_A_TEST)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("first", range(IN_A_TEST, 110, 50))
+def test_more_groups(first: int) -> None:
+    _run_grouped(first, 50)
+
+
+@pytest.mark.soak
+def test_many_groups() -> None:
+    for seed in range(7_000_000, 7_000_000 + SOAK_SEEDS // 2):
+        run_grouped_seed(seed, brokers=3 + seed % 3)
+
+
 @pytest.mark.parametrize("first", range(0, IN_A_TEST * MOVING_TESTS, IN_A_TEST))
 def test_moves(first: int) -> None:
     """Partitions are moved between five brokers all the while."""
@@ -92,6 +121,30 @@ def test_many_seeds() -> None:
 def test_damaged_logs_are_fetched_again() -> None:
     given_up = sum(run_seed(seed, damage=0.3).given_up for seed in range(2 * IN_A_TEST))
     assert given_up > IN_A_TEST
+
+
+@pytest.mark.parametrize("moves", [0.0, 0.3])
+def test_single_records_are_deleted_and_erased(moves: float) -> None:
+    deleted = erased = 0
+    for seed in range(IN_A_TEST):
+        world = run_seed(seed, brokers=4, moves=moves, deletes=True, slow_disks=bool(seed % 2))
+        deleted += sum(map(len, world.deleted.values()))
+        erased += world.erased
+    assert deleted > 10 * IN_A_TEST
+    assert erased > deleted
+
+
+@pytest.mark.soak
+def test_many_deletions() -> None:
+    for seed in range(7_000_000, 7_000_000 + SOAK_SEEDS):
+        run_seed(
+            seed,
+            brokers=3 + seed % 3,
+            moves=0.3 * (seed % 2),
+            damage=0.1 * (seed % 4 == 0),
+            deletes=True,
+            slow_disks=seed % 3 == 0,
+        )
 
 
 @pytest.mark.soak

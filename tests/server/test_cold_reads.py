@@ -6,6 +6,7 @@ stand-in for the kernel's answer says of every page that it is on the disk until
 
 from __future__ import annotations
 
+import os
 import select
 import threading
 from collections.abc import Callable
@@ -28,7 +29,9 @@ from server_kit.wire import Wire
 
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsResponse
+from ottla.server.broker import Broker
 from ottla.server.disk import reads
+from ottla.server.network import connection as connection_module
 from ottla.storage.files import Files
 from ottla.storage.index.maps import SHARED_MAPS
 
@@ -79,6 +82,9 @@ class Disk:
         else:
             self._pass()
         return self._pread(fd, size, position)
+
+    def forget(self) -> None:
+        self._in_memory.clear()
 
     def _pass(self) -> None:
         if not self.gate.is_set():
@@ -187,6 +193,45 @@ def test_others_are_served_while_a_time_is_searched_for(
     (answer,) = wire.receive(ListOffsetsResponse, 7).topics[0].partitions
     assert (answer.error_code, answer.offset) == (0, expected)
     assert not disk.asked_by_loop
+
+
+def test_what_left_memory_while_its_reader_slept_is_brought_back_by_a_thread(
+    connect: Callable[[], Wire],
+    inside: BrokerThread,
+    topic: Topic,
+    disk: Disk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "STALE_SECONDS", 0.0)
+    cold = []
+    real_sendfile = os.sendfile
+
+    def sendfile(out: int, into: int, at: int, count: int) -> int:
+        sent = real_sendfile(out, into, at, count)
+        if not disk.seems_in_memory(into, at, sent):
+            cold.append((at, sent))
+        return sent
+
+    reader = connect()
+    other = connect()
+    asked = 40
+    for _ in range(asked):
+        reader.send(fetch_request(topic, (0, 0), max_bytes=900_000), 12)
+
+    def is_stuck(broker: Broker) -> bool:
+        """The socket takes no more, and a range waits for it."""
+        return any(each.out and each._writing for each in broker.reactor.connections)
+
+    inside.until(is_stuck)
+    monkeypatch.setattr(connection_module.os, "sendfile", sendfile)
+    inside.run(lambda _: disk.forget())
+    before = disk.brought
+    for _ in range(asked):
+        answer = reader.receive(FetchResponse, 12).responses[0].partitions[0]
+        assert values_of(answer.records)[0] == b"00" * 30_000
+    assert disk.brought > before
+    assert not cold, "the loop sent what only the disk had"
+    assert end_offset(other, topic) == 60
 
 
 def test_a_file_that_fails(

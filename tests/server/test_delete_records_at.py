@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from server_kit.calls import (
     now_ms,
     offsets_of,
     produce,
+    set_config,
     values_of,
     whole_batches,
 )
@@ -42,6 +43,7 @@ from ottla.record.codecs import Codec
 from ottla.record.deletion import read_mark
 from ottla.record.legacy import messages
 from ottla.server.broker import Broker
+from ottla.storage.log import Log
 from ottla.storage.verify import verify_log
 from ottla.testing import BrokerProcess
 
@@ -55,7 +57,19 @@ def delete_at(
 ) -> DeleteRecordsAtPartitionResult:
     """Offsets, or pairs of the first and the last of several."""
     ranges = [each if isinstance(each, tuple) else (each, each) for each in offsets]
-    request = DeleteRecordsAtRequest(
+    request = delete_request(topic, ranges, skip_deleted, timeout_ms)
+    response = wire.call(request, DeleteRecordsAtResponse, 0)
+    ((answer,),) = [each.partitions for each in response.topics]
+    return answer
+
+
+def delete_request(
+    topic: Topic,
+    ranges: Sequence[tuple[int, int]],
+    skip_deleted: bool = False,
+    timeout_ms: int = 20_000,
+) -> DeleteRecordsAtRequest:
+    return DeleteRecordsAtRequest(
         topics=[
             DeleteRecordsAtTopic(
                 name=topic.name,
@@ -70,9 +84,6 @@ def delete_at(
         timeout_ms=timeout_ms,
         skip_deleted=skip_deleted,
     )
-    response = wire.call(request, DeleteRecordsAtResponse, 0)
-    ((answer,),) = [each.partitions for each in response.topics]
-    return answer
 
 
 def raw_batches(inside: BrokerThread, topic: Topic) -> list[bytes]:
@@ -182,7 +193,7 @@ def test_many_deletions_are_few_marks(wire: Wire, inside: BrokerThread, topic: T
     count = 10_000
     fill(wire, topic, batch_of(*(b"%d" % each for each in range(count))))
     assert delete_at(wire, topic, *range(0, count, 2)).deleted == count // 2
-    assert end_offset(wire, topic) == count + 2
+    assert end_offset(wire, topic) == count + 10
     _, *marks = raw_batches(inside, topic)
     assert sum(map(len, marks)) < 3 * count // 2
     assert seen(wire, topic) == [b"%d" % each for each in range(1, count, 2)]
@@ -394,3 +405,92 @@ def test_deleted_records_are_erased(start_broker: Callable[..., BrokerThread]) -
     broker.until(is_gone)
     (found,) = find_logs(path)
     assert verify_log(found, deep=True).deleted_on_disk == 0
+
+
+@pytest.mark.complains
+def test_what_cannot_be_compacted_is_erased_all_the_same(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """And one segment that cannot be read keeps its own records only."""
+    broker = start_broker(
+        settings={
+            "log.cleaner.backoff.ms": "10",
+            "log.flush.offset.checkpoint.interval.ms": "50",
+            "log.segment.delete.delay.ms": "0",
+        }
+    )
+    with broker.wire() as wire:
+        topic = create_topic(
+            wire,
+            **{
+                "cleanup.policy": "compact",
+                "min.cleanable.dirty.ratio": "0.0",
+                "min.compaction.lag.ms": "3600000",
+                "segment.bytes": "1048576",
+                "delete.record.erase.ms": "3600000",
+            },
+        )
+        for number in range(4):
+            large = bytes(700_000)
+            values = (b"keep %d" % number, b"forget %d" % number, large)
+            batch = build_batch(
+                [
+                    Record(each, now_ms(), b"%d %d" % (number, each), value)
+                    for each, value in enumerate(values)
+                ]
+            )
+            fill(wire, topic, batch)  # a segment of its own
+
+        def opened(running: Broker) -> Log:
+            return running.partitions.by_name[topic.name][0].log
+
+        log = broker.run(opened)
+        (path, *_) = sorted(Path(log.folder).glob("*.log"))
+        data = path.read_bytes()
+        at = data.index(b"keep 0")
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(b"K")
+        set_config(wire, topic.name, **{"min.compaction.lag.ms": "0"})
+        broker.until(lambda running: opened(running) in running.compactor.uncleanable)
+        assert delete_at(wire, topic, 1, 4, 7).deleted == 3
+        set_config(wire, topic.name, **{"delete.record.erase.ms": "0"})
+        broker.until(lambda running: opened(running) in running.compactor.unerasable)
+
+        def is_gone(_: Broker) -> bool:
+            try:
+                left = b"".join(each.read_bytes() for each in Path(log.folder).glob("*.log*"))
+            except FileNotFoundError:
+                return False  # on its way out
+            return b"forget 1" not in left and b"forget 2" not in left
+
+        broker.until(is_gone)
+        ((offsets, why),) = broker.run(
+            lambda running: running.compactor.unerasable[opened(running)]
+        ).items()
+        assert offsets == (0, 3)
+        assert "00000000000000000000.log" in why
+        assert b"forget 0" in path.read_bytes()
+        deletions = log.deletions
+        assert deletions is not None
+        assert list(deletions.unerased) == [(1, 2)]
+
+
+def test_requests_for_the_same_records_come_one_after_the_other(
+    wire: Wire, inside: BrokerThread, topic: Topic
+) -> None:
+    """One deletes all of them, the other none: what it found undeleted is so until it is marked."""
+    count = 10_000
+    fill(wire, topic, batch_of(*(b"%d" % each for each in range(count))))
+    ranges = [(each, each) for each in range(0, count, 2)]
+    answers = []
+    with inside.wire() as one, inside.wire() as other:
+        for each in (one, other):
+            each.send(delete_request(topic, ranges), 0)
+        for each in (one, other):
+            response = each.receive(DeleteRecordsAtResponse, 0)
+            answers.append(response.topics[0].partitions[0])
+    first, second = sorted(answers, key=lambda each: each.deleted, reverse=True)
+    assert (first.error_code, first.deleted) == (0, count // 2)
+    assert (second.error_code, second.deleted) == (ErrorCode.INVALID_REQUEST, 0)
+    assert "is deleted already" in (second.error_message or "")

@@ -322,7 +322,7 @@ def test_epochs_wrap(inside: BrokerThread, wire: Wire, topic: Topic) -> None:
 
 
 def test_positions_that_did_not_move_are_noted_now_and_then() -> None:
-    session = sessions_module.Session(1, 0.0, by_id=True)
+    session = sessions_module.FetchSession(1, 0.0, by_id=True)
     every = sessions_module.NOTE_ALL_MS
     assert session.is_time_to_note_all(0)  # the first request names all
     assert not session.is_time_to_note_all(every - 1)

@@ -202,7 +202,7 @@ class TestFile:
 
     def test_a_failed_write_can_be_repeated(self, path: Path) -> None:
         class FullDisk(Files):
-            def replace_file(self, path: str, data: bytes) -> None:
+            def replace_file(self, path: str, *parts: object) -> None:
                 raise OSError("full")
 
         epochs = LeaderEpochs(str(path), FullDisk())

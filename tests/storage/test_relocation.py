@@ -196,10 +196,10 @@ def test_deleted_records_stay_deleted_and_a_snapshot_without_room_ends_the_move(
     copy_all(relocation)
     replace_file = logs.files.replace_file
 
-    def no_room_for_marks(path: str, data: bytes) -> None:
+    def no_room_for_marks(path: str, *parts: bytes) -> None:
         if path.endswith(DELETIONS_SNAPSHOT):
             raise OSError(errno.ENOSPC, "no room")
-        replace_file(path, data)
+        replace_file(path, *parts)
 
     with monkeypatch.context() as full:
         full.setattr(logs.files, "replace_file", no_room_for_marks)

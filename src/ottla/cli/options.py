@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ottla.cli.failures import Failure, Misuse
 
+if TYPE_CHECKING:
+    from ottla.cli.cluster_admin import Cluster
+
 DEFAULT_SERVER = "127.0.0.1:9092"
 SERVER_VARIABLE = "OTTLA_SERVER"
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_COMPLETION_PATIENCE = 2.0  # seconds; a shell waits for the answer
+COMPLETION_PATIENCE = 2.0  # seconds; a shell waits for the answer
+
+
+def connect(server: str, patience: float | None = None) -> Cluster:
+    """The cluster that --server names."""
+    # Here and not above: the client library is slow to import, and --help needs none of it.
+    from ottla.cli.cluster_admin import Cluster
+
+    return Cluster(server) if patience is None else Cluster(server, patience)
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of topics for the shell; nothing at all when no broker answers."""
     server = ctx.params.get("server") or DEFAULT_SERVER
     try:
-        from ottla.cli.cluster_admin import Cluster
-
-        topics = Cluster(server, _COMPLETION_PATIENCE).topics()
+        topics = connect(server, COMPLETION_PATIENCE).topics()
     except Failure:
         return []
     internal = incomplete.startswith("_")

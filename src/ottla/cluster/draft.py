@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ottla.cluster.metadata import (
-    Broker,
     ClusterImage,
     ImageDelta,
     Partition,
+    RegisteredBroker,
     Resource,
     Topic,
     delta_of,
@@ -53,7 +53,7 @@ class Draft:
         return self._topics_by_id
 
     @property
-    def brokers(self) -> Mapping[int, Broker]:
+    def brokers(self) -> Mapping[int, RegisteredBroker]:
         return self._brokers
 
     @property
@@ -62,7 +62,7 @@ class Draft:
         return frozenset(each.id for each in self._brokers.values() if not each.leaving)
 
     @property
-    def fenced(self) -> Mapping[int, Broker]:
+    def fenced(self) -> Mapping[int, RegisteredBroker]:
         return self._fenced
 
     @property
@@ -129,7 +129,7 @@ class Draft:
         assert isinstance(self._collisions, dict)
         return self._topics, self._topics_by_id, self._collisions
 
-    def put_broker(self, broker: Broker) -> None:
+    def put_broker(self, broker: RegisteredBroker) -> None:
         """A broker is alive, in place of an earlier one with its id."""
         self._brokers = {**self._brokers, broker.id: broker}
         self._fenced = _without(self._fenced, broker.id)
@@ -228,5 +228,7 @@ class Draft:
         return image, delta
 
 
-def _without(brokers: Mapping[int, Broker], broker_id: int) -> dict[int, Broker]:
+def _without(
+    brokers: Mapping[int, RegisteredBroker], broker_id: int
+) -> dict[int, RegisteredBroker]:
     return {key: value for key, value in brokers.items() if key != broker_id}

@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ottla.cluster.session import SessionStore, settle
 from ottla.cluster.store import (
     PERSISTENT,
     Answer,
@@ -30,8 +31,6 @@ from ottla.cluster.store import (
     Ok,
     Operation,
     SessionEvent,
-    SessionLost,
-    Store,
     StoreError,
     Stream,
     Unknown,
@@ -62,7 +61,7 @@ class _Waiting(NamedTuple):
     answer: asyncio.Future[Answer]
 
 
-class EmbeddedStore(Store):
+class EmbeddedStore(SessionStore):
     """A session with the embedded store.
 
     On disk: one SQLite database in WAL mode with synchronous=FULL. Table `node` holds the persistent
@@ -81,10 +80,9 @@ class EmbeddedStore(Store):
         self._begin(_Database(Path(path)))
 
     def _begin(self, database: _Database) -> None:
+        super().__init__()
         self._database = database
         self._session_id = next(database.session_ids)
-        self._state = SessionEvent.SUSPENDED  # until started
-        self._session_streams: list[Stream[SessionEvent]] = []
         self._watches: list[tuple[str, Stream[Change]]] = []
 
     def join(self) -> EmbeddedStore:
@@ -99,10 +97,6 @@ class EmbeddedStore(Store):
     @property
     def session_id(self) -> int:
         return self._session_id
-
-    @property
-    def session_state(self) -> SessionEvent:
-        return self._state
 
     async def start(self) -> None:
         await self._database.start()
@@ -126,13 +120,12 @@ class EmbeddedStore(Store):
             await database.submit([Delete(path) for path in owned], self._session_id)
         self.lose()
 
-    def lose(self) -> None:
+    def lose(self, because: str = "the session was closed") -> None:
         """The session is over."""
         self._database.sessions.discard(self)
         if self._state is not SessionEvent.LOST:
+            self._lost_because = because
             self._become(SessionEvent.LOST)
-            for stream in self._session_streams:
-                stream.close()
             for _, watch in self._watches:
                 watch.close()
 
@@ -178,28 +171,12 @@ class EmbeddedStore(Store):
         self._watches = [entry for entry in self._watches if not entry[1].closed]
         self._watches.append((path, stream))
 
-    def session_events(self) -> Stream[SessionEvent]:
-        stream: Stream[SessionEvent] = Stream()
-        self._session_streams.append(stream)
-        if self._state is SessionEvent.LOST:
-            stream.close()
-        return stream
-
     def tell(self, changes: Sequence[Change]) -> None:
         """Passes changes on to those who watch."""
         for root, stream in self._watches:
             for change in changes:
                 if change.kind is ChangeKind.RESYNC or is_within(change.path, root):
                     stream.push(change)
-
-    def _become(self, event: SessionEvent) -> None:
-        self._state = event
-        for stream in self._session_streams:
-            stream.push(event)
-
-    def _require_session(self) -> None:
-        if self._state is not SessionEvent.CONNECTED:
-            raise SessionLost(self._database.failure or "the session is not open")
 
 
 class _Database:
@@ -269,7 +246,7 @@ class _Database:
             else:
                 outcome = (result, None)
             try:
-                loop.call_soon_threadsafe(_settle, done, *outcome)
+                loop.call_soon_threadsafe(settle, done, *outcome)
             except RuntimeError:  # the loop is closed: nobody waits any more
                 return
 
@@ -321,7 +298,7 @@ class _Database:
             self.failure = f"the metadata store {self._path} failed: {error}"
             _answer_all(batch, Unknown(self.failure))
             for session in tuple(self.sessions):
-                session.lose()
+                session.lose(self.failure)
         if self._waiting:
             self._write_waiting()
 
@@ -424,20 +401,11 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
-
-
 def _answer_each(batch: list[_Waiting], answers: list[Answer]) -> None:
     for waiting, answer in zip(batch, answers, strict=True):
-        _settle(waiting.answer, answer, None)
+        settle(waiting.answer, answer, None)
 
 
 def _answer_all(batch: list[_Waiting], answer: Answer) -> None:
     for waiting in batch:
-        _settle(waiting.answer, answer, None)
+        settle(waiting.answer, answer, None)

@@ -20,10 +20,10 @@ from typing import Any
 from ottla.cluster import layout
 from ottla.cluster.loading import load_image
 from ottla.cluster.metadata import (
-    Broker,
     ClusterImage,
     ImageDelta,
     Partition,
+    RegisteredBroker,
     Resource,
     ResourceType,
     Topic,
@@ -228,7 +228,8 @@ class MetadataFollower:
         if not await self._read_chunks(nodes):
             self._resync = True  # the topic changed while it was read
             return
-        if not self.led:
+        await self._read_late_configs(nodes)
+        if not self.led and not self._resync:
             self.publish(_patched(self.image, nodes, revision.version))
 
     async def _read_chunks(self, nodes: dict[str, Node | None]) -> bool:
@@ -245,6 +246,17 @@ class MetadataFollower:
         found = await self._store.get_many(wanted)
         nodes.update(zip(wanted, found, strict=True))
         return None not in found
+
+    async def _read_late_configs(self, nodes: dict[str, Node | None]) -> None:
+        """What was read of partitions may be newer than the news that led to it. Settings that were
+        changed before that have to be in the same image: with a smaller in-sync set, a leader must
+        know the `min.insync.replicas` by which that was decided. Every store tells of a change before
+        it shows what came after it, so the news of them are in the stream by now."""
+        if self._stream is not None:
+            self._note_waiting(self._stream)
+        late = sorted(path for path in self._dirty if path.rpartition("/")[0] in _CONFIGS)
+        if late:
+            nodes.update(zip(late, await self._store.get_many(late), strict=True))
 
 
 def _release(waiting: deque[asyncio.Future[None]] | list[asyncio.Future[None]]) -> None:
@@ -350,7 +362,10 @@ def _put_chunks(
 
 
 def _put_broker(
-    broker_id: int, node: Node | None, brokers: dict[int, Broker], fenced: dict[int, Broker]
+    broker_id: int,
+    node: Node | None,
+    brokers: dict[int, RegisteredBroker],
+    fenced: dict[int, RegisteredBroker],
 ) -> None:
     brokers.pop(broker_id, None)
     fenced.pop(broker_id, None)

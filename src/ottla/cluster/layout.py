@@ -57,10 +57,10 @@ from urllib.parse import quote, unquote
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import (
     NO_LEADER,
-    Broker,
     ClusterImage,
     Endpoint,
     Partition,
+    RegisteredBroker,
     Resource,
     ResourceType,
     Topic,
@@ -314,7 +314,7 @@ def _decode_partitions(
     )
 
 
-def _broker_fields(broker: Broker) -> dict[str, Any]:
+def _broker_fields(broker: RegisteredBroker) -> dict[str, Any]:
     return {
         **({"machine": broker.machine} if broker.machine else {}),
         **({"min_isr": broker.min_isr} if broker.min_isr else {}),
@@ -332,12 +332,14 @@ def _broker_fields(broker: Broker) -> dict[str, Any]:
     }
 
 
-def _broker_of(broker_id: int, epoch: int, fields: dict[str, Any], leaving: bool = False) -> Broker:
+def _broker_of(
+    broker_id: int, epoch: int, fields: dict[str, Any], leaving: bool = False
+) -> RegisteredBroker:
     endpoints = tuple(
         Endpoint(entry["listener"], entry["host"], entry["port"], entry["protocol"])
         for entry in fields["endpoints"]
     )
-    return Broker(
+    return RegisteredBroker(
         broker_id,
         epoch,
         fields["rack"],
@@ -349,25 +351,25 @@ def _broker_of(broker_id: int, epoch: int, fields: dict[str, Any], leaving: bool
     )
 
 
-def encode_broker(broker: Broker, lost_data: bool = False) -> bytes:
+def encode_broker(broker: RegisteredBroker, lost_data: bool = False) -> bytes:
     """The value of the node by which a broker registers itself."""
     return dump({"lost_data": lost_data, **_broker_fields(broker)})
 
 
-def decode_broker(broker_id: int, node: Node) -> tuple[Broker, bool]:
+def decode_broker(broker_id: int, node: Node) -> tuple[RegisteredBroker, bool]:
     """A broker as it registered itself, and whether it says that it may have lost data."""
     with _readable(broker_path(broker_id)):
         fields = json.loads(node.value)
         return _broker_of(broker_id, node.created, fields), bool(fields.get("lost_data", False))
 
 
-def encode_registration(broker: Broker, fenced: bool) -> bytes:
+def encode_registration(broker: RegisteredBroker, fenced: bool) -> bytes:
     """The value of the node of a broker that was taken in."""
     state = _FENCED if fenced else _LEAVING if broker.leaving else _ALIVE
     return dump({"epoch": broker.epoch, "state": state, **_broker_fields(broker)})
 
 
-def decode_registration(broker_id: int, value: bytes) -> tuple[Broker, bool]:
+def decode_registration(broker_id: int, value: bytes) -> tuple[RegisteredBroker, bool]:
     """A broker that was taken in, and whether it is fenced."""
     with _readable(registration_path(broker_id)):
         fields = json.loads(value)
@@ -576,8 +578,8 @@ def decode_image(
         key = collision_key(name)
         if key is not None:
             collisions[key] = (*collisions.get(key, ()), name)
-    alive: dict[int, Broker] = {}
-    fenced: dict[int, Broker] = {}
+    alive: dict[int, RegisteredBroker] = {}
+    fenced: dict[int, RegisteredBroker] = {}
     for broker_id, node in registrations:
         broker, is_fenced = decode_registration(broker_id, node.value)
         (fenced if is_fenced else alive)[broker_id] = broker

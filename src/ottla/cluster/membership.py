@@ -21,7 +21,7 @@ from collections.abc import Callable
 from ottla.cluster import layout
 from ottla.cluster.controller import Controller, NotElected
 from ottla.cluster.following import MetadataFollower
-from ottla.cluster.metadata import Broker, ClusterImage, ImageDelta
+from ottla.cluster.metadata import ClusterImage, ImageDelta, RegisteredBroker
 from ottla.cluster.store import (
     Conflict,
     Create,
@@ -53,7 +53,7 @@ class NoCluster(StoreError):
     """The store is empty, and the broker is not one to found a cluster."""
 
 
-async def _answers(broker: Broker) -> bool:
+async def _answers(broker: RegisteredBroker) -> bool:
     """Whether somebody accepts connections at one of a broker's addresses."""
     for endpoint in broker.endpoints:
         try:
@@ -96,7 +96,7 @@ class Membership:
         self.on_office: Callable[[], None] = lambda: None
         self._controller: Controller | None = None
         # How it registers, and whether it may have lost records of which the cluster does not know.
-        self._registration: tuple[Broker, bool] | None = None
+        self._registration: tuple[RegisteredBroker, bool] | None = None
         self._vacancy = asyncio.Event()
         # The node /controller of one whose process is known to be dead.
         self._dead_controller: Node | None = None
@@ -161,7 +161,7 @@ class Membership:
             loop.create_task(self._watch_session(self.store), name="session"),
         ]
 
-    async def join(self, broker: Broker, lost_data: bool) -> int:
+    async def join(self, broker: RegisteredBroker, lost_data: bool) -> int:
         """Registers, and waits to be taken in; the broker's epoch. BrokerIdTaken if another broker
         with this id is running."""
         self._registration = (broker, lost_data)
@@ -186,7 +186,7 @@ class Membership:
         finally:
             unsubscribe()
 
-    async def _register(self, broker: Broker, lost_data: bool) -> int:
+    async def _register(self, broker: RegisteredBroker, lost_data: bool) -> int:
         path = layout.broker_path(broker.id)
         value = layout.encode_broker(broker, lost_data)
         for _ in range(_REGISTRATIONS):
@@ -211,7 +211,7 @@ class Membership:
                 await asyncio.sleep(_RETRY_SECONDS)
         raise BrokerIdTaken(f"broker {broker.id} could not register: another one keeps doing so")
 
-    def _check_own(self, broker: Broker, node: Node) -> None:
+    def _check_own(self, broker: RegisteredBroker, node: Node) -> None:
         other, _ = layout.decode_broker(broker.id, node)
         if node.owner != self.store.session_id and other.folder_id != broker.folder_id:
             where = ", ".join(f"{each.host}:{each.port}" for each in other.endpoints)
@@ -220,7 +220,7 @@ class Membership:
                 "give this one an id of its own (node.id)"
             )
 
-    async def _is_in_use(self, broker: Broker, node: Node) -> bool:
+    async def _is_in_use(self, broker: RegisteredBroker, node: Node) -> bool:
         """Whether another process may be at work with a copy of the data folder. False if that is out
         of the question; True when its node has gone; BrokerIdTaken if it stays."""
         other, _ = layout.decode_broker(broker.id, node)

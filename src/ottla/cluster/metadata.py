@@ -55,7 +55,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class RegisteredBroker:
     """A broker as the controller has taken it in: one life of one broker process."""
 
     id: int
@@ -125,8 +125,8 @@ class ClusterImage:
     controller_id: int = -1
     controller_epoch: int = 0
     version: int = -1  # one more with each change that a controller makes
-    brokers: Mapping[int, Broker] = field(default_factory=dict)  # those that are alive
-    fenced: Mapping[int, Broker] = field(default_factory=dict)  # known, and away
+    brokers: Mapping[int, RegisteredBroker] = field(default_factory=dict)  # those that are alive
+    fenced: Mapping[int, RegisteredBroker] = field(default_factory=dict)  # known, and away
     topics: Mapping[str, Topic] = field(default_factory=dict)
     topics_by_id: Mapping[bytes, Topic] = field(default_factory=dict)  # the same topics
     # Only what was set; a resource without any has no entry.

@@ -14,16 +14,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import chain, zip_longest
 
-from ottla.cluster.metadata import Broker
+from ottla.cluster.metadata import RegisteredBroker
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
 
 def place(
-    brokers: Collection[Broker],
+    brokers: Collection[RegisteredBroker],
     partitions: int,
     replication_factor: int,
     start: int,
-    away: Collection[Broker] = (),
+    away: Collection[RegisteredBroker] = (),
 ) -> list[tuple[int, ...]]:
     """Replicas for so many partitions, the leader first.
 
@@ -54,12 +54,12 @@ def place(
     return [spread.next(replication_factor) for _ in range(partitions)]
 
 
-def machines(brokers: Iterable[Broker]) -> int:
+def machines(brokers: Iterable[RegisteredBroker]) -> int:
     """On how many machines brokers run, as far as they say: several of one are lost together."""
     return len({broker.machine or broker.id for broker in brokers})
 
 
-def leader_order(brokers: Iterable[Broker]) -> list[int]:
+def leader_order(brokers: Iterable[RegisteredBroker]) -> list[int]:
     """All brokers once, in the order in which they lead: one of each rack, then the next of each."""
     racks: dict[str, list[int]] = {}
     for broker in sorted(brokers, key=lambda broker: broker.id):
@@ -71,7 +71,7 @@ def leader_order(brokers: Iterable[Broker]) -> list[int]:
 class _Spread:
     """Goes round the leaders and counts, for the followers, what has been placed so far."""
 
-    def __init__(self, brokers: Collection[Broker], order: list[int], start: int) -> None:
+    def __init__(self, brokers: Collection[RegisteredBroker], order: list[int], start: int) -> None:
         self._order = order
         self._next = start % len(order)
         self._rack_of = {broker.id: broker.rack or "" for broker in brokers}

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _CHECKSUM = struct.Struct(">I")
 _HEAD = struct.Struct(">hqqq")
 _VERSION = 0
+# What is no larger is written by one call.
+_JOINED_BYTES = 1 << 20
 
 
 class InvalidSnapshot(ValueError):
@@ -57,11 +59,17 @@ class DeletionsSnapshot(NamedTuple):
     unerased: OffsetSet
 
 
-def encode_deletions(snapshot: DeletionsSnapshot) -> bytes:
-    hidden = snapshot.offsets.to_bytes()
-    head = _HEAD.pack(_VERSION, snapshot.end_offset, snapshot.since_ms, len(hidden))
-    body = head + hidden + snapshot.unerased.to_bytes()
-    return _CHECKSUM.pack(crc32c(body)) + body
+def encode_deletions(snapshot: DeletionsSnapshot) -> list[bytes | memoryview]:
+    """The file, in parts if it is large: put together, millions of deletions would take as much memory
+    again as the sets have."""
+    hidden, unerased = snapshot.offsets, snapshot.unerased
+    head = _HEAD.pack(_VERSION, snapshot.end_offset, snapshot.since_ms, hidden.stored_size)
+    parts: list[bytes | memoryview] = [head, *hidden.stored_parts(), *unerased.stored_parts()]
+    checksum = 0
+    for part in parts:
+        checksum = crc32c(part, checksum)
+    parts.insert(0, _CHECKSUM.pack(checksum))
+    return [b"".join(parts)] if sum(map(len, parts)) <= _JOINED_BYTES else parts
 
 
 def decode_deletions(data: bytes) -> DeletionsSnapshot:
@@ -103,8 +111,7 @@ def take_mark(offsets: OffsetSet, batch: bytes | memoryview, fields: HeaderField
         return False  # no leader wrote that
     if ranges is None:
         return False
-    for start, end in ranges:
-        offsets.add(start, end)
+    offsets.add_all(ranges)
     offsets.add(fields[BASE_OFFSET], fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1)
     return True
 

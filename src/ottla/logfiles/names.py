@@ -31,6 +31,7 @@ FOLDER_LOCK = ".lock"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 DELETIONS_SNAPSHOT = "deleted-records-snapshot"
+SET_ASIDE_AT = "set-aside-at"  # Ottla's, of a stray: when it was first seen, in milliseconds
 
 # A partition's number as it is written, and in no other way: `orders-00` is somebody else's.
 _LOG_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})", re.ASCII)

@@ -3,6 +3,10 @@
 Deletions come one at a time or as long runs, millions of them, and are asked for by every reader. So
 the ranges are held in arrays of machine numbers, one pair of arrays for each 2²⁰ offsets that have any:
 a range costs 8 bytes, however long it is, and an insertion moves the ranges of its own stretch only.
+
+With ten million ranges whatever touches them one by one takes seconds. So a set is copied, cut and
+taken out of another by whole stretches, and a copy shares its arrays with the original until one of them
+changes.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 # First offset, and the one after the last.
@@ -32,13 +36,15 @@ class OffsetSet:
 
     Invariants: `_order` has the keys of `_stretches` in order, and no stretch is empty. In a stretch
     starts[i] < ends[i] < starts[i + 1], relative to its first offset. `count` is the number of offsets.
+    Arrays of the stretches in `_shared` may be another set's, too: they are replaced, never changed.
     """
 
-    __slots__ = ("_order", "_stretches", "count")
+    __slots__ = ("_order", "_shared", "_stretches", "count")
 
     def __init__(self, ranges: Iterable[OffsetRange] = ()) -> None:
         self._stretches: dict[int, _Stretch] = {}
         self._order: list[int] = []
+        self._shared: set[int] = set()
         self.count = 0
         for start, end in ranges:
             self.add(start, end)
@@ -72,7 +78,69 @@ class OffsetSet:
         """How many ranges are held: what the set costs."""
         return sum(len(starts) for starts, _ in self._stretches.values())
 
+    def ranges_in(self, start: int, end: int) -> int:
+        """How many of them lie, at least in part, from `start` on and before `end`."""
+        return sum(last - first for _, _, first, last, _, _ in self._slots(start, end))
+
+    def copy(self) -> OffsetSet:
+        """A set that changes no more with this one; it costs nothing until one of them changes."""
+        other = OffsetSet()
+        other._stretches = dict(self._stretches)
+        other._order = list(self._order)
+        other.count = self.count
+        self._shared = set(self._order)
+        other._shared = set(self._order)
+        return other
+
+    def within(self, start: int, end: int) -> OffsetSet:
+        """What of the set lies from `start` on and before `end`."""
+        found = OffsetSet()
+        for number, starts, first, last, low, high in self._slots(start, end):
+            ends = self._stretches[number][1]
+            if low == 0 and high == STRETCH:
+                self._shared.add(number)
+                found._shared.add(number)
+            else:
+                starts, ends = starts[first:last], ends[first:last]
+                starts[0] = max(starts[0], low)
+                ends[-1] = min(ends[-1], high)
+            found._stretches[number] = starts, ends
+            found._order.append(number)
+            found.count += sum(ends) - sum(starts)
+        return found
+
+    def _slots(self, start: int, end: int) -> Iterator[tuple[int, array[int], int, int, int, int]]:
+        """The stretches with something between two offsets: number, starts, the slots of the ranges in
+        question, and the two offsets as far as they lie in the stretch, relative to it."""
+        if start >= end:
+            return
+        order = self._order
+        for at in range(bisect_left(order, start >> STRETCH_BITS), len(order)):
+            number = order[at]
+            base = number << STRETCH_BITS
+            if base >= end:
+                return
+            starts, ends = self._stretches[number]
+            low, high = max(start - base, 0), min(end - base, STRETCH)
+            first = bisect_right(ends, low) if low else 0
+            last = bisect_left(starts, high) if high < STRETCH else len(starts)
+            if first < last:
+                yield number, starts, first, last, low, high
+
     # Changing
+
+    def _own(self, number: int) -> _Stretch:
+        """A stretch that is about to change."""
+        starts, ends = self._stretches[number]
+        if number in self._shared:
+            self._shared.discard(number)
+            starts, ends = self._stretches[number] = starts[:], ends[:]
+        return starts, ends
+
+    def _forget(self, number: int) -> None:
+        del self._stretches[number]
+        self._order.remove(number)
+        self._shared.discard(number)
 
     def add(self, start: int, end: int) -> None:
         """Put the offsets from `start` to before `end` in."""
@@ -80,13 +148,12 @@ class OffsetSet:
             self._add(number, low, high)
 
     def _add(self, number: int, low: int, high: int) -> None:
-        stretch = self._stretches.get(number)
-        if stretch is None:
+        if number not in self._stretches:
             self._stretches[number] = array("I", (low,)), array("I", (high,))
             insort(self._order, number)
             self.count += high - low
             return
-        starts, ends = stretch
+        starts, ends = self._own(number)
         # Those that it touches become one with it.
         first = bisect_left(ends, low)
         last = bisect_right(starts, high)
@@ -99,20 +166,64 @@ class OffsetSet:
         starts[first:last] = array("I", (low,))
         ends[first:last] = array("I", (high,))
 
+    def add_all(self, ranges: Sequence[OffsetRange]) -> None:
+        """Put many ranges in, which are in order and of which no two overlap."""
+        lows, highs = array("I"), array("I")
+        current = -1
+        for start, end in ranges:
+            for number, low, high in _parts(start, end):
+                if number != current:
+                    if lows:
+                        self._add_all(current, lows, highs)
+                    lows, highs = array("I"), array("I")
+                    current = number
+                if highs and highs[-1] == low:
+                    highs[-1] = high
+                else:
+                    lows.append(low)
+                    highs.append(high)
+        if lows:
+            self._add_all(current, lows, highs)
+
+    def _add_all(self, number: int, lows: array[int], highs: array[int]) -> None:
+        if number not in self._stretches:
+            self._stretches[number] = lows, highs
+            insort(self._order, number)
+            self.count += sum(highs) - sum(lows)
+            return
+        starts, ends = self._own(number)
+        first = bisect_left(ends, lows[0])
+        last = bisect_right(starts, highs[-1])
+        if first < last:
+            # Those that lie between or touch: all of them in order, neighbours together.
+            old = starts[first:last], ends[first:last]
+            self.count -= sum(old[1]) - sum(old[0])
+            both = sorted([*zip(*old, strict=True), *zip(lows, highs, strict=True)])
+            lows, highs = array("I"), array("I")
+            for low, high in both:
+                if highs and highs[-1] >= low:
+                    highs[-1] = max(highs[-1], high)
+                else:
+                    lows.append(low)
+                    highs.append(high)
+        self.count += sum(highs) - sum(lows)
+        starts[first:last] = lows
+        ends[first:last] = highs
+
     def discard(self, start: int, end: int) -> None:
         """Take the offsets from `start` to before `end` out, as far as they are in."""
         for number, low, high in _parts(start, end):
             self._discard(number, low, high)
 
     def _discard(self, number: int, low: int, high: int) -> None:
-        stretch = self._stretches.get(number)
-        if stretch is None:
+        if number not in self._stretches:
             return
-        starts, ends = stretch
+        starts, ends = self._stretches[number]
         first = bisect_right(ends, low)
         last = bisect_left(starts, high)
         if first >= last:
             return
+        starts, ends = self._own(number)
         left = array("I")
         left_ends = array("I")
         if starts[first] < low:
@@ -128,8 +239,30 @@ class OffsetSet:
         starts[first:last] = left
         ends[first:last] = left_ends
         if not starts:
-            del self._stretches[number]
-            self._order.remove(number)
+            self._forget(number)
+
+    def subtract(self, other: OffsetSet) -> None:
+        """Take all offsets of another set out. Quick where it has ranges of this one as they are, as a
+        part that was cut out of it does."""
+        for number in other._order:
+            if number in self._stretches:
+                self._subtract(number, *other._stretches[number])
+
+    def _subtract(self, number: int, lows: array[int], highs: array[int]) -> None:
+        starts, ends = self._stretches[number]
+        first = bisect_right(ends, lows[0])
+        last = bisect_left(starts, highs[-1])
+        if first >= last:
+            return
+        old = starts[first:last], ends[first:last]
+        gone = lows, highs
+        left = (array("I"), array("I")) if old == gone else _difference(old, gone)
+        if first == 0 and last == len(starts) and not left[0]:
+            self._forget(number)
+        else:
+            starts, ends = self._own(number)
+            starts[first:last], ends[first:last] = left
+        self.count += sum(left[1]) - sum(left[0]) - (sum(old[1]) - sum(old[0]))
 
     def drop_below(self, offset: int) -> None:
         """Forget what lies before an offset. Cheap where there is nothing."""
@@ -139,6 +272,7 @@ class OffsetSet:
         whole = bisect_left(order, offset >> STRETCH_BITS)
         for number in order[:whole]:
             starts, ends = self._stretches.pop(number)
+            self._shared.discard(number)
             self.count -= sum(ends) - sum(starts)
         del order[:whole]
         self.discard(offset & ~_MASK, offset)
@@ -200,14 +334,22 @@ class OffsetSet:
 
     # Stored
 
-    def to_bytes(self) -> bytes:
+    def stored_parts(self) -> Iterator[bytes | memoryview]:
         """For each stretch its number, how many ranges it has, and their starts and ends; all numbers
-        little-endian, so that they are copied and not converted on nearly all machines."""
-        parts = []
+        little-endian, so that they are neither converted nor copied on nearly all machines."""
         for number in self._order:
             starts, ends = self._stretches[number]
-            parts += [_HEAD.pack(number, len(starts)), _stored(starts), _stored(ends)]
-        return b"".join(parts)
+            yield _HEAD.pack(number, len(starts))
+            yield _stored(starts)
+            yield _stored(ends)
+
+    @property
+    def stored_size(self) -> int:
+        """The bytes of all these parts."""
+        return _HEAD.size * len(self._order) + 2 * _NUMBER_BYTES * self.ranges
+
+    def to_bytes(self) -> bytes:
+        return b"".join(self.stored_parts())
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> OffsetSet:
@@ -243,12 +385,34 @@ def _parts(start: int, end: int) -> Iterator[tuple[int, int, int]]:
         start = stop
 
 
-def _stored(numbers: array[int]) -> bytes:
+def _difference(of: _Stretch, without: _Stretch) -> _Stretch:
+    """The ranges of a stretch without what lies in those of another."""
+    starts, ends = array("I"), array("I")
+    gone = zip(*without, strict=True)
+    out, out_end = next(gone)
+    for low, high in zip(*of, strict=True):
+        while out_end <= low:
+            out, out_end = next(gone, (STRETCH, STRETCH + 1))
+        while out < high:
+            if low < out:
+                starts.append(low)
+                ends.append(out)
+            low = out_end
+            if low >= high:
+                break
+            out, out_end = next(gone, (STRETCH, STRETCH + 1))
+        if low < high:
+            starts.append(low)
+            ends.append(high)
+    return starts, ends
+
+
+def _stored(numbers: array[int]) -> memoryview:
     assert numbers.itemsize == _NUMBER_BYTES
     if sys.byteorder == "big":
         numbers = numbers[:]
         numbers.byteswap()
-    return numbers.tobytes()
+    return memoryview(numbers).cast("B")
 
 
 def _read(data: memoryview) -> array[int]:

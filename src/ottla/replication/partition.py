@@ -760,6 +760,16 @@ class Partition:
         if self.role is Role.LEADER and others and self.wanted_isr is None:
             self._want_isr(others)
 
+    def isr_confirmed(self, state: PartitionState, now_ms: int) -> None:
+        """The controller has changed the set. One that grows counts at once. A smaller one counts when
+        the image has it, for with that comes the `min.insync.replicas` by which it was decided: who
+        left may be elected (KIP-966) as long as nothing was committed below that minimum."""
+        if state.leader == self.broker_id and not set(self.isr) <= set(state.isr):
+            return
+        if state.partition_epoch > self.partition_epoch:
+            # Otherwise an image was quicker, which knows more than an answer does.
+            self.update(state, now_ms)
+
     def isr_refused(self, code: ErrorCode) -> None:
         """The controller did not change the set by that request. INELIGIBLE_REPLICA: nor by an earlier
         one of the same, so the set is what it was. Any other error says that the partition is no longer

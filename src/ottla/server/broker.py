@@ -23,8 +23,14 @@ from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.decisions.topics import NewTopic, TopicDefaults
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.membership import Membership, NoCluster
-from ottla.cluster.metadata import Broker as Node
-from ottla.cluster.metadata import ClusterImage, Endpoint, ImageDelta, ResourceType, Topic
+from ottla.cluster.metadata import (
+    ClusterImage,
+    Endpoint,
+    ImageDelta,
+    RegisteredBroker,
+    ResourceType,
+    Topic,
+)
 from ottla.cluster.metadata import Partition as PartitionState
 from ottla.cluster.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from ottla.cluster.store import Store, StoreError
@@ -66,7 +72,7 @@ from ottla.server.replication.replacing import replace_replicas
 from ottla.server.replication.replicas import Replicas
 from ottla.server.resources import descriptor_limit, divide_descriptors, request_memory
 from ottla.server.security.security import CannotSecure, Security
-from ottla.server.sessions import Sessions
+from ottla.server.sessions import FetchSessions
 from ottla.server.unserved import unsupported_version
 from ottla.server.upkeep import strays
 from ottla.server.upkeep.compaction import Compactor
@@ -86,7 +92,7 @@ if TYPE_CHECKING:
     from ottla.replication.partition import Partition
     from ottla.server.configuration.broker_config import BrokerConfig
     from ottla.server.configuration.listeners import ListenerAddress
-    from ottla.server.handlers.fetch import Fetch
+    from ottla.server.handlers.fetch.handler import Fetch
     from ottla.server.machine.place import Place
     from ottla.server.observability.endpoint import MetricsEndpoint
     from ottla.server.security.authorizer import Authorizer
@@ -154,7 +160,7 @@ class Broker:
             self.descriptors.segment_files + self.descriptors.answers,
         )
         self.workers = Workers(self.loop, config.worker_processes)
-        self.sessions = Sessions(config.max_incremental_fetch_session_cache_slots)
+        self.sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots)
         self.waiting_fetches: set[Fetch] = set()
         self.apis: dict[int, Api] = {}
         self.supported_features = SUPPORTED_FEATURES
@@ -223,6 +229,7 @@ class Broker:
             self, TRANSACTION_STATE, self._transaction_shard, self.markers.forget
         )
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
+        self.reactor.bring = self.reads.bring
         # Logs are open and partitions in place: coordinators may be loaded.
         self.is_serving = False
         # Set when the broker cannot go on: its metadata store is gone.
@@ -293,7 +300,7 @@ class Broker:
                 "background work failed: %s", task.get_name(), exc_info=task.exception()
             )
 
-    def nodes_for(self, listener: str) -> Iterator[tuple[Node, str, int]]:
+    def nodes_for(self, listener: str) -> Iterator[tuple[RegisteredBroker, str, int]]:
         """The brokers with the address each advertises to clients of a listener."""
         for node in self.image.brokers.values():
             for endpoint in node.endpoints:
@@ -455,6 +462,8 @@ class Broker:
         self.spawn(give_leadership_back(self), "balance of leadership")
         if self.config.replica_replacement_after_ms >= 0:
             self.spawn(replace_replicas(self), "replacement of replicas")
+        if self.config.log_stray_retention_ms >= 0:
+            self.spawn(strays.remove_old_strays(self), "removal of old strays")
         if self.config.is_set("advertised.listeners"):
             self.spawn(warn_of_unreachable(self._node().endpoints), "look at advertised addresses")
         self.periodic_work.start(self.config.log_retention_check_interval_ms / 1000)
@@ -544,10 +553,10 @@ class Broker:
             bound.append(listener._replace(port=socket.address[1]))
         self.bound = tuple(bound)
 
-    def _node(self) -> Node:
+    def _node(self) -> RegisteredBroker:
         """This broker as it registers with the cluster."""
         ports = {each.name: each.port for each in self.bound}
-        return Node(
+        return RegisteredBroker(
             id=self.id,
             epoch=0,
             rack=self.config.broker_rack,

@@ -31,7 +31,7 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-class Replicas(Protocol):
+class ReplicaWork(Protocol):
     """Who acts on what partitions want: see server/replication/replicas.py."""
 
     def is_alive(self, broker_id: int) -> bool: ...
@@ -64,7 +64,7 @@ class Partitions:
         self.appended = wakeups.appended
         self.advanced = wakeups.advanced
         # Set once it can do something: when the broker is part of its cluster.
-        self.replicas: Replicas | None = None
+        self.replicas: ReplicaWork | None = None
         # Whether producers' records are looked at where the topic does not ask for it.
         self._validates_records = validates_records
         self.by_name: dict[str, list[Partition]] = {}

@@ -62,7 +62,7 @@ class WatchedPartition:
         self.log_start_offset = -1
 
 
-class Session:
+class FetchSession:
     __slots__ = ("_noted_ms", "_told_ms", "by_id", "epoch", "id", "partitions", "used_at")
 
     def __init__(self, session_id: int, now: float, by_id: bool) -> None:
@@ -99,16 +99,16 @@ class Session:
         self.epoch = 1 if self.epoch == _MAX_INT32 else self.epoch + 1
 
 
-class Sessions:
+class FetchSessions:
     def __init__(self, slots: int) -> None:
         self._slots = slots
         # Least recently used first.
-        self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def get(self, session_id: int, now: float) -> Session | None:
+    def get(self, session_id: int, now: float) -> FetchSession | None:
         session = self._sessions.get(session_id)
         if session is not None:
             session.used_at = now
@@ -118,7 +118,7 @@ class Sessions:
     def remove(self, session_id: int) -> None:
         self._sessions.pop(session_id, None)
 
-    def create(self, now: float, by_id: bool) -> Session | None:
+    def create(self, now: float, by_id: bool) -> FetchSession | None:
         """A new session, or None when all slots are in use."""
         if len(self._sessions) >= self._slots:
             if not self._sessions:
@@ -130,5 +130,5 @@ class Sessions:
         session_id = random.randint(1, _MAX_INT32)
         while session_id in self._sessions:
             session_id = random.randint(1, _MAX_INT32)
-        session = self._sessions[session_id] = Session(session_id, now, by_id)
+        session = self._sessions[session_id] = FetchSession(session_id, now, by_id)
         return session

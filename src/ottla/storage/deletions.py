@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ottla.logfiles.deletions import DeletionsSnapshot, encode_deletions, may_be_mark
+from ottla.logfiles.deletions import DeletionsSnapshot, may_be_mark
 from ottla.logfiles.names import DELETIONS_SNAPSHOT
 from ottla.record.batch import (
     BASE_OFFSET,
@@ -48,13 +48,17 @@ class Deletions:
         self._uncommitted: list[tuple[int, list[OffsetRange]]] = []
 
     def mark(self, offset: int, ranges: list[OffsetRange], now_ms: int) -> None:
-        """The batch at `offset` marks these."""
-        for start, end in ranges:
-            self.invisible.add(start, end)
-            self.unerased.add(start, end)
+        """The batch at `offset`, which was appended just now, marks these."""
+        self.found(offset, ranges, now_ms)
+        self._uncommitted.append((offset, ranges))
+
+    def found(self, offset: int, ranges: list[OffsetRange], now_ms: int) -> None:
+        """The batch at `offset` of a log that is being loaded marks these. Which of its marks are not
+        committed is told in the end, by `uncommitted`."""
+        self.invisible.add_all(ranges)
+        self.unerased.add_all(ranges)
         self.since_ms = self.since_ms or now_ms
         self.invisible.add(offset, offset + 1)
-        self._uncommitted.append((offset, ranges))
         self.changed = True
 
     def take_back(self, offset: int, ranges: list[OffsetRange]) -> None:
@@ -82,7 +86,7 @@ class Deletions:
 
     def hidden(self, start: int, end: int) -> OffsetSet:
         """What readers do not see between two offsets."""
-        return OffsetSet(self.invisible.between(start, end))
+        return self.invisible.within(start, end)
 
     def erasable(self, start: int, end: int, high_watermark: int) -> OffsetSet:
         """What may go from disk between two offsets: what marks that are committed hide."""
@@ -90,17 +94,16 @@ class Deletions:
         self._leave_uncommitted(found, high_watermark)
         return found
 
-    def to_erase(self, high_watermark: int) -> OffsetSet:
-        """What should go from disk."""
-        found = OffsetSet(self.unerased)
+    def to_erase(self, start: int, end: int, high_watermark: int) -> OffsetSet:
+        """What should go from disk between two offsets."""
+        found = self.unerased.within(start, end)
         self._leave_uncommitted(found, high_watermark)
         return found
 
     def erased(self, gone: OffsetSet, since_ms: int) -> None:
         """These are on disk no more. Of the others, if there are any, the oldest was marked at about
         `since_ms`."""
-        for start, end in gone:
-            self.unerased.discard(start, end)
+        self.unerased.subtract(gone)
         self.since_ms = since_ms if self.unerased else 0
         self.changed = True
 
@@ -116,10 +119,11 @@ class Deletions:
             for low, high in ranges:
                 found.discard(low, high)
 
-    def snapshot(self, end_offset: int) -> bytes:
-        """For the file, of a log that ends there."""
-        return encode_deletions(
-            DeletionsSnapshot(end_offset, self.since_ms, self.invisible, self.unerased)
+    def snapshot(self, end_offset: int) -> DeletionsSnapshot:
+        """For the file, of a log that ends there; on any thread it may be written, and it stays as it
+        is."""
+        return DeletionsSnapshot(
+            end_offset, self.since_ms, self.invisible.copy(), self.unerased.copy()
         )
 
 

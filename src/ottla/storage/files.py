@@ -315,14 +315,17 @@ class Files:
         finally:
             self.close(fd)
 
-    def replace_file(self, path: str, data: bytes) -> None:
-        """Old content or new, never a mixture, also after a power loss: temporary file, fsync,
-        rename, fsync of the folder."""
+    def replace_file(self, path: str, *parts: ReadableBuffer) -> None:
+        """Old content or new (all of these parts), never a mixture, also after a power loss: temporary
+        file, fsync, rename, fsync of the folder."""
         temporary = path + ".tmp"
         fd = self.open(temporary, READ_WRITE_CREATE)
         try:
             self.truncate(fd, 0)
-            self.write_all(fd, data, 0)
+            position = 0
+            for part in parts:
+                self.write_all(fd, part, position)
+                position += memoryview(part).nbytes
             self.fsync(fd)
         finally:
             self.close(fd)

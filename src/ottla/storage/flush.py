@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ottla.logfiles.deletions import DeletionsSnapshot, encode_deletions
 from ottla.logfiles.names import PARTITION_METADATA
 from ottla.storage.errors import TRANSIENT, passes
 from ottla.storage.files import READ_ONLY, Files
@@ -85,7 +86,7 @@ class FlushJob:
         self.snapshots: list[Snapshot] = []
         self.mid_segment_snapshot = False
         self.epochs: tuple[str, bytes] | None = None
-        self.deletions: tuple[str, bytes] | None = None
+        self.deletions: tuple[str, DeletionsSnapshot] | None = None
         self.sync_paths: list[str] = []
         self.folders: list[str] = []
         # What went wrong; a sync that failed proves that data was lost, so it is never repeated.
@@ -165,7 +166,8 @@ class FlushJob:
         if self.epochs is not None:
             files.replace_file(*self.epochs)
         if self.deletions is not None:
-            files.replace_file(*self.deletions)
+            path, deleted = self.deletions
+            files.replace_file(path, *encode_deletions(deleted))
         for path in self.sync_paths:
             try:
                 fd = files.open(path, READ_ONLY)

@@ -17,7 +17,6 @@ and, more rarely, steps through `retention`.
 from __future__ import annotations
 
 import errno
-import heapq
 import logging
 import os
 import time
@@ -27,6 +26,7 @@ from typing import TypeAlias
 
 from ottla.logfiles.names import LOG_SUFFIX, PARTITION_METADATA
 from ottla.storage import flush
+from ottla.storage.checkpointing import Checkpointing
 from ottla.storage.checkpoints import write_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import (
@@ -60,7 +60,7 @@ from ottla.storage.log_state import LogOwner, LogState
 from ottla.storage.producer_state import DEFAULT_EXPIRATION_MS
 from ottla.storage.recovery.load import create_log, load_log
 from ottla.storage.relocation import COMPLETE, Relocation
-from ottla.storage.removal import RemovalJob, RetireJob
+from ottla.storage.removal import RemovalJob, Removals, RetireJob
 from ottla.storage.retention import Retired
 from ottla.storage.segment_file import OpenFiles
 
@@ -125,11 +125,8 @@ class Logs(LogOwner):
         self._unrecovered: set[Key] = set()
         # Logs with unflushed data, those first that have it longest.
         self._dirty: dict[Log, None] = {}
-        # (clock at which it is due, tie breaker, job)
-        self._removals: list[tuple[int, int, RemovalJob]] = []
-        self._removal_count = 0
-        self._checkpointing: set[DataFolder] = set()
-        self._checkpointed_ms: dict[DataFolder, int] = {}
+        self._removals = Removals()
+        self._checkpoints = Checkpointing(self.folders, self._places, self._loaded)
         # What the clock said when it was last read.
         self._last_looked_ms = 0
         # When it was last said that a folder has no room, or that there were no descriptors for it.
@@ -192,14 +189,14 @@ class Logs(LogOwner):
         this folder (relocation.py): the copy takes its place if it was to, and is removed otherwise."""
         path = f"{folder.path}/{name}"
         if name.endswith(DELETE_SUFFIX):
-            self._schedule(now_ms, RemovalJob(self.files, folders=[path]))
+            self._removals.add(now_ms, RemovalJob(self.files, folders=[path]))
             return
         try:
             key = key_of_folder(self.files.read_file(f"{path}/{COMPLETE}").decode())
         except (FileNotFoundError, UnicodeDecodeError):
             key = None
         if key is None or key in self._places:
-            self._schedule(now_ms, RemovalJob(self.files, folders=[path]))
+            self._removals.add(now_ms, RemovalJob(self.files, folders=[path]))
             return
         self.files.rename(path, folder.log_path(key))
         self.files.fsync_folder(folder.path)
@@ -276,7 +273,7 @@ class Logs(LogOwner):
             if folder.offline is not None:
                 continue
             try:
-                folder.store_now(self._offsets(folder, closing=True))
+                folder.store_now(self._checkpoints.offsets(folder, closing=True))
                 if folder not in unclean:
                     folder.mark_clean(broker_epoch)
             except OSError as error:
@@ -326,24 +323,8 @@ class Logs(LogOwner):
         reason = folder.offline or self._broken.get(key)
         if reason is not None:
             raise LogOffline(name, reason)
-        stored = folder.stored
         try:
-            log = load_log(
-                folder.log_path(key),
-                *key,
-                self._config_of(key[0]),
-                self.files,
-                self.open_files,
-                self,
-                clean=folder.clean,
-                recovery_point=stored.recovery_points.get(key, 0),
-                log_start_offset=stored.start_offsets.get(key, 0),
-                high_watermark=stored.high_watermarks.get(key, 0),
-                now_ms=self._clock(),
-                first_dirty_offset=stored.first_dirty_offsets.get(key, 0),
-                fingerprint=stored.fingerprints.get(key, 0),
-                producer_expiration_ms=self.producer_expiration_ms,
-            )
+            log = self._read(folder, key, folder.stored, clean=folder.clean)
         except (OSError, CorruptFile) as error:
             if isinstance(error, OSError) and passes(error):
                 # It says nothing of the log: who asks for it next may have more luck.
@@ -356,6 +337,25 @@ class Logs(LogOwner):
         self._unrecovered.discard(key)
         self._loaded[key] = log
         return log
+
+    def _read(self, folder: DataFolder, key: Key, stored: Checkpoints, *, clean: bool) -> Log:
+        """The log as its files have it, and the checkpoints. OSError, CorruptFile."""
+        return load_log(
+            folder.log_path(key),
+            *key,
+            self._config_of(key[0]),
+            self.files,
+            self.open_files,
+            self,
+            clean=clean,
+            recovery_point=stored.recovery_points.get(key, 0),
+            log_start_offset=stored.start_offsets.get(key, 0),
+            high_watermark=stored.high_watermarks.get(key, 0),
+            now_ms=self._clock(),
+            first_dirty_offset=stored.first_dirty_offsets.get(key, 0),
+            fingerprint=stored.fingerprints.get(key, 0),
+            producer_expiration_ms=self.producer_expiration_ms,
+        )
 
     def _load_quietly(self, key: Key) -> None:
         try:
@@ -383,7 +383,7 @@ class Logs(LogOwner):
             try:
                 if any(key in offsets for offsets in folder.stored):
                     # A log of that name was here; its offsets must not be taken for the new one's,
-                    folder.store_now(self._offsets(folder))
+                    folder.store_now(self._checkpoints.offsets(folder))
                 if key in folder.unsynced_deletions:
                     # nor its records, should the power go before the new log's name is synced.
                     folder.sync_deletions()
@@ -474,8 +474,8 @@ class Logs(LogOwner):
         folder.void_jobs()
         now_ms = self._now()
         delay_ms = self._config_of(topic).file_delete_delay_ms
-        self._schedule(now_ms, RemovalJob(self.files, sync_folders=[folder.path]))
-        self._schedule(now_ms + delay_ms, RemovalJob(self.files, folders=[renamed]))
+        self._removals.add(now_ms, RemovalJob(self.files, sync_folders=[folder.path]))
+        self._removals.add(now_ms + delay_ms, RemovalJob(self.files, folders=[renamed]))
 
     def set_aside(self, topic: str, partition: int, *, damaged: bool = False) -> str:
         """The log's name is free, its files stay under another one, for their owner to look at. One
@@ -512,7 +512,7 @@ class Logs(LogOwner):
             raise ValueError(f"{topic}-{partition} is here already")
         if any(key in offsets for offsets in folder.stored):
             # They may be those of another log, which had the name meanwhile: all of this one is checked.
-            folder.store_now(self._offsets(folder))
+            folder.store_now(self._checkpoints.offsets(folder))
         self.files.rename(f"{folder.path}/{name}", folder.log_path(key))
         self.files.fsync_folder(folder.path)
         folder.strays.remove(name)
@@ -540,7 +540,7 @@ class Logs(LogOwner):
         relocation.copy.close()
         relocation.copy.leave_folder()
         relocation.copy.give_up("the move to another data folder was given up")
-        self._schedule(self._clock(), RemovalJob(self.files, folders=[relocation.path]))
+        self._removals.add(self._clock(), RemovalJob(self.files, folders=[relocation.path]))
 
     def end_relocation(self, relocation: Relocation) -> Log:
         """The copy, which has everything and was synced, takes the place of the log: the log from now
@@ -560,8 +560,9 @@ class Logs(LogOwner):
         try:
             # Whatever is stored there of a log of that name goes. Without the start of this one, records
             # that were deleted would be back after a crash.
-            others = self._offsets(target)
-            target.store_now(others.with_log(key, end, start, high_watermark, first_dirty))
+            others = self._checkpoints.offsets(target)
+            stored = others.with_log(key, end, start, high_watermark, first_dirty)
+            target.store_now(stored)
             self.files.replace_file(f"{relocation.path}/{COMPLETE}", source.name.encode())
             self.files.fsync_folder(relocation.path)
             self.files.fsync_folder(target.path)
@@ -593,29 +594,15 @@ class Logs(LogOwner):
         target.partitions += 1
         for each in (folder, target):
             each.void_jobs()
-        self._schedule(self._clock(), RemovalJob(self.files, folders=[renamed]))
+        self._removals.add(self._clock(), RemovalJob(self.files, folders=[renamed]))
         try:
-            log = load_log(
-                path,
-                *key,
-                self._config_of(source.topic),
-                self.files,
-                self.open_files,
-                self,
-                clean=True,
-                recovery_point=end,
-                log_start_offset=start,
-                high_watermark=high_watermark,
-                now_ms=self._clock(),
-                first_dirty_offset=first_dirty,
-                producer_expiration_ms=self.producer_expiration_ms,
-            )
+            log = self._read(target, key, stored, clean=True)
             self.files.unlink(f"{path}/{COMPLETE}")
         except (OSError, CorruptFile) as error:
             self._broken[key] = str(error)
             raise LogOffline(source.name, str(error)) from error
         self._loaded[key] = log
-        target.store_now(self._offsets(target))
+        target.store_now(self._checkpoints.offsets(target))
         return log
 
     def reconfigure(self, topic: str) -> None:
@@ -669,16 +656,8 @@ class Logs(LogOwner):
         jobs: list[Job] = []
         self._forgive_the_clock(now_ms)
         jobs += self._due_flushes(now_ms)
-        for folder in self.folders:
-            if (
-                folder.offline is None
-                and folder.changed
-                and folder not in self._checkpointing
-                and now_ms - self._checkpointed_ms.get(folder, 0) >= self.checkpoint_interval_ms
-            ):
-                jobs.append(self._checkpoint(folder, now_ms))
-        while self._removals and self._removals[0][0] <= now_ms:
-            jobs.append(heapq.heappop(self._removals)[2])
+        jobs += self._checkpoints.due(now_ms, self.checkpoint_interval_ms)
+        jobs += self._removals.due(now_ms)
         return jobs
 
     def _now(self) -> int:
@@ -696,11 +675,10 @@ class Logs(LogOwner):
         self._last_looked_ms = now_ms
         if back <= 0:
             return
-        for times in (self._checkpointed_ms, self._complained_ms):
-            for folder in times:
-                times[folder] -= back
-        # All by the same, so it stays a heap.
-        self._removals = [(at - back, count, job) for at, count, job in self._removals]
+        for folder in self._complained_ms:
+            self._complained_ms[folder] -= back
+        self._checkpoints.forgive_the_clock(back)
+        self._removals.forgive_the_clock(back)
 
     def flush_jobs(self, now_ms: int) -> list[FlushJob]:
         """The flushes alone."""
@@ -733,57 +711,7 @@ class Logs(LogOwner):
     def checkpoint(self, now_ms: int) -> list[CheckpointJob]:
         """Jobs that store all checkpoints."""
         self._forgive_the_clock(now_ms)
-        return [
-            self._checkpoint(folder, now_ms)
-            for folder in self.folders
-            if folder.offline is None and folder not in self._checkpointing
-        ]
-
-    def _checkpoint(self, folder: DataFolder, now_ms: int) -> CheckpointJob:
-        self._checkpointing.add(folder)
-        self._checkpointed_ms[folder] = now_ms
-        return folder.checkpoint(self._offsets(folder))
-
-    def _offsets(self, folder: DataFolder, closing: bool = False) -> Checkpoints:
-        """What a folder's checkpoints should say; logs at offset 0 need no line. Fingerprints of
-        segments are taken at a clean shutdown only, and believed after one only."""
-        stored = folder.stored
-        recovery_points: dict[Key, int] = {}
-        start_offsets: dict[Key, int] = {}
-        high_watermarks: dict[Key, int] = {}
-        first_dirty_offsets: dict[Key, int] = {}
-        fingerprints: dict[Key, int] = {}
-        for key, place in self._places.items():
-            if place is not folder:
-                continue
-            log = self._loaded.get(key)
-            if log is None:
-                recovery_point = stored.recovery_points.get(key, 0)
-                start = stored.start_offsets.get(key, 0)
-                high_watermark = stored.high_watermarks.get(key, 0)
-                first_dirty = stored.first_dirty_offsets.get(key, 0)
-                fingerprint = stored.fingerprints.get(key, 0)
-            else:
-                recovery_point = log.recovery_point
-                start = log.log_start_offset
-                high_watermark = log.high_watermark
-                first_dirty = log.first_dirty_offset
-                fingerprint = (
-                    log.segments.fingerprint() if closing else stored.fingerprints.get(key, 0)
-                )
-            if recovery_point:
-                recovery_points[key] = recovery_point
-            if start:
-                start_offsets[key] = start
-            if high_watermark:
-                high_watermarks[key] = high_watermark
-            if first_dirty:
-                first_dirty_offsets[key] = first_dirty
-            if fingerprint:
-                fingerprints[key] = fingerprint
-        return Checkpoints(
-            recovery_points, start_offsets, high_watermarks, first_dirty_offsets, fingerprints
-        )
+        return self._checkpoints.all(now_ms)
 
     def finish(self, job: Job) -> None:
         """Takes a job back that ran."""
@@ -800,25 +728,19 @@ class Logs(LogOwner):
             if log.unflushed_since or log.pending_snapshots:
                 self._dirty.setdefault(log)
         elif isinstance(job, CheckpointJob):
-            self._checkpointing.discard(job.folder)
+            self._checkpoints.finish(job)
             if job.error is not None:
-                job.folder.changed = True
                 self._folder_failed(job.folder, job.error)
-            else:
-                for key, start in job.folder.stored.start_offsets.items():
-                    loaded = self._loaded.get(key)
-                    if loaded is not None and self._places.get(key) is job.folder:
-                        loaded.start_stored(start)
         elif isinstance(job, RetireJob):
             if job.error is not None:
                 job.folder.changed = True
                 self._folder_failed(job.folder, job.error)
             for retired in job.retired:
                 removal = RemovalJob(self.files, retired=[retired])
-                self._schedule(self._now() + retired.delay_ms, removal)
+                self._removals.add(self._now() + retired.delay_ms, removal)
         elif job.error is not None:
             if passes(job.error):
-                self._schedule(self._now() + RETRY_MS, job)
+                self._removals.add(self._now() + RETRY_MS, job)
                 job.error = None
             else:
                 # Files that could not be removed are removed at the next start.
@@ -833,10 +755,6 @@ class Logs(LogOwner):
             self._complained_ms[folder] = now_ms
             what = "is full" if is_full_disk(error) else "is tried again"
             logger.warning("data folder %s %s: %s", folder.path, what, error)
-
-    def _schedule(self, at_ms: int, job: RemovalJob) -> None:
-        self._removal_count += 1
-        heapq.heappush(self._removals, (at_ms, self._removal_count, job))
 
     # Compaction (compaction/swap.py)
 
@@ -853,7 +771,7 @@ class Logs(LogOwner):
         if folder is not None:
             folder.changed = True
         for each in retired:
-            self._schedule(self._now() + each.delay_ms, RemovalJob(self.files, retired=[each]))
+            self._removals.add(self._now() + each.delay_ms, RemovalJob(self.files, retired=[each]))
 
     def may_have_gaps(self, key: Key) -> bool:
         """Whether compaction may have left gaps between the segments of a log."""
@@ -913,7 +831,7 @@ class Logs(LogOwner):
         if retired is None:
             return None
         folder.changed = True
-        return RetireJob(folder, folder.checkpoint(self._offsets(folder)), [retired])
+        return RetireJob(folder, self._checkpoints.collect(folder), [retired])
 
     def _segment_count(self, path: str) -> int:
         """0 if the folder cannot be read: who needs the log will be told."""

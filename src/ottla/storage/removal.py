@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ottla.storage.files import Files
 from ottla.storage.folders import CheckpointJob, DataFolder
@@ -76,3 +77,27 @@ class RemovalJob:
                 self.files.fsync_folder(folder)
         except OSError as error:
             self.error = error
+
+
+class Removals:
+    """Removals that wait for their time."""
+
+    def __init__(self) -> None:
+        # (clock at which it is due, tie breaker, job)
+        self._waiting: list[tuple[int, int, RemovalJob]] = []
+        self._count = 0
+
+    def add(self, at_ms: int, job: RemovalJob) -> None:
+        """To be done at this time, or later."""
+        self._count += 1
+        heapq.heappush(self._waiting, (at_ms, self._count, job))
+
+    def due(self, now_ms: int) -> Iterator[RemovalJob]:
+        """Those whose time has come; they wait no longer."""
+        while self._waiting and self._waiting[0][0] <= now_ms:
+            yield heapq.heappop(self._waiting)[2]
+
+    def forgive_the_clock(self, back_ms: int) -> None:
+        """The clock was set back: what was to happen in a while happens in the same while."""
+        # All by the same, so it stays a heap.
+        self._waiting = [(at - back_ms, count, job) for at, count, job in self._waiting]

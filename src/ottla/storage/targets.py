@@ -70,12 +70,14 @@ def not_deleted(log: Log, start: int, end: int, skip_deleted: bool) -> list[Offs
     return left
 
 
-def check_records(log: Log, start: int, end: int, wait: bool = False) -> int:
-    """Look at the batches of some of the offsets from `start` on, and say up to where that went.
-    UndeletableOffset if one of them holds no record that may be deleted; NotInMemory, unless told to
-    `wait`, if the disk would have to be asked."""
+def check_records(log: Log, start: int, end: int, wait: bool = False) -> tuple[int, int]:
+    """Look at the batches of some of the offsets from `start` on, and say up to where that went; and up
+    to which offset, perhaps beyond `end`, every offset holds a record that may be deleted: who asks for
+    many of a batch looks at it once. UndeletableOffset if one of them holds none; NotInMemory, unless
+    told to `wait`, if the disk would have to be asked."""
     segments = log.segments
     seen = 0
+    known = start
     for slot in range(segments.slot_of(start), len(segments)):
         segment = segments[slot]
         found = segment.locate(start, wait) if segment.size else None
@@ -86,14 +88,15 @@ def check_records(log: Log, start: int, end: int, wait: bool = False) -> int:
             if fields[MAGIC_BYTE] == MAGIC and first > start:
                 raise _gone(start)
             upper = min(end, last + 1)
-            _check_batch(log, segment, at, size, fields, start, upper)
+            is_whole = _check_batch(log, segment, at, size, fields, start, upper)
             start = upper
+            known = last + 1 if is_whole else start
             seen += 1
             if start >= end or seen >= BATCHES_AT_ONCE:
-                return start
+                return start, known
     if start < end:
         raise _gone(start)
-    return start
+    return start, known
 
 
 def _gone(offset: int) -> UndeletableOffset:
@@ -108,8 +111,9 @@ def _check_batch(
     fields: HeaderFields,
     start: int,
     end: int,
-) -> None:
-    """Of the offsets in a batch from `start` to before `end`."""
+) -> bool:
+    """Of the offsets in a batch from `start` to before `end`; whether every other offset of it holds a
+    record, too."""
     if fields[MAGIC_BYTE] == MAGIC:
         if fields[ATTRIBUTES] & CONTROL_BIT:
             raise UndeletableOffset(start, "holds no record, but the end of a transaction")
@@ -118,7 +122,7 @@ def _check_batch(
                 start, "is in an aborted transaction, which consumers do not see anyhow"
             )
         if fields[RECORD_COUNT] == fields[LAST_OFFSET_DELTA] + 1:
-            return
+            return True
     try:
         missing = OffsetSet([(start, end)])
         for offset in _offsets(segment.file().read(size, at), fields):
@@ -127,6 +131,7 @@ def _check_batch(
         raise UndeletableOffset(start, f"is in a batch that cannot be read: {error}") from None
     for low, _ in missing:
         raise _gone(low)
+    return False
 
 
 def _is_aborted(log: Log, fields: HeaderFields) -> bool:

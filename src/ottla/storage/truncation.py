@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, TypeAlias
 
+from ottla.logfiles.deletions import encode_deletions
 from ottla.logfiles.names import SEGMENT_SUFFIXES
 from ottla.record.batch import (
     BASE_OFFSET,
@@ -164,7 +165,7 @@ def _take_marks_back(log: Log, end: int) -> None:
         return
     for offset, ranges in list(marks_from(log.segments, end)):
         deletions.take_back(offset, ranges)
-    log.files.replace_file(deletions.path, deletions.snapshot(end))
+    log.files.replace_file(deletions.path, *encode_deletions(deletions.snapshot(end)))
     deletions.changed = False
 
 
@@ -191,7 +192,8 @@ def _start_anew(log: Log, offset: int, now_ms: int) -> None:
     log.owner.lower_offsets(log, 0)
     log.producers.truncate_fully_and_start_at(offset)
     if log.deletions is not None:
-        log.files.replace_file(log.deletions.path, Deletions(log.folder).snapshot(0))
+        nothing = Deletions(log.folder).snapshot(0)
+        log.files.replace_file(log.deletions.path, *encode_deletions(nothing))
     log.files.fsync_folder(log.folder)
     for segment in reversed(log.detach_from(0)):
         remove_files(segment)

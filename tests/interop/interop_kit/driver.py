@@ -8,12 +8,14 @@
        "start": {} | {"offset": N} | {"time": MS}, "timeout": MS}
     > {"command": "offsets", "topic": T, "partition": 0}
     > {"command": "offset_for_time", "topic": T, "partition": 0, "time": MS}
+    > {"command": "read_to_end", "topic": T, "partition": 0, "timeout": MS}   (Java and franz-go only)
     > {"command": "delete", "topic": T}
     < {"result": ...} | {"error": "..."}
 
 The program ends when its input does. It lives as long as the test session, so that a JVM starts once.
 RECORD is described in records.py. The results: produce gives the list of offsets, consume the list of
-records, offsets gives [first, next], offset_for_time an offset or null.
+records, offsets gives [first, next], offset_for_time an offset or null, read_to_end {"offsets": [...],
+"position": N}.
 """
 
 from __future__ import annotations

@@ -152,6 +152,8 @@ public final class ClientDriver {
     /** As Kafka Connect and Streams do it: until the position is where the log ended. */
     private static JsonElement readToEnd(TopicPartition place, JsonObject request) {
         JsonArray found = new JsonArray();
+        JsonObject result = new JsonObject();
+        result.add("offsets", found);
         long deadline = System.nanoTime() + request.get("timeout").getAsLong() * 1_000_000L;
         try (KafkaConsumer<byte[], byte[]> consumer = consumer()) {
             consumer.assign(List.of(place));
@@ -166,8 +168,9 @@ public final class ClientDriver {
                     found.add(record.offset());
                 }
             }
+            result.addProperty("position", consumer.position(place));
         }
-        return found;
+        return result;
     }
 
     private static JsonElement consume(String topic, JsonObject request) {

@@ -32,6 +32,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.errors import OffsetOutOfRange, StorageError
 from ottla.storage.log import Log
 from ottla.storage.logs import Logs
+from simulation_kit.deleting import erase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -298,7 +299,7 @@ class Life:
                 return
             if isinstance(result, IsrResult) and result.error is ErrorCode.NONE:
                 assert result.state is not None
-                partition.update(result.state, self.world.now)
+                partition.isr_confirmed(result.state, self.world.now)
             elif isinstance(result, IsrResult):
                 partition.isr_refused(result.error)
 
@@ -497,6 +498,10 @@ class Life:
         for job in self.logs.checkpoint(self.world.now) if chance.random() < 0.3 else ():
             job.run()
             self.logs.finish(job)
+        if self.world.deleting is not None and self.world.deleting.random() < 0.5:
+            for partition in self.partitions.values():
+                if partition.opened is not None and not partition.is_being_cut:
+                    self.world.erased += erase(self, partition.opened)
 
 
 def committed_values(log: Log, start: int) -> list[tuple[int, bytes]]:

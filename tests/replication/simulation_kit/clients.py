@@ -53,7 +53,7 @@ TRANSACTION_TIMEOUT_MS = 2500
 # The partition that groups commit offsets of.
 READ = ("orders", 0)
 
-_AGAIN = {
+AGAIN = {
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -109,7 +109,7 @@ class Attempt:
         return f"{named}, {ends[self.committed]}: {values}{offset}"
 
 
-class _Asking:
+class Asking:
     """Questions to whoever leads a partition."""
 
     def __init__(self, world: CoordinatedWorld) -> None:
@@ -118,7 +118,12 @@ class _Asking:
         self.loop = world.loop
 
     async def ask(
-        self, topic: str, index: int, send: Callable[[Life, Callable[..., None]], None], late: bool
+        self,
+        topic: str,
+        index: int,
+        send: Callable[[Life, Callable[..., None]], None],
+        late: bool,
+        patience_ms: int = 0,
     ) -> Any:
         """The answer, or None if there was none in time. `late`: the request may come once more."""
         world, chance = self.world, self.chance
@@ -145,11 +150,17 @@ class _Asking:
             if not came.done():
                 came.set_result(None)
 
-        self.loop.call_later(PATIENCE_MS / 1000, lost)
+        self.loop.call_later((patience_ms or PATIENCE_MS) / 1000, lost)
         return await came
 
     async def request(
-        self, topic: str, key: str, message: Message, version: int, late: bool
+        self,
+        topic: str,
+        key: str,
+        message: Message,
+        version: int,
+        late: bool,
+        patience_ms: int = 0,
     ) -> Any:
         """To the coordinator of a key."""
 
@@ -158,14 +169,14 @@ class _Asking:
             life.coordination.serve(message, version, answered)
 
         index = partition_for(key, self.world.topics[topic])
-        answer = await self.ask(topic, index, send, late)
+        answer = await self.ask(topic, index, send, late, patience_ms)
         return None if answer is None else answer[0]
 
     async def pause(self, most: int = 100) -> None:
         await self.loop.sleep(self.chance.randint(1, most))
 
 
-class TransactionalProducer(_Asking):
+class TransactionalProducer(Asking):
     """Writes transactions, one after the other, and begins anew when it is told that it is fenced."""
 
     def __init__(
@@ -224,7 +235,7 @@ class TransactionalProducer(_Asking):
     def _check_code(self, answer: Any, refusals: Any = _FENCED) -> None:
         """GaveUp if the producer has to begin anew; an answer that nobody expects is a fault."""
         code = None if answer is None else ErrorCode(answer.error_code)
-        if code is not None and code not in _AGAIN:
+        if code is not None and code not in AGAIN:
             if code not in refusals:
                 self.world.broken(f"{self.transactional_id} was told {code.name}")
             raise GaveUp
@@ -338,7 +349,7 @@ class TransactionalProducer(_Asking):
                     return answer
                 if code in _FENCED:
                     raise GaveUp
-                if code not in _AGAIN:
+                if code not in AGAIN:
                     self.world.broken(f"{attempt} was told {code.name}")
             if self.world.now - began > 3 * TRANSACTION_TIMEOUT_MS:
                 raise GaveUp
@@ -368,7 +379,7 @@ class TransactionalProducer(_Asking):
             self._take(Identity(answer.producer_id, answer.producer_epoch))
 
 
-class Committer(_Asking):
+class Committer(Asking):
     """Commits ever higher offsets, and asks what is committed."""
 
     def __init__(self, world: CoordinatedWorld, group: str) -> None:
@@ -399,12 +410,12 @@ class Committer(_Asking):
                     self.acked = offset
                     self.world.read_or_acked(self.group, offset)
                     return
-                if code not in _AGAIN:
+                if code not in AGAIN:
                     self.world.broken(f"{self.group} was told {code.name}")
             await self.pause()
 
 
-async def fetch_offset(asking: _Asking, group: str) -> int | None:
+async def fetch_offset(asking: Asking, group: str) -> int | None:
     """What is committed for a group, if somebody knows; it must not go back."""
     world = asking.world
     least = world.least_offset.get(group, -1)

@@ -61,7 +61,11 @@ class CoordinatedWorld(World):
         self._last_producer_id = 0
         self._last_value = 0
         self._last_offset = 0
+        self._last_member = 0
         super().__init__(seed, brokers=brokers)
+        self.make_clients()
+
+    def make_clients(self) -> None:
         protocols = self.chance.choices((1, 2), (1, 3), k=3)
         self.producers = [
             TransactionalProducer(self, "alone", protocols[0]),
@@ -88,6 +92,10 @@ class CoordinatedWorld(World):
     def new_value(self) -> bytes:
         self._last_value += 1
         return b"t%d" % self._last_value + b"x" * self.chance.randint(0, 60)
+
+    def new_member_id(self) -> str:
+        self._last_member += 1
+        return str(self._last_member)
 
     def new_offset(self) -> int:
         self._last_offset += 1

@@ -25,9 +25,13 @@ from ottla.protocol.message import Message
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from ottla.protocol.messages.end_txn import EndTxnRequest
+from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.join_group import JoinGroupRequest
+from ottla.protocol.messages.leave_group import LeaveGroupRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
+from ottla.protocol.messages.sync_group import SyncGroupRequest
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from ottla.record.batch import read_header
@@ -43,9 +47,13 @@ from ottla.server.failures import error_code
 from ottla.server.handlers.add_offsets_to_txn import add_offsets_to_txn
 from ottla.server.handlers.add_partitions_to_txn import add_partitions_to_txn
 from ottla.server.handlers.end_txn import end_txn
+from ottla.server.handlers.heartbeat import heartbeat
 from ottla.server.handlers.init_producer_id import init_producer_id
+from ottla.server.handlers.join_group import join_group
+from ottla.server.handlers.leave_group import leave_group
 from ottla.server.handlers.offset_commit import offset_commit
 from ottla.server.handlers.offset_fetch import offset_fetch
+from ottla.server.handlers.sync_group import sync_group
 from ottla.server.handlers.txn_offset_commit import txn_offset_commit
 from ottla.server.handlers.write_txn_markers import write_txn_markers
 from ottla.storage.errors import StorageError
@@ -63,9 +71,13 @@ HANDLERS: dict[type[Message], Callable[[Any], Any]] = {
     AddOffsetsToTxnRequest: add_offsets_to_txn,
     AddPartitionsToTxnRequest: add_partitions_to_txn,
     EndTxnRequest: end_txn,
+    HeartbeatRequest: heartbeat,
     InitProducerIdRequest: init_producer_id,
+    JoinGroupRequest: join_group,
+    LeaveGroupRequest: leave_group,
     OffsetCommitRequest: offset_commit,
     OffsetFetchRequest: offset_fetch,
+    SyncGroupRequest: sync_group,
     TxnOffsetCommitRequest: txn_offset_commit,
     WriteTxnMarkersRequest: write_txn_markers,
 }
@@ -74,7 +86,14 @@ VERSIONS = {AddPartitionsToTxnRequest: 5, WriteTxnMarkersRequest: 2}
 # Longer than any message of the first transaction protocol is under way, which knows no better: a
 # marker that is repeated must not come later than the transaction that it ends.
 PEER_TIMEOUT_MS = 400
+GROUP_SETTINGS = GroupSettings(
+    group_initial_rebalance_delay_ms=100, group_min_session_timeout_ms=100
+)
 SETTINGS = TransactionSettings(transaction_abort_timed_out_transaction_cleanup_interval_ms=200)
+
+
+# Of everybody who asks.
+CLIENT = SimpleNamespace(address="127.0.0.1:1", client_id="a client")
 
 
 class Coordination:
@@ -107,7 +126,7 @@ class Coordination:
         return self.life.image
 
     def _group_shard(self, _: int) -> GroupShard:
-        return GroupShard(GroupSettings(), ImageView(lambda: self.image), lambda: "member")
+        return GroupShard(GROUP_SETTINGS, ImageView(lambda: self.image), self.world.new_member_id)
 
     def _transaction_shard(self, index: int) -> TransactionShard:
         partition = self.partitions.get(TRANSACTION_STATE, index)
@@ -178,7 +197,7 @@ class Coordination:
         if self.life.image is None:
             return  # its port is closed until it is part of the cluster
         broker: Any = self
-        connection: Any = None
+        connection: Any = CLIENT
         outcome = HANDLERS[type(message)](Request(broker, connection, message, version, 0))
         if isgenerator(outcome):
             try:

@@ -6,27 +6,31 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
+from ottla.coordinator.groups.classic.group import ClassicGroup
 from ottla.coordinator.groups.shard import GroupShard
 from ottla.coordinator.shard import Effects
 from ottla.coordinator.transactions import shard as transactions
 from ottla.coordinator.transactions.shard import TransactionShard
 from ottla.coordinator.transactions.states import State
 from ottla.coordinator.transactions.transaction import Transaction
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.replication.partition import Partition, Role
 from ottla.server.coordination import markers
 from ottla.server.coordination.coordinators import Coordinators
 from ottla.server.handlers import write_txn_markers
 from simulation_kit.coordinated import run_coordinated_seed
+from simulation_kit.members import run_grouped_seed
 from simulation_kit.mutations import MUTATIONS, Mutation
 
 Patches = list[tuple[Any, str, Any]]
 
 
-def mutation(what: str) -> Callable[[Callable[[], Patches]], None]:
+def mutation(
+    what: str, run: Callable[..., Any] = run_coordinated_seed
+) -> Callable[[Callable[[], Patches]], None]:
     def register(patches: Callable[[], Patches]) -> None:
         name = patches.__name__
-        MUTATIONS[name] = Mutation(name, what, patches, run_coordinated_seed)
+        MUTATIONS[name] = Mutation(name, what, patches, run)
 
     return register
 
@@ -112,3 +116,17 @@ def offsets_count_at_once() -> Patches:
         original(self, record._replace(producer_id=-1, producer_epoch=-1))
 
     return [(GroupShard, "replay", replay)]
+
+
+@mutation("Who was a member in an older generation commits", run_grouped_seed)
+def generations_are_not_fenced() -> Patches:
+    original = ClassicGroup.check_commit
+
+    def check_commit(self: ClassicGroup, committer: Any) -> None:
+        try:
+            original(self, committer)
+        except ProtocolError as error:
+            if error.code is not ErrorCode.ILLEGAL_GENERATION:
+                raise
+
+    return [(ClassicGroup, "check_commit", check_commit)]

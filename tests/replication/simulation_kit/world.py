@@ -14,7 +14,9 @@ What must hold, whatever happens:
 - what was acknowledged with acks=all is there, at its offset, once the cluster is healed, as long as
   fewer than `min.insync.replicas` brokers lost unflushed records before they were in sync again;
 - a broker that a partition was moved away from has no log of it any more, once the cluster is healed;
-- moves come to their end once the cluster is healed.
+- moves come to their end once the cluster is healed;
+- a single record whose deletion was acknowledged is hidden on every replica then, what a replica hides
+  is what the marks in its log say, and it can be erased everywhere.
 """
 
 from __future__ import annotations
@@ -30,13 +32,15 @@ from ottla.cluster.decisions.moves import WantedMove, alter_moves, end_moves
 from ottla.cluster.decisions.moves import is_moving as is_being_moved
 from ottla.cluster.decisions.partitions import IsrResult, WantedIsr, alter_isr
 from ottla.cluster.draft import Draft
-from ottla.cluster.metadata import Broker as Member
-from ottla.cluster.metadata import ClusterImage, Endpoint, Topic
+from ottla.cluster.metadata import ClusterImage, Endpoint, RegisteredBroker, Topic
 from ottla.cluster.metadata import Partition as PartitionState
 from ottla.cluster.names import is_internal
 from ottla.protocol.errors import ProtocolError
+from ottla.record.offset_set import OffsetSet
 from ottla.replication.partition import Partition, Role
+from ottla.storage.deletions import marks_from
 from simulation_kit.broker import Broker, Life, committed_values
+from simulation_kit.deleting import delete, erase, marked_in
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log
@@ -112,7 +116,7 @@ class Controller:
                 return
             self.sessions[life.id] = life
             endpoint = Endpoint("PLAINTEXT", "host", 1, "PLAINTEXT")
-            member = Member(
+            member = RegisteredBroker(
                 life.id, epoch, None, (endpoint,), f"disk {life.id}.{life.broker.disks}"
             )
             self.world.note(f"broker {life.id} is taken in, epoch {epoch}, lost {life.lost_data}")
@@ -216,8 +220,12 @@ class World:
         is_moving: bool = False,
         damage: float = 0.0,
         slow_disks: bool = False,
+        deletes: bool = False,
     ) -> None:
         self.seed = seed
+        # Of its own: the seeds that are known to find something go on finding it.
+        self.deleting = random.Random(seed) if deletes else None
+        self.erased = 0  # records
         self.slow_disks = slow_disks
         self.waits_for_disks = 0
         self.given_up = 0  # logs that were damaged
@@ -240,6 +248,8 @@ class World:
         # Partition -> offset -> value: what was committed as far as some leader said.
         self.committed: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in everywhere}
         self.acked: dict[tuple[str, int], dict[int, bytes]] = {key: {} for key in self.keys}
+        # Offsets of records whose deletion was acknowledged.
+        self.deleted: dict[tuple[str, int], set[int]] = {key: set() for key in self.keys}
         self._checked: dict[tuple[Life, tuple[str, int]], int] = {}
         self.sent = 0
         self.is_moving = is_moving
@@ -315,6 +325,15 @@ class World:
             self.acked[key][offset] = value
 
         self.tell(leader, lambda life: life.produce(key, value, acked))
+
+    def delete(self) -> None:
+        """Somebody deletes a record."""
+        assert self.deleting is not None
+        key = self.deleting.choice(self.keys)
+        where = self.deleting.random()
+        leader = self.controller.image.topics[TOPIC].partitions[key[1]].leader
+        if leader >= 0:
+            self.tell(leader, lambda life: delete(life, key, where, self.deleted[key].add))
 
     # Faults -------------------------------------------------------------------------------------
 
@@ -549,14 +568,43 @@ class World:
                     if key in logs and logs.get(*key).topic_id is not None:
                         self.broken(f"broker {broker.id} still has a log of partition {key[1]}")
                     continue
-                stored = dict(committed_values(partition.log, partition.log.log_start_offset))
+                log = partition.log
+                self._check_deleted(broker.life, key, log)
+                stored = dict(committed_values(log, log.log_start_offset))
                 for offset, value in self.acked[key].items():
+                    if log.deletions is not None and offset in log.deletions.invisible:
+                        continue
                     if stored.get(offset) != value:
                         found = stored.get(offset, b"nothing")
                         self.broken(
                             f"{value[:8]!r} was acknowledged at {name_of(key)}:{offset}, and broker "
                             f"{broker.id} has {found[:8]!r}"
                         )
+
+    def _check_deleted(self, life: Life, key: tuple[str, int], log: Log) -> None:
+        hidden = OffsetSet() if log.deletions is None else log.deletions.invisible
+        if hidden != marked_in(log):
+            self.broken(f"broker {life.id} does not hide in {name_of(key)} what its marks say")
+        for offset in self.deleted[key]:
+            if offset not in hidden:
+                self.broken(
+                    f"the deletion of {name_of(key)}:{offset} was acknowledged, and broker {life.id} "
+                    "knows nothing of it"
+                )
+        if self.deleting is None or log.deletions is None:
+            return
+        for _ in range(3):  # to roll, to sync, to erase
+            self.erased += erase(life, log)
+            log.flush(self.now)
+            for job in life.logs.checkpoint(self.now):
+                job.run()
+                life.logs.finish(job)
+        marks = {offset for offset, _ in marks_from(log.segments, log.log_start_offset)}
+        for offset, _ in committed_values(log, log.log_start_offset):
+            if offset in hidden and offset not in marks:
+                self.broken(
+                    f"broker {life.id} still has what was deleted at {name_of(key)}:{offset}"
+                )
 
     def broken(self, what: str) -> None:
         history = "\n".join(self.history[-60:])
@@ -571,14 +619,26 @@ def run_seed(
     moves: float = 0.0,
     slow_disks: bool = False,
     damage: float = 0.0,
+    deletes: bool = False,
 ) -> World:
     """A cluster's life with faults, and its recovery; Broken if a promise was. `moves`: how probable it
-    is in a step that a partition is moved; `damage`: that a log is found damaged."""
-    world = World(seed, brokers=brokers, is_moving=moves > 0, slow_disks=slow_disks, damage=damage)
+    is in a step that a partition is moved; `damage`: that a log is found damaged. `deletes`: single
+    records are deleted, and erased."""
+    world = World(
+        seed,
+        brokers=brokers,
+        is_moving=moves > 0,
+        slow_disks=slow_disks,
+        damage=damage,
+        deletes=deletes,
+    )
     world.run(500)
     for _ in range(steps):
         for _ in range(world.chance.randint(0, 8)):
             world.produce()
+        if world.deleting is not None:
+            for _ in range(world.deleting.randint(0, 3)):
+                world.delete()
         if world.chance.random() < 0.5:
             world.faults()
         if world.damage is not None and world.damage.random() < damage:

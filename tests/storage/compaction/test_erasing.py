@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from compaction_kit.logs import FAST, append, end_transaction, put_in_place, seal
+from compaction_kit.logs import FAST, append, end_transaction, pairs_batch, put_in_place, seal
 from storage_kit.logs import NOW, LogMaker, stored_batches
 from storage_kit.memory import verify_log
 
 from ottla.logfiles.folders import find_logs
-from ottla.record.batch import read_header, records
+from ottla.record.batch import assemble, read_header, records
 from ottla.record.codecs import Codec
 from ottla.record.deletion import build_mark
 from ottla.storage import verify
+from ottla.storage.compaction import erasing
 from ottla.storage.compaction.erasing import erasable_now, is_due, must_roll
 from ottla.storage.compaction.plan import Dirt
 from ottla.storage.compaction.rewrite import run_over
@@ -167,3 +168,76 @@ def test_the_largest_timestamp_is_that_of_what_is_left(maker: LogMaker) -> None:
     assert found is not None
     assert (found.offset, found.timestamp) == (2, NOW + 100)
     assert log.offset_for_time(NOW + 101) is None
+
+
+def damage(log: Log, needle: bytes) -> None:
+    """Flip a byte in a record: the checksum of its batch does not fit any more."""
+    for path in Path(log.folder).glob("*.log"):
+        data = bytearray(path.read_bytes())
+        at = data.find(needle)
+        if at >= 0:
+            data[at] ^= 1
+            path.write_bytes(data)
+            return
+    raise AssertionError("not found")
+
+
+def test_a_damaged_segment_does_not_keep_the_others(maker: LogMaker) -> None:
+    log = maker.create()
+    for each in range(3):
+        append(log, [(b"k", b"keep %d" % each), (b"k", b"secret %d" % each)])
+        seal(log)
+    mark(log, (1, 2), (3, 4), (5, 6))
+    damage(log, b"keep 1")
+    now = NOW + 1000
+    erasable, is_all = erasable_now(log, log.recovery_point)
+    dirt = Dirt(log.first_dirty_offset, log.active.base_offset, 0, 0, overdue=False)
+    compaction = Compaction(log, dirt, now, 0, FAST, erasable, is_all)
+    outcome = run_over(compaction.job, log.files)
+    assert put_in_place(compaction, outcome)
+    ((unreadable, why),) = outcome.skipped
+    assert unreadable == (2, 4)
+    assert "00000000000000000002.log" in why
+    assert outcome.records_dropped == 2
+    assert b"secret 0" not in on_disk(log)
+    assert b"secret 1" in on_disk(log)
+    assert b"secret 2" not in on_disk(log)
+    assert log.deletions is not None
+    assert list(log.deletions.unerased) == [(3, 4)]
+    # It is left alone from now on, and what is marked later has its own time.
+    assert log.deletions.since_ms == now
+    found, is_all = erasable_now(log, log.recovery_point, {unreadable})
+    assert (found.count, is_all) == (0, True)
+    mark(log, (0, 1))
+    found, _ = erasable_now(log, log.recovery_point, {unreadable})
+    assert list(found) == [(0, 1)]
+    assert not list(Path(log.folder).glob("*.cleaned"))
+
+
+def test_a_batch_all_of_which_was_deleted_need_not_be_unpacked(maker: LogMaker) -> None:
+    log = maker.create()
+    batch = pairs_batch([(b"k", b"secret"), (b"k", b"secret too")])
+    # As a producer that is trusted may write it: what is called zstd is none.
+    fields = read_header(batch)
+    garbage = assemble(fields._replace(attributes=int(Codec.ZSTD)), bytes(batch[61:]))
+    log.append(bytearray(garbage), 0, NOW, COORDINATOR)
+    log.advance_high_watermark(log.log_end_offset)
+    mark(log, (0, 2))
+    assert erase(log) == 1
+    assert b"secret" not in on_disk(log)
+    assert log.deletions is not None
+    assert not log.deletions.unerased
+
+
+def test_very_much_is_erased_in_several_passes(
+    maker: LogMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasing, "RANGES_AT_ONCE", 2)
+    log = maker.create()
+    for _ in range(4):
+        append(log, [(b"k", b"%d" % each) for each in range(4)])
+        seal(log)
+    mark(log, *((each, each + 1) for each in range(0, 16, 2)))
+    assert erase(log) == 4
+    assert offsets(log) == list(range(1, 16, 2))
+    assert deleted_on_disk(log) == 0

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.failures import Misuse
-from ottla.cli.options import DEFAULT_SERVER, Json, Server, help_group
+from ottla.cli.options import DEFAULT_SERVER, Json, Server, connect, help_group
 from ottla.cli.output import write_document, write_line, write_table
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
     from ottla.client.admin.access import Acl, AclFilter
 
 app = help_group("Manage access control: who may do what to which topics, groups and so on.")
@@ -47,12 +46,6 @@ Hosts = Annotated[
     list[str] | None,
     typer.Option("--host", metavar="ADDRESS", help="Only from this address; repeat for more."),
 ]
-
-
-def _connect(server: str) -> Cluster:
-    from ottla.cli.cluster_admin import Cluster
-
-    return Cluster(server)
 
 
 def _resources(
@@ -150,7 +143,7 @@ def list_acls(
     ottla acl list --topic orders
     """
     resources = _resources(topics, groups, transactions, cluster)
-    connected = _connect(server)
+    connected = connect(server)
     found: dict[Acl, None] = {}
     for each in _filters(resources, principals, [], False):
         with connected.failures_told():
@@ -203,7 +196,7 @@ def add(
             principals, resources, chosen, hosts or ["*"]
         )
     ]
-    connected = _connect(server)
+    connected = connect(server)
     with connected.failures_told():
         connected.admin.create_acls(acls)
     write_line(f"added {len(acls)} {'entry' if len(acls) == 1 else 'entries'}")
@@ -233,7 +226,7 @@ def delete(
     chosen = _operations(operations or ())
     if not (principals or resources):
         raise Misuse("say whose entries, or about what")
-    connected = _connect(server)
+    connected = connect(server)
     gone: dict[Acl, None] = {}
     for each in _filters(resources, principals, chosen, prefixed):
         with connected.failures_told():

@@ -14,7 +14,7 @@ from ottla.cli import moving
 from ottla.cli.deleting import Yes
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.moving import DryRun, Planner, Throttle
-from ottla.cli.options import SERVER_VARIABLE, Json, help_group, parse_assignments
+from ottla.cli.options import SERVER_VARIABLE, Json, connect, help_group, parse_assignments
 from ottla.cli.output import plural, write_document, write_line, write_table
 
 if TYPE_CHECKING:
@@ -46,6 +46,30 @@ OtherServer = Annotated[
         show_default=False,
     ),
 ]
+BasePort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=2,
+        max=65535,
+        help="The first broker's port; the others have the next, ZooKeeper the one before.",
+        show_default="9092",
+    ),
+]
+ZooKeeper = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT,…/PATH",
+        help="A ZooKeeper that runs already; else one is started, from PySpark's jars.",
+        show_default=False,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-S", metavar="NAME=VALUE", help="A setting of all brokers; repeat for more."
+    ),
+]
 DEFAULT_DATA = Path("cluster")
 
 
@@ -59,11 +83,24 @@ def _failures_told() -> Iterator[None]:
         raise Failure(str(error)) from error
 
 
-def _cluster(folder: Path) -> LocalCluster:
+def _cluster(
+    folder: Path,
+    *,
+    brokers: int | None = None,
+    base_port: int | None = None,
+    zookeeper: str | None = None,
+    settings: list[str] | None = None,
+) -> LocalCluster:
     # Here and not above: --help needs none of it.
-    from ottla.testing.cluster import LocalCluster
+    from ottla.testing.cluster import BASE_PORT, LocalCluster
 
-    return LocalCluster(folder)
+    return LocalCluster(
+        folder,
+        brokers=brokers,
+        base_port=BASE_PORT if base_port is None else base_port,
+        zookeeper=zookeeper,
+        settings=parse_assignments(settings or (), "--set"),
+    )
 
 
 @app.command()
@@ -73,30 +110,9 @@ def start(
         int | None,
         typer.Option("--brokers", "-b", metavar="N", min=1, help="How many; 3 in a new cluster."),
     ] = None,
-    base_port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT",
-            min=2,
-            max=65535,
-            help="The first broker's port; the others have the next, ZooKeeper the one before.",
-            show_default="9092",
-        ),
-    ] = None,
-    zookeeper: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT,…/PATH",
-            help="A ZooKeeper that runs already; else one is started, from PySpark's jars.",
-            show_default=False,
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "-S", metavar="NAME=VALUE", help="A setting of all brokers; repeat for more."
-        ),
-    ] = None,
+    base_port: BasePort = None,
+    zookeeper: ZooKeeper = None,
+    settings: Settings = None,
     json: Json = False,
 ) -> None:
     """Start a cluster, or whatever of it does not run.
@@ -106,14 +122,8 @@ def start(
     ottla cluster start --brokers 5 --base-port 19092 --data /var/tmp/five
     ottla cluster start --zookeeper zk1:2181,zk2:2181,zk3:2181/ottla
     """
-    from ottla.testing.cluster import BASE_PORT, LocalCluster
-
-    cluster = LocalCluster(
-        data,
-        brokers=brokers,
-        base_port=BASE_PORT if base_port is None else base_port,
-        zookeeper=zookeeper,
-        settings=parse_assignments(settings or (), "--set"),
+    cluster = _cluster(
+        data, brokers=brokers, base_port=base_port, zookeeper=zookeeper, settings=settings
     )
     with _failures_told():
         if cluster.exists and base_port not in (None, cluster.state.base_port):
@@ -215,20 +225,9 @@ def adopt(
         ),
     ],
     data: Data = DEFAULT_DATA,
-    base_port: Annotated[
-        int | None,
-        typer.Option(metavar="PORT", min=2, max=65535, help="As of start.", show_default="9092"),
-    ] = None,
-    zookeeper: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT,…/PATH", help="As of start.", show_default=False),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "-S", metavar="NAME=VALUE", help="A setting of all brokers; repeat for more."
-        ),
-    ] = None,
+    base_port: BasePort = None,
+    zookeeper: ZooKeeper = None,
+    settings: Settings = None,
     json: Json = False,
 ) -> None:
     """Make a single node the first broker of a cluster. Its records stay where they are.
@@ -241,14 +240,7 @@ def adopt(
     ottla cluster add && ottla cluster add
     ottla topic alter --all --replication-factor 3
     """
-    from ottla.testing.cluster import BASE_PORT, LocalCluster
-
-    cluster = LocalCluster(
-        data,
-        base_port=BASE_PORT if base_port is None else base_port,
-        zookeeper=zookeeper,
-        settings=parse_assignments(settings or (), "--set"),
-    )
+    cluster = _cluster(data, base_port=base_port, zookeeper=zookeeper, settings=settings)
     with _failures_told():
         number = cluster.adopt(node)
         state, bootstrap = cluster.state, cluster.bootstrap
@@ -375,12 +367,10 @@ def _is_typed(context: typer.Context, parameter: str) -> bool:
 
 def _servers(folder: Path, server: str | None) -> Cluster:
     """The brokers that --server names, or those of the cluster in the folder."""
-    from ottla.cli.cluster_admin import Cluster
-
     if server is not None:
-        return Cluster(server)
+        return connect(server)
     with _failures_told():
-        return Cluster(_cluster(folder).bootstrap)
+        return connect(_cluster(folder).bootstrap)
 
 
 def _move(

@@ -13,6 +13,7 @@ from ottla.cli.options import (
     Json,
     Server,
     complete_topic,
+    connect,
     help_group,
     parse_assignments,
 )
@@ -49,12 +50,6 @@ Name = Annotated[
         show_default=False,
     ),
 ]
-
-
-def _connect(server: str) -> Cluster:
-    from ottla.cli.cluster_admin import Cluster
-
-    return Cluster(server)
 
 
 def _checked_name(kind: Resource, name: str, cluster: Cluster) -> str:
@@ -99,7 +94,7 @@ def describe(
     """
     if name is None and kind is Resource.TOPIC:
         raise Misuse("whose settings? `ottla config describe topic NAME`")
-    cluster = _connect(server)
+    cluster = connect(server)
     if name is None:
         brokers = cluster.brokers()
         if len(brokers) != 1:
@@ -147,7 +142,7 @@ def assign(
     ottla config set broker default log.retention.ms=86400000
     """
     assigned = parse_assignments(settings, "config set")
-    cluster = _connect(server)
+    cluster = connect(server)
     cluster.alter_settings(kind, _checked_name(kind, name, cluster), assigned, ())
     if json:
         write_document({"resource": kind, "name": name, "set": assigned})
@@ -175,7 +170,7 @@ def unset(
     for setting in settings:
         if "=" in setting:
             raise Misuse(f"config unset takes names only, not '{setting}'")
-    cluster = _connect(server)
+    cluster = connect(server)
     cluster.alter_settings(kind, _checked_name(kind, name, cluster), {}, settings)
     if json:
         write_document({"resource": kind, "name": name, "unset": settings})

@@ -10,7 +10,15 @@ import typer
 
 from ottla.cli.deleting import Yes, delete_each
 from ottla.cli.failures import Failure, Misuse
-from ottla.cli.options import DEFAULT_SERVER, Json, Server, complete_topic, help_group
+from ottla.cli.options import (
+    COMPLETION_PATIENCE,
+    DEFAULT_SERVER,
+    Json,
+    Server,
+    complete_topic,
+    connect,
+    help_group,
+)
 from ottla.cli.output import note, plural, write_document, write_line, write_table
 from ottla.cli.positions import EARLIEST, LATEST, Kind, Position, parse_position, parse_span
 
@@ -21,8 +29,6 @@ if TYPE_CHECKING:
     from ottla.client.positions import TopicPartition
 
 app = help_group("List, describe, reset and delete consumer groups.")
-
-_COMPLETION_PATIENCE = 2.0  # seconds; a shell waits for the answer
 
 
 class GroupType(enum.StrEnum):
@@ -35,7 +41,7 @@ class GroupType(enum.StrEnum):
 def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of groups for the shell; nothing at all when no broker answers."""
     try:
-        cluster = _connect(ctx.params.get("server") or DEFAULT_SERVER, _COMPLETION_PATIENCE)
+        cluster = connect(ctx.params.get("server") or DEFAULT_SERVER, COMPLETION_PATIENCE)
         with cluster.failures_told():
             groups = cluster.admin.list_groups()
     except Failure:
@@ -67,13 +73,6 @@ TopicChoice = Annotated[
 ]
 
 
-def _connect(server: str, patience: float | None = None) -> Cluster:
-    # Here and not above: the client is slow to import, and --help needs none of it.
-    from ottla.cli.cluster_admin import Cluster
-
-    return Cluster(server) if patience is None else Cluster(server, patience)
-
-
 @app.command("list")
 def list_groups(
     states: Annotated[
@@ -93,7 +92,7 @@ def list_groups(
     ottla group list
     ottla group list --state empty --quiet
     """
-    cluster = _connect(server)
+    cluster = connect(server)
     with cluster.failures_told():
         groups = cluster.admin.list_groups(
             states=states or (), types=[each.value for each in types or ()]
@@ -128,7 +127,7 @@ def describe(groups: Groups, server: Server = DEFAULT_SERVER, json: Json = False
     \b
     ottla group describe billing
     """
-    cluster = _connect(server)
+    cluster = connect(server)
     documents = []
     for name in dict.fromkeys(groups):
         described = _describe(cluster, name)
@@ -205,7 +204,7 @@ def members(group: Group, server: Server = DEFAULT_SERVER, json: Json = False) -
     \b
     ottla group members billing
     """
-    described = _describe(_connect(server), group)
+    described = _describe(connect(server), group)
     if json:
         write_document(
             [
@@ -255,7 +254,7 @@ def lag(
     ottla group lag billing --topic orders
     """
     chosen = _parse_topics(topics)
-    cluster = _connect(server)
+    cluster = connect(server)
     described = _describe(cluster, group)
     lags = [each for each in _lags(cluster, described) if _is_chosen(each.partition, chosen)]
     totals: dict[str, list[PartitionLag]] = {}
@@ -328,7 +327,7 @@ def reset_offsets(
         raise Misuse("which topics? give --topic TOPIC (or TOPIC:0,1), or --all-topics")
     position = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by, by_duration)
     chosen = _parse_topics(topics)
-    cluster = _connect(server)
+    cluster = connect(server)
     active = _is_active(cluster, group)
     if active and execute:
         raise Failure(
@@ -487,7 +486,7 @@ def delete(
     \b
     ottla group delete billing --yes
     """
-    cluster = _connect(server)
+    cluster = connect(server)
     names = list(dict.fromkeys(groups))
     for name in names:  # all or none: a misspelt name stops before any is deleted
         _describe(cluster, name)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ottla.cli.failures import Misuse
-from ottla.cli.options import DEFAULT_SERVER, Json, Server, help_group, parse_assignments
+from ottla.cli.options import DEFAULT_SERVER, Json, Server, connect, help_group, parse_assignments
 from ottla.cli.output import write_document, write_line, write_table
-
-if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
 
 app = help_group("Manage quotas: how much users, client ids and addresses may use.")
 
@@ -27,12 +24,6 @@ ClientId = Annotated[
 Address = Annotated[
     str | None, typer.Option("--ip", metavar="ADDRESS", help="An address; '' is every other one.")
 ]
-
-
-def _connect(server: str) -> Cluster:
-    from ottla.cli.cluster_admin import Cluster
-
-    return Cluster(server)
 
 
 def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str, str | None]:
@@ -54,7 +45,7 @@ def list_quotas(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     \b
     ottla quota list
     """
-    cluster = _connect(server)
+    cluster = connect(server)
     with cluster.failures_told():
         found = cluster.admin.describe_quotas()
     if json:
@@ -99,7 +90,7 @@ def set_quota(
             values[name] = float(text)
         except ValueError:
             raise Misuse(f"{name} takes a number, not '{text}'") from None
-    cluster = _connect(server)
+    cluster = connect(server)
     with cluster.failures_told():
         cluster.admin.alter_quotas(entity, assign=values)
     write_line(f"set for {_shown(entity)}: {', '.join(values)}")
@@ -119,7 +110,7 @@ def delete(
     ottla quota delete producer_byte_rate --user alice
     """
     entity = _entity(user, client_id, ip)
-    cluster = _connect(server)
+    cluster = connect(server)
     with cluster.failures_told():
         cluster.admin.alter_quotas(entity, unset=names)
     write_line(f"taken from {_shown(entity)}: {', '.join(names)}")

@@ -18,6 +18,7 @@ from ottla.cli.options import (
     Topics,
     check_new_name,
     complete_topic,
+    connect,
     help_group,
     parse_assignments,
 )
@@ -29,12 +30,10 @@ if TYPE_CHECKING:
 
 app = help_group("Create, list, describe, alter and delete topics.")
 
-
-def _connect(server: str) -> Cluster:
-    # Here and not above: the client library is slow to import, and --help needs none of it.
-    from ottla.cli.cluster_admin import Cluster
-
-    return Cluster(server)
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; repeat for more."),
+]
 
 
 @app.command()
@@ -56,10 +55,7 @@ def create(
             help="Copies of each partition; else the broker's default.",
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; repeat for more."),
-    ] = None,
+    settings: Settings = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Be content when the topic is there.")
     ] = False,
@@ -78,7 +74,7 @@ def create(
     for name in topics:
         check_new_name(name)
     overrides = parse_assignments(settings or (), "--config")
-    cluster = _connect(server)
+    cluster = connect(server)
     existing = {topic.name for topic in cluster.topics()} if if_not_exists else set()
     created = []
     for name in dict.fromkeys(topics):
@@ -107,7 +103,7 @@ def list_topics(
     ottla topic list
     ottla topic list --quiet | xargs -n 1 ottla topic offsets
     """
-    topics = [topic for topic in _connect(server).topics() if internal or not topic.internal]
+    topics = [topic for topic in connect(server).topics() if internal or not topic.internal]
     if json:
         write_document([topic._asdict() for topic in topics])
     elif quiet:
@@ -127,7 +123,7 @@ def describe(topics: Topics, server: Server = DEFAULT_SERVER, json: Json = False
     \b
     ottla topic describe orders
     """
-    cluster = _connect(server)
+    cluster = connect(server)
     documents: list[dict[str, Any]] = []
     for topic in cluster.describe_topics(topics):
         # A partition without a leader cannot tell its offsets.
@@ -219,10 +215,7 @@ def alter(
         typer.Option("--all", help="With --replication-factor: all topics, internal ones too."),
     ] = False,
     throttle: Throttle = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--config", "-c", metavar="NAME=VALUE", help="Set; repeat for more."),
-    ] = None,
+    settings: Settings = None,
     unset: Annotated[
         list[str] | None,
         typer.Option("--unset", metavar="NAME", help="Back to the default; repeat for more."),
@@ -247,7 +240,7 @@ def alter(
         raise Misuse("name a topic, or give --all")
     if every and (partitions is not None or assigned or unset or replication_factor is None):
         raise Misuse("--all goes with --replication-factor, and with nothing else")
-    cluster = _connect(server)
+    cluster = connect(server)
     if topic is None:
         assert replication_factor is not None
         _replicate(cluster, None, replication_factor, throttle, json=json)
@@ -305,7 +298,7 @@ def delete(
     \b
     ottla topic delete orders --yes
     """
-    cluster = _connect(server)
+    cluster = connect(server)
     names = list(dict.fromkeys(topics))
     if if_exists:
         existing = {topic.name for topic in cluster.topics()}
@@ -346,7 +339,7 @@ def offsets(
         where = parse_position(at, "--at")
         if where.kind in (Kind.OFFSET, Kind.BEFORE_END):
             raise Misuse(f"--at takes earliest, latest, max-timestamp or a time, not '{at}'")
-    cluster = _connect(server)
+    cluster = connect(server)
     [description] = cluster.describe_topics([topic])
     chosen = choose_partitions(
         topic, [each.partition for each in description.partitions], partition

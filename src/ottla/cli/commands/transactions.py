@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ottla.cli.failures import Misuse
-from ottla.cli.options import DEFAULT_SERVER, Json, Server, complete_topic, help_group
+from ottla.cli.options import DEFAULT_SERVER, Json, Server, complete_topic, connect, help_group
 from ottla.cli.output import write_document, write_line, write_table
 from ottla.cli.positions import parse_span, show_time
-
-if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
 
 app = help_group("List and describe transactions; find and abort those that hang.")
 
 _DEFAULT_LONGEST = "15m"  # the broker's default for transaction.max.timeout.ms
-
-
-def _connect(server: str) -> Cluster:
-    # Here and not above: the client is slow to import, and --help needs none of it.
-    from ottla.cli.cluster_admin import Cluster
-
-    return Cluster(server)
 
 
 @app.command("list")
@@ -51,7 +41,7 @@ def list_transactions(
     ottla transaction list --state Ongoing --running-for 10m
     """
     span = None if running_for is None else parse_span(running_for, "--running-for") / 1000
-    cluster = _connect(server)
+    cluster = connect(server)
     try:
         with cluster.failures_told():
             listed = cluster.admin.list_transactions(
@@ -91,7 +81,7 @@ def describe(
     \b
     ottla transaction describe payments-1
     """
-    cluster = _connect(server)
+    cluster = connect(server)
     documents: list[dict[str, Any]] = []
     for name in dict.fromkeys(transactional_ids):
         with cluster.failures_told(transaction=name):
@@ -156,7 +146,7 @@ def find_hanging(
     ottla transaction find-hanging --topic orders
     """
     span = parse_span(longest, "--longest") / 1000
-    cluster = _connect(server)
+    cluster = connect(server)
     if topics:
         cluster.describe_topics(topics)  # a misspelt name is told by name
     with cluster.failures_told():
@@ -235,7 +225,7 @@ def abort(
     """
     from ottla.client.positions import TopicPartition
 
-    cluster = _connect(server)
+    cluster = connect(server)
     cluster.describe_topics([topic])
     place = TopicPartition(topic, partition)
     with cluster.failures_told():

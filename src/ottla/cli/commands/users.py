@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.failures import Failure, Misuse
-from ottla.cli.options import DEFAULT_SERVER, Json, Server, help_group
+from ottla.cli.options import DEFAULT_SERVER, Json, Server, connect, help_group
 from ottla.cli.output import note, write_document, write_line, write_table
 from ottla.protocol.scram import NUMBERS_OF_SCRAM, SCRAM_MECHANISMS
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
     from ottla.cluster.decisions.users import ScramChange
     from ottla.server.configuration.broker_config import BrokerConfig
 
@@ -62,12 +61,6 @@ Config = Annotated[
 ]
 
 
-def _connect(server: str) -> Cluster:
-    from ottla.cli.cluster_admin import Cluster
-
-    return Cluster(server)
-
-
 def _chosen(mechanisms: list[str] | None) -> list[str]:
     chosen = [each.upper() for each in mechanisms or SCRAM_MECHANISMS]
     for each in chosen:
@@ -83,7 +76,7 @@ def list_users(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     \b
     ottla user list
     """
-    cluster = _connect(server)
+    cluster = connect(server)
     with cluster.failures_told():
         found = cluster.admin.describe_scram_users()
     columns = ("user", "mechanism", "iterations")
@@ -128,7 +121,7 @@ def set_password(
     if data is not None or zookeeper is not None or config is not None:
         _offline([_salted(user, name, password) for name in chosen], data, zookeeper, config)
     else:
-        cluster = _connect(server)
+        cluster = connect(server)
         for name in chosen:
             with cluster.failures_told():
                 cluster.admin.set_scram_password(user, password, name)  # type: ignore[arg-type]
@@ -160,7 +153,7 @@ def delete(
         changes = [ScramChange(user, NUMBERS_OF_SCRAM[name]) for name in wanted]
         _offline(changes, data, zookeeper, config)
     else:
-        cluster = _connect(server)
+        cluster = connect(server)
         with cluster.failures_told():
             found = [each.mechanism for each in cluster.admin.describe_scram_users([user])]
         wanted = found if wanted is None else wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ottla.client.admin.base import AdminPart
 from ottla.client.cluster import CONTROLLER
@@ -31,10 +32,16 @@ from ottla.protocol.messages.create_acls import (
 )
 from ottla.protocol.messages.delete_acls import (
     DeleteAclsFilter,
+    DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
-from ottla.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from ottla.protocol.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
 from ottla.protocol.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
@@ -70,6 +77,8 @@ __all__ = [
 
 # How DescribeClientQuotas matches a component.
 _EXACT, _DEFAULT, _ANY_NAME = 0, 1, 2
+
+_Filter = TypeVar("_Filter", DescribeAclsRequest, DeleteAclsFilter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,32 +137,10 @@ class AccessAdmin(AdminPart):
         """The ACLs that match the filter; without one, all of them."""
         wanted = matching or AclFilter()
         answer = await self.cluster.ask(
-            DescribeAclsRequest(
-                resource_type_filter=wanted.resource,
-                resource_name_filter=wanted.name,
-                pattern_type_filter=wanted.pattern,
-                principal_filter=wanted.principal,
-                host_filter=wanted.host,
-                operation=wanted.operation,
-                permission_type=wanted.permission,
-            ),
-            DescribeAclsResponse,
-            timeout=timeout,
+            _filter(DescribeAclsRequest, wanted), DescribeAclsResponse, timeout=timeout
         )
         raise_for(answer.error_code, answer.error_message, "describing ACLs")
-        return [
-            Acl(
-                AclResource(resource.resource_type),
-                resource.resource_name,
-                each.principal,
-                AclOperation(each.operation),
-                AclPermission(each.permission_type),
-                AclPattern(resource.pattern_type),
-                each.host,
-            )
-            for resource in answer.resources
-            for each in resource.acls
-        ]
+        return [_acl(resource, each) for resource in answer.resources for each in resource.acls]
 
     async def create_acls(self, acls: Acl | Iterable[Acl], *, timeout: float | None = None) -> None:
         """Add ACLs; one that is there already stays as it is."""
@@ -192,36 +179,12 @@ class AccessAdmin(AdminPart):
     ) -> list[Acl]:
         """Remove the ACLs that match; the result is what was removed."""
         wanted = several_of(filters, AclFilter, "filters: AclFilter")
-        request = DeleteAclsRequest(
-            filters=[
-                DeleteAclsFilter(
-                    resource_type_filter=each.resource,
-                    resource_name_filter=each.name,
-                    pattern_type_filter=each.pattern,
-                    principal_filter=each.principal,
-                    host_filter=each.host,
-                    operation=each.operation,
-                    permission_type=each.permission,
-                )
-                for each in wanted
-            ]
-        )
+        request = DeleteAclsRequest(filters=[_filter(DeleteAclsFilter, each) for each in wanted])
 
         def read(answer: DeleteAclsResponse) -> Iterable[Verdict[AclFilter, list[Acl]]]:
             for one, result in zip(wanted, answer.filter_results, strict=False):
                 failed = next((each for each in result.matching_acls if each.error_code), result)
-                removed = [
-                    Acl(
-                        AclResource(each.resource_type),
-                        each.resource_name,
-                        each.principal,
-                        AclOperation(each.operation),
-                        AclPermission(each.permission_type),
-                        AclPattern(each.pattern_type),
-                        each.host,
-                    )
-                    for each in result.matching_acls
-                ]
+                removed = [_acl(each, each) for each in result.matching_acls]
                 yield Verdict(one, failed.error_code, removed, failed.error_message)
 
         deleted = await self._ask(
@@ -390,3 +353,32 @@ class AccessAdmin(AdminPart):
             timeout=timeout,
         )
         altered.all()
+
+
+def _filter(kind: type[_Filter], wanted: AclFilter) -> _Filter:
+    """A filter as it stands in requests."""
+    return kind(
+        resource_type_filter=wanted.resource,
+        resource_name_filter=wanted.name,
+        pattern_type_filter=wanted.pattern,
+        principal_filter=wanted.principal,
+        host_filter=wanted.host,
+        operation=wanted.operation,
+        permission_type=wanted.permission,
+    )
+
+
+def _acl(
+    resource: DescribeAclsResource | DeleteAclsMatchingAcl,
+    entry: AclDescription | DeleteAclsMatchingAcl,
+) -> Acl:
+    """An ACL from an answer. A deleted one comes in one piece: it is its own resource."""
+    return Acl(
+        AclResource(resource.resource_type),
+        resource.resource_name,
+        entry.principal,
+        AclOperation(entry.operation),
+        AclPermission(entry.permission_type),
+        AclPattern(resource.pattern_type),
+        entry.host,
+    )

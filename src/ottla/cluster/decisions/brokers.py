@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from ottla.cluster.decisions import elections
 from ottla.cluster.decisions.elections import PolicyOf
 from ottla.cluster.draft import Draft
-from ottla.cluster.metadata import NO_LEADER, Broker, Partition, Topic
+from ottla.cluster.metadata import NO_LEADER, Partition, RegisteredBroker, Topic
 from ottla.protocol.errors import ErrorCode, ProtocolError
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
@@ -29,7 +29,7 @@ class ProducerIdBlock(NamedTuple):
     size: int
 
 
-def check_registration(draft: Draft, broker: Broker) -> None:
+def check_registration(draft: Draft, broker: RegisteredBroker) -> None:
     """ProtocolError unless a broker may become part of the cluster."""
     if broker.id < 0:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, f"A broker's id cannot be {broker.id}.")
@@ -45,7 +45,9 @@ def check_registration(draft: Draft, broker: Broker) -> None:
         )
 
 
-def take_in(draft: Draft, broker: Broker, *, lost_data: bool, policy_of: PolicyOf) -> None:
+def take_in(
+    draft: Draft, broker: RegisteredBroker, *, lost_data: bool, policy_of: PolicyOf
+) -> None:
     """A new life of a broker becomes part of the cluster. `lost_data`: it may have come back without
     records that its former life had acknowledged. One that came back without a data folder that it had
     is worse: it may have nothing, and leads nothing that it would lead only for want of another."""
@@ -93,12 +95,12 @@ def take_in(draft: Draft, broker: Broker, *, lost_data: bool, policy_of: PolicyO
     draft.put_broker(replace(broker, leaving=False))
 
 
-def _folders(broker: Broker) -> set[str]:
+def _folders(broker: RegisteredBroker) -> set[str]:
     """The ids of its data folders, as far as they are known."""
     return {each for each in broker.folder_id.split(",") if each}
 
 
-def _has_unreadable(broker: Broker) -> bool:
+def _has_unreadable(broker: RegisteredBroker) -> bool:
     """Whether it has data folders whose ids are not known, beside others."""
     ids = broker.folder_id.split(",")
     return len(ids) > 1 and "" in ids

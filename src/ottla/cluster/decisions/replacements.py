@@ -5,19 +5,24 @@
   fewest, there on the broker that holds the fewest.
 - A partition without a leader has nobody to copy from, and one that is being moved already has a plan:
   both are left as they are.
-- Where all brokers have a replica already, there is no place for another one.
+- Where all brokers have a replica already, or no room for one, there is no place for another one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Container
 
 from ottla.cluster.decisions.moves import WantedMove, is_moving
 from ottla.cluster.metadata import NO_LEADER, ClusterImage, Partition
 
+# A partition, by its topic and index, and a broker that has no room for it.
+NoRoom = tuple[str, int, int]
 
-def replacements(image: ClusterImage, away: Collection[int], most: int) -> list[WantedMove]:
+
+def replacements(
+    image: ClusterImage, away: Collection[int], most: int, no_room: Container[NoRoom] = ()
+) -> list[WantedMove]:
     """Moves away from brokers that are `away`, with those under way no more than `most`."""
     held = Counter(
         replica
@@ -32,14 +37,19 @@ def replacements(image: ClusterImage, away: Collection[int], most: int) -> list[
             if is_moving(each):
                 moving += 1
             elif each.leader != NO_LEADER and any(one in away for one in each.replicas):
-                target = _target(image, each, away, held)
+                target = _target(image, topic.name, each, away, held, no_room)
                 if target != each.replicas and len(wanted) < most:
                     wanted.append(WantedMove(topic.name, each.index, target))
     return wanted[: max(0, most - moving)]
 
 
 def _target(
-    image: ClusterImage, partition: Partition, away: Collection[int], held: Counter[int]
+    image: ClusterImage,
+    topic: str,
+    partition: Partition,
+    away: Collection[int],
+    held: Counter[int],
+    no_room: Container[NoRoom],
 ) -> tuple[int, ...]:
     brokers = image.brokers
     target = list(partition.replicas)
@@ -52,7 +62,10 @@ def _target(
         candidates = [
             broker
             for broker in brokers.values()
-            if not broker.leaving and broker.id not in target and broker.id not in away
+            if not broker.leaving
+            and broker.id not in target
+            and broker.id not in away
+            and (topic, partition.index, broker.id) not in no_room
         ]
         if candidates:
             newcomer = min(

@@ -14,7 +14,7 @@ from typing import Final
 
 from ottla.cluster.decisions.configs import ConfigRules
 from ottla.cluster.draft import Draft
-from ottla.cluster.metadata import Broker, Partition, ResourceType, Topic
+from ottla.cluster.metadata import Partition, RegisteredBroker, ResourceType, Topic
 from ottla.cluster.names import CLUSTER_METADATA, check_topic_name, is_internal
 from ottla.cluster.placement import leader_order, machines, place
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -233,7 +233,7 @@ def _new_partitions(
 
 
 def _partitions(
-    first: int, placed: Sequence[tuple[int, ...]], brokers: Mapping[int, Broker]
+    first: int, placed: Sequence[tuple[int, ...]], brokers: Mapping[int, RegisteredBroker]
 ) -> tuple[Partition, ...]:
     """New partitions: all replicas that are there are in sync, and the first of them leads. Brokers
     that are about to stop are there only where nobody else is."""

@@ -17,6 +17,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ottla.cluster.session import SessionStore
 from ottla.cluster.shared import frames
 from ottla.cluster.store import (
     Answer,
@@ -25,7 +26,6 @@ from ottla.cluster.store import (
     Operation,
     SessionEvent,
     SessionLost,
-    Store,
     StoreError,
     Stream,
     Unknown,
@@ -39,17 +39,16 @@ _PINGS_PER_TIMEOUT: Final = 4
 _GONE: Final = "the process that serves the metadata store has closed the connection"
 
 
-class SharedStore(Store):
+class SharedStore(SessionStore):
     """A session with the store at the socket `path`; see the module's docstring."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, session_timeout: float = SESSION_TIMEOUT
     ) -> None:
+        super().__init__()
         self._path = os.fspath(path)
         self._timeout = session_timeout
         self._session_id = 0
-        self._state = SessionEvent.SUSPENDED  # until started
-        self._lost_because = "the session is not open"
         self._writer: asyncio.StreamWriter | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._ping: asyncio.TimerHandle | None = None
@@ -57,16 +56,11 @@ class SharedStore(Store):
         # Requests that are not answered yet, with the moments at which they were sent.
         self._asked: dict[int, tuple[asyncio.Future[Any], float]] = {}
         self._last_contact = 0.0
-        self._session_streams: list[Stream[SessionEvent]] = []
         self._watches: dict[int, Stream[Change]] = {}
 
     @property
     def session_id(self) -> int:
         return self._session_id
-
-    @property
-    def session_state(self) -> SessionEvent:
-        return self._state
 
     @property
     def session_timeout(self) -> float:
@@ -169,13 +163,6 @@ class SharedStore(Store):
             del self._watches[number]
             _unheard(self._begin(frames.UNWATCH, number))
 
-    def session_events(self) -> Stream[SessionEvent]:
-        stream: Stream[SessionEvent] = Stream()
-        self._session_streams.append(stream)
-        if self._state is SessionEvent.LOST:
-            stream.close()
-        return stream
-
     # The connection
 
     async def _ask(self, kind: int, *arguments: Any) -> Any:
@@ -227,11 +214,6 @@ class SharedStore(Store):
             _unheard(self._begin(frames.PING))
             self._ping_later()
 
-    def _become(self, event: SessionEvent) -> None:
-        self._state = event
-        for stream in self._session_streams:
-            stream.push(event)
-
     def _lose(self, because: str) -> None:
         if self._writer is not None:
             self._writer.close()
@@ -245,14 +227,8 @@ class SharedStore(Store):
             if not answer.done():
                 answer.set_exception(SessionLost(because))
         self._become(SessionEvent.LOST)
-        for stream in self._session_streams:
-            stream.close()
         for watch in self._watches.values():
             watch.close()
-
-    def _require_session(self) -> None:
-        if self._state is not SessionEvent.CONNECTED:
-            raise SessionLost(self._lost_because)
 
 
 def _unheard(answer: asyncio.Future[Any]) -> None:

@@ -44,6 +44,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.cluster.session import SessionStore, settle
 from ottla.cluster.store import (
     ANY_VERSION,
     Answer,
@@ -59,7 +60,6 @@ from ottla.cluster.store import (
     SessionEvent,
     SessionLost,
     Set,
-    Store,
     StoreError,
     StoreUnavailable,
     Stream,
@@ -88,7 +88,7 @@ _OPERATION_OVERHEAD: Final = 64  # bytes; above what any operation takes besides
 _RESERVED: Final = "zookeeper"  # ZooKeeper's own node in the root
 
 
-class ZooKeeperStore(Store):
+class ZooKeeperStore(SessionStore):
     """A session with ZooKeeper, as the module's docstring describes it."""
 
     largest_multi = LARGEST_MULTI
@@ -107,6 +107,7 @@ class ZooKeeperStore(Store):
         """`connect` is `host:port,…/path`; the path is made if it is not there. ValueError if it is
         no address. Times are in seconds. `closes_nodes`: what is made with credentials is open to
         their user only."""
+        super().__init__()
         self.address = parse_address(connect) if isinstance(connect, str) else connect
         self._chroot = self.address.chroot
         self._asked_timeout = session_timeout
@@ -117,9 +118,6 @@ class ZooKeeperStore(Store):
         self._tls = tls
         self._largest_request = largest_request
         self._session: Session | None = None
-        self._state = SessionEvent.SUSPENDED  # until started
-        self._lost_because = "the session is not open"
-        self._session_streams: list[Stream[SessionEvent]] = []
         self._watches: list[tuple[str, Stream[Change]]] = []  # by full path
         self._first_event: asyncio.Future[None] | None = None
         # Requests that wait for the window or for a connection, and those that kazoo has.
@@ -135,10 +133,6 @@ class ZooKeeperStore(Store):
     @property
     def session_id(self) -> int:
         return 0 if self._session is None else self._session.session_id
-
-    @property
-    def session_state(self) -> SessionEvent:
-        return self._state
 
     @property
     def session_timeout(self) -> float:
@@ -201,13 +195,6 @@ class ZooKeeperStore(Store):
                 self._state = SessionEvent.SUSPENDED  # from here on nothing more is sent
             await asyncio.to_thread(session.end)
         self._lose("the session was closed")
-
-    def session_events(self) -> Stream[SessionEvent]:
-        stream: Stream[SessionEvent] = Stream()
-        self._session_streams.append(stream)
-        if self._state is SessionEvent.LOST:
-            stream.close()
-        return stream
 
     # Reads
 
@@ -436,19 +423,19 @@ class ZooKeeperStore(Store):
 
         if isinstance(event, Answered):
             self._sent.discard(event.future)
-            _settle(event.future, event.result, event.error)
+            settle(event.future, event.result, event.error)
             is_set = self._watch_answers.pop(event.future, None)
             if is_set is not None:
                 is_set(event.error)
             self._pump()
         elif isinstance(event, StateChange):
-            self._become(event.event, event.reason)
+            self._change(event.event, event.reason)
         elif is_within(event.path, self._chroot or "/"):
             path = self._own(event.path)
             if self._chroot or not is_within(path, f"/{_RESERVED}"):
                 self._tell(Change(path, event.kind))
 
-    def _become(self, event: SessionEvent, reason: str) -> None:
+    def _change(self, event: SessionEvent, reason: str) -> None:
         if self._state is SessionEvent.LOST:
             return
         assert self._session is not None
@@ -459,19 +446,17 @@ class ZooKeeperStore(Store):
             if starting or self._state is SessionEvent.SUSPENDED:
                 return
             log.warning("the connection to ZooKeeper is lost: %s", reason)
-            self._state = event
+            self._become(event)
             self._patience = asyncio.get_running_loop().call_later(
                 self.session_timeout, self._lose_patience
             )
-            self._push(event)
         else:
-            self._state = event
+            self._become(event)
             self._regain_patience()
             if not starting:
                 log.info("connected to ZooKeeper again, with session 0x%x", self.session_id)
             for root in dict.fromkeys(root for root, stream in self._watches if not stream.closed):
                 self._set_watch(root, first=True, resync=True)
-            self._push(event)
             self._pump()
         if starting and self._first_event is not None:
             self._first_event.set_result(None)
@@ -480,25 +465,18 @@ class ZooKeeperStore(Store):
         if self._state is SessionEvent.LOST:
             return
         log.info("the session 0x%x with ZooKeeper is over: %s", self.session_id, reason)
-        self._state = SessionEvent.LOST
         self._lost_because = reason
+        self._become(SessionEvent.LOST)
         self._regain_patience()
         # kazoo answers all it had, but for what was handed to it in the moment of the end.
         error = SessionLost(self._lost_because)
         for future in (*self._sent, *(future for _, future in self._held)):
-            _settle(future, None, error)
+            settle(future, None, error)
         self._sent.clear()
         self._held.clear()
         self._watch_answers.clear()
-        self._push(SessionEvent.LOST)
-        for stream in self._session_streams:
-            stream.close()
         for _, watch in self._watches:
             watch.close()
-
-    def _push(self, event: SessionEvent) -> None:
-        for stream in self._session_streams:
-            stream.push(event)
 
     def _lose_patience(self) -> None:
         """There was no connection for as long as a session lives: who waits is told so."""
@@ -506,7 +484,7 @@ class ZooKeeperStore(Store):
         held, self._held = self._held, deque()
         for _, future in held:
             self._watch_answers.pop(future, None)  # it is set with the next connection
-            _settle(future, None, StoreUnavailable(self._reason(None)))
+            settle(future, None, StoreUnavailable(self._reason(None)))
 
     def _regain_patience(self) -> None:
         self._out_of_patience = False
@@ -515,6 +493,7 @@ class ZooKeeperStore(Store):
             self._patience = None
 
     def _require_session(self) -> None:
+        # Requests wait while there is no connection.
         if self._session is None or self._state is SessionEvent.LOST:
             raise SessionLost(self._lost_because)
 
@@ -606,15 +585,6 @@ class ZooKeeperStore(Store):
 
 def _node(value: bytes | None, stat: Any) -> Node:
     return Node(value or b"", stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
 
 
 def _ask_server(host: str, port: int) -> str | None:

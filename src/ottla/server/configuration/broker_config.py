@@ -250,6 +250,7 @@ class BrokerConfig:
     replica_replacement_after_ms: int
     log_scrub_interval_ms: int
     log_scrub_bytes_per_second: int
+    log_stray_retention_ms: int
     metrics_listener: tuple[str, int] | None
 
     def __init__(self, layers: BrokerLayers = NOTHING_SET, *, warnings: Iterable[str] = ()) -> None:

@@ -618,6 +618,15 @@ def _own() -> Iterator[Setting]:
         "How much the background scrub reads in a second.",
     )
     yield Setting(
+        "log.stray.retention.ms",
+        _LONG,
+        -1,
+        at_least(-1),
+        "How long logs are kept that were set aside (`…-stray`): those of topics that the metadata "
+        "store does not know, and damaged ones that were fetched again. They hold records that were "
+        "deleted elsewhere. -1: until somebody removes them, as in Kafka.",
+    )
+    yield Setting(
         "metrics.listener",
         _STRING,
         None,

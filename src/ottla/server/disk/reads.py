@@ -8,6 +8,9 @@ A probe takes samples. While the kernel reads ahead of somebody who goes through
 gaps between them, and a `sendfile` into such a gap would hold up everybody. So a reader that met the
 disk once goes by way of the thread from there on, until the thread has found everything in memory
 for a while.
+
+An answer may wait for a socket whose peer takes nothing, and memory may lose it meanwhile. So it is
+probed once more before it is sent, if the peer was silent for long (network/connection.py).
 """
 
 from __future__ import annotations
@@ -125,6 +128,13 @@ class Reads:
         )
         self._remember(piece, asked)
         return FileRange(piece.file, piece.position, piece.length)
+
+    def bring(self, part: FileRange, size: int) -> asyncio.Future[bool]:
+        """Reads the beginning of a range into memory in a thread: it has waited for its socket for so
+        long that memory has lost it."""
+        return self._loop.run_in_executor(
+            self._threads, part.file.bring_into_memory, part.position, size
+        )
 
     def _remember(self, piece: Slice, asked: bool) -> None:
         fd = piece.file.fd

@@ -23,7 +23,7 @@ from ottla.protocol.messages.alter_partition_reassignments import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
-from ottla.server.replication.room import without_room
+from ottla.server.replication.room import Lack, without_room
 from ottla.server.turns import Turns
 
 # Partitions that the controller decides on in one go.
@@ -64,7 +64,7 @@ async def alter_partition_reassignments(
 async def _decide(
     request: Request[AlterPartitionReassignmentsRequest],
     wanted: Sequence[tuple[WantedMove, ReassignableTopicResponse]],
-    refused: Mapping[tuple[str, int], str],
+    refused: Mapping[tuple[str, int], Lack],
 ) -> None:
     """Has the controller decide about some of the moves, and adds to the answers."""
     possible = [move for move, _ in wanted if (move.topic, move.index) not in refused]
@@ -74,9 +74,11 @@ async def _decide(
         )
     )
     for move, answer in wanted:
-        why = refused.get((move.topic, move.index))
-        if why is not None:
-            error: ProtocolError | None = ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)
+        lack = refused.get((move.topic, move.index))
+        if lack is not None:
+            error: ProtocolError | None = ProtocolError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, lack.sentence
+            )
         else:
             error = next(results).error
         answer.partitions.append(

@@ -27,6 +27,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from mmap import mmap
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -73,6 +74,8 @@ RECEIVE_QUANTUM = 128 << 10
 FIRST_QUANTUM = 64 << 10
 # how much a single connection may send before others get their turn.
 SEND_QUANTUM = 4 << 20
+# A peer that took nothing for so long may find that what it is to be sent has left memory.
+STALE_SECONDS = 1.0
 # Where there is no sendfile: bytes that are read at once on their way to the socket.
 COPY_BYTES = 256 << 10
 # The beginning of a frame that is kept as it is, without a buffer of its own.
@@ -774,11 +777,45 @@ class Connection:
         return self.sock.send(data) if data else 0
 
     def _on_writable(self) -> None:
+        if self._loop.time() - self.active_at >= STALE_SECONDS:
+            cold = self._cold_range()
+            if cold is not None:
+                self._bring(cold)
+                return
         self.flush()
         if not self.closed:
             self.active_at = self._loop.time()
             if self._stalled or not self._reading:
                 self.resume()
+
+    def _cold_range(self) -> FileRange | None:
+        """The first range among what would be sent next that only the disk has by now."""
+        left = SEND_QUANTUM
+        for part in self.out:
+            if type(part) is FileRange and not part.is_held(left):
+                return part
+            left -= len(part)
+            if left <= 0:
+                break
+        return None
+
+    def _bring(self, cold: FileRange) -> None:
+        """Have a thread read what was in memory when it was found; it is sent afterwards. (Or else the
+        loop would wait for the disk.) Until then nobody else sends, since `_writing` is set."""
+        self._loop.remove_writer(self.fd)
+        brought = self.reactor.bring(cold, min(cold.length, SEND_QUANTUM))
+        brought.add_done_callback(partial(self._brought, cold))
+
+    def _brought(self, cold: FileRange, brought: asyncio.Future[bool]) -> None:
+        error = None if brought.cancelled() else brought.exception()
+        if self.closed:
+            return
+        if error is not None:
+            self.close(str(error))
+            return
+        if not cold.is_held(SEND_QUANTUM):
+            self.active_at = self._loop.time()  # memory keeps nothing: it is waited for
+        self._loop.add_writer(self.fd, self._on_writable)
 
     # The end ------------------------------------------------------------------------------------
 

@@ -10,6 +10,10 @@ class OpenFile(Protocol):
 
     fd: int
 
+    def seems_in_memory(self, position: int, size: int) -> bool: ...
+
+    def bring_into_memory(self, position: int, size: int) -> bool: ...
+
 
 class FileRange:
     __slots__ = ("file", "length", "position")
@@ -21,3 +25,7 @@ class FileRange:
 
     def __len__(self) -> int:
         return self.length
+
+    def is_held(self, most: int) -> bool:
+        """Whether memory seems to have the range, or so much of it."""
+        return self.file.seems_in_memory(self.position, min(self.length, most))

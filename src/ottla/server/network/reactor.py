@@ -23,6 +23,7 @@ from ottla.server.network.platform import HAS_MREMAP
 from ottla.server.observability.limited_log import LimitedLog
 
 if TYPE_CHECKING:
+    from ottla.server.network.file_range import FileRange
     from ottla.server.security.listeners import ListenerSecurity
 
 log = LimitedLog(logging.getLogger("ottla.reactor"))
@@ -114,6 +115,8 @@ class Reactor:
         # For how many seconds a new connection of an address, on a listener, is not read from; None:
         # there are no such limits.
         self.connection_delay: Callable[[str, str], float] | None = None
+        # Has a thread read so much of a range into memory; the broker, which has the threads, sets it.
+        self.bring: Callable[[FileRange, int], asyncio.Future[bool]]
         # Connections whose answers leave with `send_gathered`; None: answers leave when they are given.
         self.gathered: list[Connection] | None = None
         self.listeners: list[Listener] = []

@@ -214,6 +214,16 @@ def _one(measure: Callable[[Broker], float | None]) -> Callable[[Broker], Iterat
     return samples
 
 
+def _counter(name: str, what: str, measure: Callable[[Broker], float | None]) -> Family:
+    """One number that only grows."""
+    return Family(name, "counter", what, _one(measure))
+
+
+def _gauge(name: str, what: str, measure: Callable[[Broker], float | None]) -> Family:
+    """One number."""
+    return Family(name, "gauge", what, _one(measure))
+
+
 def _families() -> Iterator[Family]:
     yield Family(
         "ottla_build_info",
@@ -222,41 +232,35 @@ def _families() -> Iterator[Family]:
         lambda _: [(label(version=__version__, python=platform.python_version()), 1)],
     )
     yield Family("ottla_requests_total", "counter", "Requests taken, by API.", _requests)
-    yield Family(
+    yield _counter(
         "ottla_received_bytes_total",
-        "counter",
         "Bytes received from clients.",
-        _one(lambda broker: broker.reactor.received_bytes),
+        lambda broker: broker.reactor.received_bytes,
     )
-    yield Family(
+    yield _counter(
         "ottla_sent_bytes_total",
-        "counter",
         "Bytes sent to clients.",
-        _one(lambda broker: broker.reactor.sent_bytes),
+        lambda broker: broker.reactor.sent_bytes,
     )
-    yield Family(
+    yield _counter(
         "ottla_connections_accepted_total",
-        "counter",
         "Connections accepted.",
-        _one(lambda broker: broker.reactor.accepted),
+        lambda broker: broker.reactor.accepted,
     )
-    yield Family(
+    yield _counter(
         "ottla_connections_refused_total",
-        "counter",
         "Connections turned away because a limit was reached.",
-        _one(lambda broker: broker.reactor.refused),
+        lambda broker: broker.reactor.refused,
     )
-    yield Family(
+    yield _counter(
         "ottla_malformed_requests_total",
-        "counter",
         "Connections closed because what they sent was no request.",
-        _one(lambda broker: broker.reactor.malformed),
+        lambda broker: broker.reactor.malformed,
     )
-    yield Family(
+    yield _counter(
         "ottla_requests_without_memory_total",
-        "counter",
         "Connections closed because there was no memory for their request.",
-        _one(lambda broker: broker.reactor.refused_requests),
+        lambda broker: broker.reactor.refused_requests,
     )
     yield Family(
         "ottla_failed_authentications_total",
@@ -266,23 +270,20 @@ def _families() -> Iterator[Family]:
         _failed_authentications,
     )
     yield Family("ottla_connections", "gauge", "Open connections, by listener.", _connections)
-    yield Family(
+    yield _gauge(
         "ottla_unanswered_requests",
-        "gauge",
         "Requests that wait: for data, a disk, a worker or a group.",
-        _one(_unanswered),
+        _unanswered,
     )
-    yield Family(
+    yield _gauge(
         "ottla_waiting_fetches",
-        "gauge",
         "Fetches that wait for data.",
-        _one(lambda broker: len(broker.waiting_fetches)),
+        lambda broker: len(broker.waiting_fetches),
     )
-    yield Family(
+    yield _gauge(
         "ottla_request_memory_bytes",
-        "gauge",
         "Memory held by requests that have arrived in part or wait.",
-        _one(lambda broker: broker.reactor.partial_bytes),
+        lambda broker: broker.reactor.partial_bytes,
     )
     yield Family("ottla_topic_partitions", "gauge", "Partitions of each topic.", _partitions)
     yield Family(
@@ -328,17 +329,15 @@ def _families() -> Iterator[Family]:
         "1 for each partition whose log cannot be used; none is what one wants to see.",
         _offline,
     )
-    yield Family(
+    yield _gauge(
         "ottla_unflushed_bytes",
-        "gauge",
         "Bytes written to logs that no flush to the disk covers yet.",
-        _one(_unflushed),
+        _unflushed,
     )
-    yield Family(
+    yield _counter(
         "ottla_compactions_total",
-        "counter",
         "Passes of the compactor that came to their end.",
-        _one(lambda broker: broker.compactor.passes),
+        lambda broker: broker.compactor.passes,
     )
     yield Family(
         "ottla_log_damaged_batches",
@@ -347,17 +346,15 @@ def _families() -> Iterator[Family]:
         "wants to see (`log.scrub.interval.ms`).",
         _damaged,
     )
-    yield Family(
+    yield _counter(
         "ottla_damaged_replicas_repaired_total",
-        "counter",
         "Replicas whose logs were damaged, set aside and fetched again from another broker.",
-        _one(lambda broker: broker.repairs.repaired),
+        lambda broker: broker.repairs.repaired,
     )
-    yield Family(
+    yield _counter(
         "ottla_scrubbed_bytes_total",
-        "counter",
         "Bytes of closed segments that the background scrub has read.",
-        _one(lambda broker: broker.scrubber.bytes_read),
+        lambda broker: broker.scrubber.bytes_read,
     )
     yield Family("ottla_groups", "gauge", "Groups coordinated here, by type and state.", _groups)
     yield Family(
@@ -379,32 +376,30 @@ def _families() -> Iterator[Family]:
         "Transactional ids coordinated here, by the state of their last transaction.",
         _transactions,
     )
-    yield Family(
+    yield _counter(
         "process_cpu_seconds_total",
-        "counter",
         "Processor time of the broker's process, without its workers.",
-        _one(_processor_seconds),
+        _processor_seconds,
     )
-    yield Family(
+    yield _gauge(
         "process_resident_memory_bytes",
-        "gauge",
         "Resident memory of the broker's process, without its workers.",
-        _one(lambda _: _resident_bytes()),
+        lambda _: _resident_bytes(),
     )
-    yield Family(
-        "process_open_fds", "gauge", "Open file descriptors.", _one(lambda _: _open_files())
+    yield _gauge(
+        "process_open_fds",
+        "Open file descriptors.",
+        lambda _: _open_files(),
     )
-    yield Family(
+    yield _gauge(
         "process_max_fds",
-        "gauge",
         "How many file descriptors may be open.",
-        _one(lambda _: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        lambda _: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     )
-    yield Family(
+    yield _gauge(
         "process_start_time_seconds",
-        "gauge",
         "When the broker's process started, in seconds since 1970.",
-        _one(lambda _: _STARTED),
+        lambda _: _STARTED,
     )
 
 

@@ -22,8 +22,7 @@ from ottla.cluster import layout
 from ottla.cluster.store import StoreError
 
 if TYPE_CHECKING:
-    from ottla.cluster.metadata import Broker as Peer
-    from ottla.cluster.metadata import Endpoint
+    from ottla.cluster.metadata import Endpoint, RegisteredBroker
     from ottla.cluster.store import Node
     from ottla.server.broker import Broker
 
@@ -40,7 +39,7 @@ class Liveness:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._watches: dict[int, tuple[Peer, asyncio.Task[None]]] = {}
+        self._watches: dict[int, tuple[RegisteredBroker, asyncio.Task[None]]] = {}
         self._in_office = False
 
     def follow(self) -> None:
@@ -71,7 +70,7 @@ class Liveness:
             task.cancel()
         self._watches.clear()
 
-    async def _watch(self, peer: Peer) -> None:
+    async def _watch(self, peer: RegisteredBroker) -> None:
         endpoint = peer.endpoint(self._broker.config.inter_broker_listener)
         if endpoint is None:
             return
@@ -90,7 +89,7 @@ class Liveness:
             except (OSError, TimeoutError):
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _office_of(self, peer: Peer) -> Node | None:
+    async def _office_of(self, peer: RegisteredBroker) -> Node | None:
         """The controller's node, if it is that broker's; read before its port is tried."""
         if self._broker.membership.controller is not None:
             return None
@@ -100,7 +99,7 @@ class Liveness:
             return None
         return node if layout.decode_controller(node) == peer.id else None
 
-    async def _is_dead(self, peer: Peer, holder: Node | None) -> None:
+    async def _is_dead(self, peer: RegisteredBroker, holder: Node | None) -> None:
         membership = self._broker.membership
         controller = membership.controller
         try:

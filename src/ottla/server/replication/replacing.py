@@ -2,6 +2,9 @@
 
 Off unless `replica.replacement.after.ms` says how long a broker may be away. The time counts from when
 this controller first missed it: a new controller gives everybody the whole time again.
+
+A broker without room for a partition is passed over. Where none has room, the partition stays as it is;
+that is said once.
 """
 
 from __future__ import annotations
@@ -10,11 +13,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from ottla.cluster.decisions.replacements import replacements
+from ottla.cluster.decisions.replacements import NoRoom, replacements
 from ottla.cluster.store import StoreError
 from ottla.protocol.errors import ProtocolError
+from ottla.server.replication.room import Key, Lack, without_room
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ottla.cluster.decisions.moves import WantedMove
     from ottla.cluster.metadata import ClusterImage
     from ottla.server.broker import Broker
 
@@ -29,6 +36,7 @@ async def replace_replicas(broker: Broker) -> None:
     """Again and again, while the broker runs."""
     after = broker.config.replica_replacement_after_ms / 1000
     missed: dict[int, float] = {}
+    told: set[Key] = set()
     while True:
         await asyncio.sleep(min(max(after / 4, 0.05), LONGEST_PAUSE_SECONDS))
         controller = broker.membership.controller
@@ -37,7 +45,14 @@ async def replace_replicas(broker: Broker) -> None:
             continue
         now = broker.loop.time()
         away = brokers_away(broker.image, missed, now, after)
-        wanted = replacements(broker.image, away, MOST_MOVES) if away else []
+        if not away:
+            told.clear()
+            continue
+        wanted, lacking = await chosen(broker, away)
+        for (topic, index), lack in lacking.items():
+            if (topic, index) not in told:
+                log.warning("no broker has room for %s-%d. %s", topic, index, lack.sentence)
+        told = set(lacking)
         if not wanted:
             continue
         try:
@@ -54,6 +69,21 @@ async def replace_replicas(broker: Broker) -> None:
                 )  # fmt: skip
             else:
                 log.info("%s-%d is not moved: %s", move.topic, move.index, result.error)
+
+
+async def chosen(broker: Broker, away: Collection[int]) -> tuple[list[WantedMove], dict[Key, Lack]]:
+    """The moves that can be made now, to brokers with room; and partitions for which nobody has any."""
+    no_room: set[NoRoom] = set()
+    lacking: dict[Key, Lack] = {}
+    while True:
+        wanted = replacements(broker.image, away, MOST_MOVES, no_room)
+        refused = await without_room(broker, wanted)
+        for key, lack in refused.items():
+            no_room.add((*key, lack.broker))
+            lacking[key] = lack
+        if not refused:
+            moved = {(each.topic, each.index) for each in wanted}
+            return wanted, {key: lack for key, lack in lacking.items() if key not in moved}
 
 
 def brokers_away(

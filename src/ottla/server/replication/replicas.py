@@ -185,9 +185,7 @@ class Replicas:
                     "in-sync replicas of %s-%d: %s, were %s",
                     partition.topic, partition.index, result.state.isr, partition.isr,
                 )  # fmt: skip
-                if result.state.partition_epoch > partition.partition_epoch:
-                    # Otherwise an image was quicker, which knows more than an answer does.
-                    partition.update(result.state, monotonic_ms())
+                partition.isr_confirmed(result.state, monotonic_ms())
             elif result.error in _ASK_AGAIN:
                 self._wanted[partition] = None
                 again = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.cluster.decisions.moves import WantedMove
 from ottla.cluster.metadata import NO_LEADER, ClusterImage
@@ -31,8 +31,15 @@ _PURPOSE = "room"
 _ANSWER_SECONDS = 5.0
 
 
-async def without_room(broker: Broker, wanted: Sequence[WantedMove]) -> dict[Key, str]:
-    """The moves that would fill a disk, each with a sentence that says whose."""
+class Lack(NamedTuple):
+    """Why a partition is not moved."""
+
+    broker: int  # which has no room for it
+    sentence: str
+
+
+async def without_room(broker: Broker, wanted: Sequence[WantedMove]) -> dict[Key, Lack]:
+    """The moves that would fill a disk."""
     image = broker.image
     # Partitions by broker; without values, in their order.
     targets: dict[int, dict[Key, None]] = {}
@@ -50,7 +57,7 @@ async def without_room(broker: Broker, wanted: Sequence[WantedMove]) -> dict[Key
     if not targets:
         return {}
     rooms, sizes = await _ask(broker, image, leaders, targets)
-    refused: dict[Key, str] = {}
+    refused: dict[Key, Lack] = {}
     for target, keys in targets.items():
         room = rooms.get(target)
         if room is None:
@@ -59,11 +66,13 @@ async def without_room(broker: Broker, wanted: Sequence[WantedMove]) -> dict[Key
             await turns.pause()
             size = sizes.get(key, 0)
             if size > room:
-                refused[key] = (
+                refused[key] = Lack(
+                    target,
                     f"Broker {target} has room for {max(room, 0)} bytes beside what else is moved to "
-                    f"it, and the partition has {size}."
+                    f"it, and the partition has {size}.",
                 )
-            room -= size
+            else:
+                room -= size
     return refused
 
 

@@ -6,7 +6,7 @@ long pass keeps no produced batch waiting; syncs in threads. When nothing is dir
 is after `log.cleaner.backoff.ms`.
 
 Records that were deleted one by one are erased by the same means, before anything is compacted, in any
-log (storage/compaction/erasing.py).
+log (storage/compaction/erasing.py), also in one that cannot be compacted.
 
 Only logs that are loaded are looked at. After a clean start that is a log which somebody uses; the
 others have nothing new, and retention loads them within its interval.
@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.server.disk.workers import Workers
 from ottla.server.observability.limited_log import LimitedLog
@@ -27,6 +27,7 @@ from ottla.server.upkeep.periodic import now_ms
 from ottla.storage.errors import CorruptFile, LogOffline, StorageError, passes
 
 if TYPE_CHECKING:
+    from ottla.record.offset_set import OffsetRange
     from ottla.server.configuration.broker_config import BrokerConfig
     from ottla.storage.compaction.plan import Dirt
     from ottla.storage.compaction.rewrite import Outcome
@@ -68,6 +69,10 @@ class Compactor:
         # Logs that cannot be compacted, and why; those that are to be left alone for a while.
         self.uncleanable: dict[Log, str] = {}
         self._not_before: dict[Log, float] = {}
+        # The same for erasing, which goes on in a log that cannot be compacted: segments of a log from
+        # which nothing can be erased, by their offsets, and logs that are to be left alone for a while.
+        self.unerasable: dict[Log, dict[OffsetRange, str]] = {}
+        self._erase_not_before: dict[Log, float] = {}
         self._workers: Workers | None = None
         self._processes = 0
         # Passes that came to their end, for tests and metrics; those that erased are not among them.
@@ -116,7 +121,13 @@ class Compactor:
         best: Log | None = None
         best_ratio = -1.0
         loaded = self._logs.loaded()
-        for known in (self.uncleanable, self._not_before):
+        known: dict[Log, Any]
+        for known in (
+            self.uncleanable,
+            self._not_before,
+            self.unerasable,
+            self._erase_not_before,
+        ):
             for gone in known.keys() - set(loaded):
                 del known[gone]
         looked_at = 0
@@ -173,19 +184,19 @@ class Compactor:
                 or each.compaction is not None
                 or each.is_busy
                 or each in self._passes
-                or each in self.uncleanable
-                or self._not_before.get(each, 0.0) > self._loop.time()
+                or self._erase_not_before.get(each, 0.0) > self._loop.time()
             ):
                 continue
             try:
                 if self._erase(each, now):
                     return True
-            except (OSError, CorruptFile) as error:
-                self._failed(each, error)
-            except StorageError as error:
-                limited_log.warning("erasing in %s is put off: %s", each.name, error)
-                self._put_off(each)
+            except (OSError, StorageError) as error:
+                self._put_erasing_off(each, error)
         return False
+
+    def _put_erasing_off(self, each: Log, error: Exception) -> None:
+        limited_log.warning("erasing in %s is put off: %s", each.name, error)
+        self._erase_not_before[each] = self._loop.time() + RETRY_MS / 1000
 
     def _erase(self, each: Log, now: int) -> bool:
         """Whether a pass over the log was begun."""
@@ -195,10 +206,14 @@ class Compactor:
 
         if not is_due(each, now):
             return False
-        erasable, is_all = erasable_now(each, self._logs.synced_end(each))
+        synced_end = self._logs.synced_end(each)
+        erasable, is_all = erasable_now(each, synced_end, self.unerasable.get(each, ()))
         if not is_all and must_roll(each):
             each.roll(now)  # it is looked at again once it is synced
         if not erasable:
+            if is_all and each.deletions is not None:
+                # What cannot be read does not make all that is marked from now on due at once.
+                each.deletions.erased(erasable, now)
             return False
         config = self._config()
         rate = config.log_cleaner_io_max_bytes_per_second / max(config.log_cleaner_threads, 1)
@@ -246,10 +261,15 @@ class Compactor:
 
     def _ended(self, each: Log, task: asyncio.Task[None]) -> None:
         self._passes.pop(each, None)
-        self._running.pop(each, None)
-        if not task.cancelled() and task.exception() is not None:
-            self._set_aside(each, repr(task.exception()))
-            log.error("compaction of %s failed", each.name, exc_info=task.exception())
+        compaction = self._running.pop(each, None)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if compaction is not None and compaction.job.only_erases:
+            self._put_erasing_off(each, RuntimeError(repr(error)))
+        else:
+            self._set_aside(each, repr(error))
+        log.error("compaction of %s failed", each.name, exc_info=error)
 
     async def _compact(self, compaction: Compaction) -> None:
         from ottla.storage.compaction.rewrite import Cancelled, Uncleanable, run
@@ -264,7 +284,11 @@ class Compactor:
         except Uncleanable as error:
             self._set_aside(each, str(error))
         except OSError as error:
-            if not compaction.stopped:
+            if compaction.stopped:
+                pass
+            elif compaction.job.only_erases:
+                self._put_erasing_off(each, error)
+            else:
                 limited_log.warning("compaction of %s is put off: %s", each.name, error)
                 self._put_off(each)
         finally:
@@ -291,9 +315,16 @@ class Compactor:
             compaction.finish(outcome if complete else None)
             self._logs.compacted(each, retired)
         if complete and compaction.job.only_erases:
+            for offsets, why in outcome.skipped:
+                self.unerasable.setdefault(each, {})[offsets] = why
+                log.error(
+                    "deleted records cannot be erased: log=%s offsets=%d-%d %s",
+                    each.name, offsets[0], offsets[1] - 1, why,
+                )  # fmt: skip
             self.erasures += 1
             log.info("erased: log=%s records=%d", each.name, outcome.records_dropped)
         elif complete:
+            self.unerasable.pop(each, None)  # its segments are others now
             self.passes += 1
             log.info(
                 "compacted: log=%s first_dirty=%d bytes=%d bytes_before=%d records_dropped=%d",

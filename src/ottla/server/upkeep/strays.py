@@ -6,6 +6,12 @@ logs are all that is left of somebody's records. From here the two look alike, s
 deleted: such logs are *strays*, renamed to `…-stray` as Kafka does, out of the way and kept until
 their owner removes them. Should the topic be known again, by its id, the stray gets its name back.
 
+A stray keeps what is deleted elsewhere: its topic's records, and single ones that were erased from the
+other replicas. Whoever must not keep them says how long a stray may stay (`log.stray.retention.ms`). The
+time counts from when a broker with that setting first saw it, which a file in its folder tells. By
+default nothing goes: a store that was restored from an old copy makes strays of logs that somebody wants
+back.
+
 A data folder says in `meta.properties` which cluster its logs belong to. Where that is another one
 than the store's, or where it was never said and some logs are unknown, the store is the stranger:
 then everything stays as it is, so that putting the right store back mends it all.
@@ -13,16 +19,20 @@ then everything stays as it is, so that putting the right store back mends it al
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ottla.logfiles.names import PARTITION_METADATA
+from ottla.logfiles.names import PARTITION_METADATA, SET_ASIDE_AT
+from ottla.server.upkeep.periodic import now_ms
 from ottla.storage.checkpoints import read_partition_metadata
 from ottla.storage.errors import CorruptCheckpoint, StorageError
-from ottla.storage.folders import DAMAGED_SUFFIX, parse_stray_name
+from ottla.storage.folders import DAMAGED_SUFFIX, deleted_folder_name, parse_stray_name
 
 if TYPE_CHECKING:
     from ottla.cluster.metadata import ClusterImage
+    from ottla.server.broker import Broker
     from ottla.storage.folders import DataFolder, Key
     from ottla.storage.logs import Logs
 
@@ -59,9 +69,60 @@ def sort_out(logs: Logs, image: ClusterImage, node_id: int) -> None:
         ):
             if names:
                 log.warning(
-                    "%s, kept until somebody removes them: folder=%s count=%d %s",
+                    "%s, kept until somebody removes them or log.stray.retention.ms has passed: "
+                    "folder=%s count=%d %s",
                     what, folder.path, len(names), _some(names),
                 )  # fmt: skip
+
+
+async def remove_old_strays(broker: Broker) -> None:
+    """Again and again, while the broker runs."""
+    seconds = broker.config.log_retention_check_interval_ms / 1000
+    keep_ms = broker.config.log_stray_retention_ms
+    while True:
+        await broker.loop.run_in_executor(
+            broker.threads, expire, broker.logs, broker.image.cluster_id, keep_ms, now_ms()
+        )
+        await asyncio.sleep(seconds)
+
+
+def expire(logs: Logs, cluster_id: str, keep_ms: int, now: int) -> None:
+    """Remove the strays that were seen longer than so many milliseconds ago. Not from a folder of
+    another cluster: there the store is the stranger. Blocks."""
+    for folder in logs.folders:
+        if folder.offline is not None or folder.cluster_id != cluster_id:
+            continue
+        for name in list(folder.strays):
+            try:
+                if now - _seen_at(folder, name, now) >= keep_ms:
+                    _remove(folder, name)
+                    log.warning("log that was set aside is removed: %s/%s", folder.path, name)
+            except FileNotFoundError:
+                if name in folder.strays:
+                    folder.strays.remove(name)  # by hand
+            except OSError as error:
+                log.warning("log that was set aside: %s/%s %s", folder.path, name, error)
+
+
+def _remove(folder: DataFolder, name: str) -> None:
+    """For good. It is renamed first: of one whose removal is interrupted the rest goes at the next
+    start."""
+    renamed = f"{folder.path}/{deleted_folder_name(name)}"
+    folder.files.rename(f"{folder.path}/{name}", renamed)
+    folder.strays.remove(name)
+    folder.files.fsync_folder(folder.path)
+    folder.files.remove_tree(renamed)
+
+
+def _seen_at(folder: DataFolder, name: str, now: int) -> int:
+    """When a stray was first seen: now, if nothing tells, or if that lies in the future."""
+    path = f"{folder.path}/{name}/{SET_ASIDE_AT}"
+    if folder.files.exists(path):
+        noted = folder.files.read_file(path)
+        if noted.isdigit() and int(noted) <= now:
+            return int(noted)
+    folder.files.replace_file(path, b"%d" % now)
+    return now
 
 
 def belongs(image: ClusterImage, node_id: int, key: Key, topic_id: bytes | None) -> bool:
@@ -116,6 +177,9 @@ def _take_back(
     if topic_id is None or not belongs(image, node_id, key, topic_id):
         return
     try:
+        # First: should it be set aside once more, it is kept as long as any other.
+        with suppress(FileNotFoundError):
+            folder.files.unlink(f"{folder.path}/{name}/{SET_ASIDE_AT}")
         logs.take_back(folder, name, *key)
     except OSError as error:
         log.error("log that was set aside is left so: folder=%s/%s %s", folder.path, name, error)

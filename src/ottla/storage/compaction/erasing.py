@@ -3,15 +3,18 @@
 Segments that hold some of them are rewritten, each by itself, as compaction does it: a job for a worker
 process, then a swap. Only the deleted records go. Every batch stays, if only as a header: base and last
 offset, epochs, producer and sequence are what they were, so that producers, transactions and readers see
-no difference. The largest timestamps are those of what is left.
+no difference. The largest timestamps are those of what is left. A segment that is damaged, so that a
+batch of it cannot be taken apart, stays as it is, and the others are erased all the same.
 
 What has been marked for half of `delete.record.erase.ms` is due. A segment must be sealed and synced;
-the active one is rolled if it holds something that is due.
+the active one is rolled if it holds something that is due. A pass goes over a part of a log that has
+very much to erase: what is sent to the worker process is bounded, and so is what a crash makes it do
+again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from ottla.record.batch import (
@@ -25,14 +28,18 @@ from ottla.record.batch import (
     BatchHeader,
     HeaderFields,
 )
-from ottla.record.deletion import strip
-from ottla.record.offset_set import OffsetSet
+from ottla.record.deletion import hides, strip
+from ottla.record.offset_set import OffsetRange, OffsetSet
 from ottla.storage.compaction.filter import DECOMPRESSED_LIMIT, emptied, placeholder
 from ottla.storage.index.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:
     from ottla.storage.compaction.plan import Source
     from ottla.storage.log import Log
+
+
+# So many ranges, 8 bytes each, a pass takes at most, but never less than those of a segment.
+RANGES_AT_ONCE = 1 << 20
 
 
 class EraseFilter:
@@ -59,6 +66,9 @@ class EraseFilter:
         hidden = self._erasable.between(first, last + 1)
         if not hidden:
             return batch
+        if hides(hidden, first, last) and fields[MAGIC_BYTE] == MAGIC:
+            self.records_dropped += fields[RECORD_COUNT]
+            return emptied(fields, max_timestamp=-1)  # whatever is in it
         left = strip(batch, BatchHeader._make(fields), hidden, DECOMPRESSED_LIMIT)
         if left is batch:
             return batch
@@ -86,23 +96,35 @@ def is_due(log: Log, now_ms: int) -> bool:
     )
 
 
-def erasable_now(log: Log, synced_end: int) -> tuple[OffsetSet, bool]:
-    """What a pass can erase, and whether that is all that there is to erase. `synced_end`: up to here
-    it is stored that the log was synced."""
+def erasable_now(
+    log: Log, synced_end: int, unreadable: Collection[OffsetRange] = ()
+) -> tuple[OffsetSet, bool]:
+    """What a pass can erase, and whether that is all that can be. `synced_end`: up to here it is stored
+    that the log was synced. `unreadable`: the offsets of segments that were tried in vain, see
+    `Outcome.skipped`."""
     assert log.deletions is not None
-    wanted = log.deletions.to_erase(log.high_watermark)
-    within = OffsetSet()
+    deletions = log.deletions
+    ranges = 0
+    end = log.log_start_offset
     for slot, segment in enumerate(log.segments):
-        end = log.segments.end_of(slot, log.log_end_offset)
-        if segment is log.active or not segment.settled or end > synced_end:
+        stop = log.segments.end_of(slot, log.log_end_offset)
+        if segment is log.active or not segment.settled or stop > synced_end:
             break
-        for start, stop in wanted.between(segment.base_offset, end):
-            within.add(start, stop)
-    return within, within.count == log.deletions.unerased.count
+        end = stop
+        if (segment.base_offset, stop) not in unreadable:
+            ranges += deletions.unerased.ranges_in(segment.base_offset, stop)
+            if ranges >= RANGES_AT_ONCE:
+                break
+    found = deletions.to_erase(log.segments[0].base_offset, end, log.high_watermark)
+    left = deletions.unerased.count
+    for each in unreadable:
+        found.discard(*each)
+        left -= deletions.unerased.within(*each).count
+    return found, found.count == left
 
 
 def must_roll(log: Log) -> bool:
     """Whether the active segment holds something to erase."""
     assert log.deletions is not None
-    wanted = log.deletions.to_erase(log.high_watermark)
-    return wanted.first_in(log.active.base_offset, log.log_end_offset) is not None
+    start, end = log.active.base_offset, log.log_end_offset
+    return bool(log.deletions.to_erase(start, end, log.high_watermark))

@@ -40,7 +40,7 @@ from ottla.record.batch import (
 )
 from ottla.record.errors import CorruptBatch, InvalidBatch
 from ottla.record.legacy import messages
-from ottla.record.offset_set import OffsetSet
+from ottla.record.offset_set import OffsetRange, OffsetSet
 from ottla.record.spans import record_spans
 from ottla.storage.compaction.erasing import EraseFilter
 from ottla.storage.compaction.filter import DECOMPRESSED_LIMIT, BatchFilter, LastOfProducer
@@ -116,6 +116,8 @@ class Outcome(NamedTuple):
     bytes_read: int
     bytes_written: int
     records_dropped: int
+    # Segments from which nothing could be erased, as they cannot be read: their offsets, and why.
+    skipped: tuple[tuple[OffsetRange, str], ...] = ()
 
 
 def run(job: Job) -> Outcome:
@@ -295,11 +297,23 @@ class _Rewrite:
         job = self._job
         oldest_kept = self._old_tombstone_horizon()
         replacements = []
+        skipped: list[tuple[OffsetRange, str]] = []
         for sources in groups:
             is_first = sources[0] is job.sources[0]
             output = first if is_first else self._output(sources[0].base_offset)
+            replacement = None
+            dropped = batch_filter.records_dropped
             try:
                 replacement = self._clean(sources, output, batch_filter, oldest_kept)
+            except InvalidBatch as error:
+                if not job.only_erases:
+                    raise
+                (source,) = sources
+                why = f"{self.reading}: {error.reason}"
+                skipped.append(((source.base_offset, source.end_offset), why))
+                batch_filter.records_dropped = dropped
+                if not is_first:
+                    self._remove(output.segment.path)
             finally:
                 output.close()
             if replacement is not None:
@@ -313,6 +327,7 @@ class _Rewrite:
             self._read,
             sum(each.size for each in replacements),
             batch_filter.records_dropped,
+            tuple(skipped),
         )
 
     # The map

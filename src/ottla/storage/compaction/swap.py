@@ -97,7 +97,7 @@ class Compaction:
             sources.append(Source(segment.base_offset, end, segment.size))
         config = log.config
         hidden, erasable = OffsetSet(), OffsetSet()
-        if log.deletions is not None:
+        if log.deletions is not None and only_erase is None:
             reach = sources[0].base_offset, sources[-1].end_offset
             hidden = log.deletions.hidden(*reach)
             erasable = log.deletions.erasable(*reach, log.high_watermark)
@@ -161,7 +161,10 @@ class Compaction:
         log.compaction_ended()
         if outcome is not None and log.deletions is not None:
             since = job.now_ms if job.erases_all else log.deletions.since_ms
-            log.deletions.erased(job.erasable, since)
+            gone = job.erasable
+            for unreadable, _ in outcome.skipped:
+                gone.discard(*unreadable)
+            log.deletions.erased(gone, since)
 
     def stop(self) -> None:
         """Ends it at once: nothing of it goes on afterwards, and the log has the old segments or the

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from itertools import pairwise
 
-from ottla.logfiles.deletions import InvalidSnapshot, decode_deletions
+from ottla.logfiles.deletions import InvalidSnapshot, decode_deletions, encode_deletions
 from ottla.logfiles.names import (
     DELETIONS_SNAPSHOT,
     INDEX_SUFFIX,
@@ -305,12 +305,13 @@ class _Loader:
             return
         deletions = self.deletions = Deletions(self.folder)
         for offset, ranges in marks_from(self.segments, self.start):
-            deletions.mark(offset, ranges, self.now_ms)
+            deletions.found(offset, ranges, self.now_ms)
         deletions.changed = True
         try:
             # Not by the next flush: should the log have grown by then, and the broker be killed before,
             # the old snapshot would be believed, with marks that the log has not.
-            self.files.replace_file(deletions.path, deletions.snapshot(self.end))
+            snapshot = deletions.snapshot(self.end)
+            self.files.replace_file(deletions.path, *encode_deletions(snapshot))
             deletions.changed = False
         except OSError as error:
             if not is_full_disk(error):
@@ -321,7 +322,7 @@ class _Loader:
         if ranges is not None:
             if self.deletions is None:
                 self.deletions = Deletions(self.folder)
-            self.deletions.mark(fields[BASE_OFFSET], ranges, self.now_ms)
+            self.deletions.found(fields[BASE_OFFSET], ranges, self.now_ms)
 
     def open_clean(self, end: int) -> bool:
         """Takes the log as it is if it ends where the checkpoint says; False if it does not."""

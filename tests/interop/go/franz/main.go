@@ -47,6 +47,8 @@ func run(asked *lines.Request) (any, error) {
 		return offsets(limit, asked)
 	case "offset_for_time":
 		return offsetForTime(limit, asked)
+	case "read_to_end":
+		return readToEnd(asked)
 	}
 	return nil, fmt.Errorf("no such command: %s", asked.Command)
 }
@@ -161,6 +163,46 @@ func consume(asked *lines.Request) (any, error) {
 		})
 	}
 	return found, nil
+}
+
+// The client tells no position of partitions that it reads without a group: control records, which it
+// keeps here, show how far it has got.
+func readToEnd(asked *lines.Request) (any, error) {
+	limit, cancel := context.WithTimeout(
+		context.Background(), time.Duration(asked.Timeout)*time.Millisecond)
+	defer cancel()
+	both, err := offsets(limit, asked)
+	if err != nil {
+		return nil, err
+	}
+	end := both.([]int64)[1]
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
+			asked.Topic: {asked.Partition: kgo.NewOffset().AtStart()},
+		}),
+		kgo.FetchMaxWait(100*time.Millisecond),
+		kgo.KeepControlRecords(),
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	found := []int64{}
+	position := int64(0)
+	for position < end {
+		fetches := client.PollFetches(limit)
+		if err := fetches.Err(); err != nil {
+			return nil, fmt.Errorf("at %d, the end is %d: %w", position, end, err)
+		}
+		fetches.EachRecord(func(incoming *kgo.Record) {
+			if !incoming.Attrs.IsControl() {
+				found = append(found, incoming.Offset)
+			}
+			position = incoming.Offset + 1
+		})
+	}
+	return map[string]any{"offsets": found, "position": position}, nil
 }
 
 func offsets(limit context.Context, asked *lines.Request) (any, error) {

@@ -1,0 +1,164 @@
+"""The compiled check of frames says yes to what the steps it stands for let pass, to nothing else."""
+
+from __future__ import annotations
+
+import random
+import struct
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from record_kit.crafted_batches import CASES, HOUR, build
+
+from ottla.record.batch import ATTRIBUTES, ATTRIBUTES_AT, CRC_AT, MAX_TIMESTAMP, check_produced
+from ottla.record.checksum import crc32c
+from ottla.record.codecs import Codec
+from ottla.record.errors import InvalidBatch
+from ottla.record.validation import frames
+from ottla.record.validation.checking import check_records
+from ottla.record.validation.findings import ACCEPTED, FRAME_NUMBERS, Rules
+from ottla.record.validation.frames import FrameCheck
+from ottla.record.validation.readiness import readiness
+
+NOW = 1_700_000_000_000
+LARGEST = 1 << 20
+BEFORE = b"what stands before the partition"
+RULES = [Rules(), Rules(True, True, HOUR, HOUR), Rules(False, True, 2**63 - 1, HOUR)]
+
+
+class Guarded:
+    """Bytes that may not be read beyond their ends, for the kernel run as plain Python."""
+
+    def __init__(self, data: bytes, start: int, stop: int) -> None:
+        self._data = data
+        self._start = start
+        self._stop = stop
+
+    def __getitem__(self, at: int) -> int:
+        assert self._start <= at < self._stop
+        return self._data[at]
+
+
+@pytest.fixture(scope="module")
+def address() -> int:
+    compiled = readiness.load()
+    assert compiled is not None
+    return compiled.frames_address
+
+
+def framed(batch: bytes, is_compact: bool, index: int = 7) -> bytes:
+    start = BEFORE + struct.pack(">i", index)
+    if not is_compact:
+        return start + struct.pack(">i", len(batch)) + batch
+    size = len(batch) + 1
+    varint = bytearray()
+    while size > 0x7F:
+        varint.append(size & 0x7F | 0x80)
+        size >>= 7
+    return start + bytes(varint) + bytes([size]) + batch + bytes(3)
+
+
+def is_right(batch: bytes, rules: Rules) -> bool:
+    """By the steps that the kernel stands for."""
+    try:
+        fields = check_produced(batch)
+        if fields[ATTRIBUTES] > max(Codec) or fields[ATTRIBUTES] < 0:
+            return False
+        if fields[1] + 12 != len(batch) or len(batch) > LARGEST:
+            return False
+        if fields[ATTRIBUTES]:
+            return True
+        largest = check_records(memoryview(bytearray(batch)), fields, rules, NOW)
+        return largest == fields[MAX_TIMESTAMP]
+    except InvalidBatch:
+        return False
+
+
+def with_checksum(batch: bytes) -> bytes:
+    return batch[:CRC_AT] + struct.pack(">I", crc32c(batch[ATTRIBUTES_AT:])) + batch[ATTRIBUTES_AT:]
+
+
+def interpreted(frame: bytes, is_compact: bool, rules: Rules) -> bool:
+    """The kernel as it stands, not compiled, with its accesses checked."""
+    import numpy as np
+
+    from ottla.record.validation import kernel
+
+    at, stop = 3, 3 + len(frame)
+    told = [at, stop, NOW, len(BEFORE), is_compact, LARGEST, *rules]
+    numbers = [np.int64(number) for number in told]
+    numbers += [np.int64(0)] * (FRAME_NUMBERS - len(numbers))
+    tables = struct.unpack("=2048I", frames._tables())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # times wrap
+        kernel.accept(Guarded(b"..." + frame, at, stop), numbers, BEFORE, tables)
+    return bool(numbers[ACCEPTED])
+
+
+def batches(randomness: random.Random) -> Iterator[tuple[str, bytes]]:
+    """All crafted batches, and each of them with some bytes changed."""
+    for name, case in CASES.items():
+        for codec in case.codecs:
+            batch = build(name, codec, NOW)
+            yield name, batch
+            for _ in range(0 if len(batch) > 5_000 else 6):
+                other = bytearray(batch)
+                for _ in range(randomness.choice((1, 1, 2))):
+                    if other:
+                        at = randomness.randrange(min(len(other), 120))
+                        other[at] = randomness.choice((0, 1, 2, 0x7F, 0x80, 0xFF))
+                changed = bytes(other)
+                if len(changed) > ATTRIBUTES_AT and randomness.random() < 0.8:
+                    changed = with_checksum(changed)
+                yield name, changed
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("is_compact", [False, True], ids=["sizes", "compact sizes"])
+def test_it_agrees_with_the_steps(address: int, seed: int, is_compact: bool) -> None:
+    randomness = random.Random(seed)
+    rules = RULES[seed % len(RULES)]
+    check = FrameCheck(address, BEFORE, is_compact, LARGEST, rules)
+    accepted = refused = 0
+    for name, batch in batches(randomness):
+        frame = framed(batch, is_compact)
+        buffer = memoryview(bytearray(b"..." + frame + b"behind"))
+        found = check.accept(buffer, 3, 3 + len(frame), NOW)
+        assert (found is not None) == is_right(batch, rules), (name, batch)
+        if found is None:
+            refused += 1
+        else:
+            index, start, end, fields = found
+            assert (index, bytes(buffer[start:end])) == (7, batch)
+            assert fields == check_produced(batch)
+            accepted += 1
+        if len(batch) < 400 and randomness.random() < 0.2:
+            assert interpreted(frame, is_compact, rules) == (found is not None), (name, batch)
+    assert accepted > 50
+    assert refused > 50
+
+
+@pytest.mark.parametrize("is_compact", [False, True], ids=["sizes", "compact sizes"])
+def test_a_frame_that_is_cut_or_longer_is_another_one(address: int, is_compact: bool) -> None:
+    check = FrameCheck(address, BEFORE, is_compact, LARGEST, Rules())
+    frame = framed(build("good", Codec.NONE, NOW), is_compact)
+    for stop in range(len(frame)):
+        assert check.accept(memoryview(bytearray(frame)), 0, stop, NOW) is None
+        assert not interpreted(frame[:stop], is_compact, Rules())
+    longer = memoryview(bytearray(frame + b"\0"))
+    assert check.accept(longer, 0, len(frame) + 1, NOW) is None
+    assert check.accept(longer, 0, len(frame), NOW) is not None
+
+
+def test_the_checksum_of_batches_of_all_sizes(address: int) -> None:
+    """Short ones are checked by the kernel, long ones by the library."""
+    from ottla.record.batch import Record, build_batch
+
+    check = FrameCheck(address, BEFORE, False, LARGEST, Rules())
+    for size in [*range(40), *range(900, 1000), 5_000]:
+        batch = bytes(build_batch([Record(0, NOW, None, b"v" * size)]))
+        frame = framed(batch, False)
+        assert check.accept(memoryview(bytearray(frame)), 0, len(frame), NOW) is not None
+        wrong = bytearray(frame)
+        wrong[-2] ^= 0x10
+        assert check.accept(memoryview(wrong), 0, len(frame), NOW) is None
