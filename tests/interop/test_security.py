@@ -109,7 +109,7 @@ def test_confluent_kafka_is_told_of_a_wrong_password(mechanism: str, secured: Se
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("protocol", "mechanism"), [*WAYS, (SASL_TLS, TOKENS)])
+@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
 def test_kcat(protocol: str, mechanism: str, secured: Secured) -> None:
     program = toolchain.tool("kcat")
     options = secured.options(protocol, mechanism)
