@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -324,6 +326,60 @@ def test_the_only_broker_raises_all_epochs_at_once() -> None:
     other = draft_of(alone, alive=(member(1),), fenced=(member(2),))
     brokers.take_in(other, member(1, 99), lost_data=False, policy_of=policy(ONE))
     assert (other.leader_epoch_base, of(other).leader_epoch) == (0, 6)
+
+
+def _some_partition(chance: Random, index: int) -> Partition:
+    replicas = tuple(chance.sample(range(1, 7), 3))
+    isr = tuple(each for each in replicas if chance.random() < 0.6)
+    leader = chance.choice(isr) if isr else NO_LEADER
+    elr = tuple(each for each in replicas if each not in isr and chance.random() < 0.5)
+    last = chance.choice(replicas) if not isr and not elr else NO_LEADER
+    return Partition(index, replicas, isr, leader, 5, 9, elr=elr, last_known_leader=last)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_brokers_that_come_and_go_together_are_settled_as_one_after_the_other(seed: int) -> None:
+    chance = Random(seed)
+    states = [_some_partition(chance, index) for index in range(30)]
+    alive = tuple(member(each, folder=f"disk {each}") for each in (1, 2, 3, 4))
+    fenced = tuple(member(each, folder=f"disk {each}") for each in (5, 6))
+    together = draft_of(*states, alive=alive, fenced=fenced)
+    in_turn = draft_of(*states, alive=alive, fenced=fenced)
+    wanted = policy(chance.choice((ONE, TWO, UNCLEAN)))
+    turnover = brokers.Turnover(together)
+    for broker_id in chance.sample(range(1, 7), 5):
+        if broker_id in together.brokers and chance.random() < 0.5:
+            turnover.fence(broker_id, policy_of=wanted)
+            brokers.fence(in_turn, broker_id, policy_of=wanted)
+            if chance.random() < 0.5:
+                continue
+        disk = f"disk {broker_id}" if chance.random() < 0.7 else "new disk"
+        life, lost = member(broker_id, 99, disk), chance.random() < 0.4
+        turnover.take_in(life, lost_data=lost, policy_of=wanted)
+        brokers.take_in(in_turn, life, lost_data=lost, policy_of=wanted)
+    turnover.settle()
+    assert together.topics == in_turn.topics
+    assert (together.brokers, together.fenced) == (in_turn.brokers, in_turn.fenced)
+    assert list(together.touched_brokers) == list(in_turn.touched_brokers)
+
+
+def test_brokers_that_come_together_look_at_each_partition_once() -> None:
+    """A start of all brokers takes as long as its partitions, not that many times the brokers."""
+    looks = []
+
+    class Looked(tuple[int, ...]):
+        def __iter__(self) -> Iterator[int]:
+            looks.append(tuple(self[:]))
+            return super().__iter__()
+
+    apart = Looked((8, 9))  # of brokers that do not come
+    draft = draft_of(*[state((8,), 8, replicas=apart)] * 5, fenced=(member(8), member(9)))
+    turnover = brokers.Turnover(draft)
+    for broker_id in range(20, 60):
+        turnover.take_in(member(broker_id), lost_data=True, policy_of=policy(TWO))
+    looks.clear()
+    turnover.settle()
+    assert len(looks) == 5
 
 
 def test_a_controlled_shutdown_moves_leaders_and_leaves_in_sync_sets() -> None:

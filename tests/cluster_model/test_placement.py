@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -87,6 +88,64 @@ def test_the_same_start_gives_the_same_places(broker: BrokerOf) -> None:
     assert once == place(list(reversed(registered)), 10, 2, 1)
     assert [replicas[0] for replicas in once[:4]] == [2, 3, 1, 2]
     assert once == place(registered, 10, 2, 4)
+
+
+def in_plain_words(
+    brokers: list[RegisteredBroker], partitions: int, factor: int, start: int, shift: int
+) -> list[tuple[int, ...]]:
+    """What `place` promises, one candidate at a time."""
+    order = leader_order(brokers)
+    by_id = {each.id: each for each in brokers}
+    held: Counter[int] = Counter()
+    pairs: Counter[tuple[int, int]] = Counter()
+    placed = []
+    for number in range(partitions):
+        at = (start + number) % len(order)
+        leader = order[at]
+        others = order[at + 1 :] + order[:at]
+        cut = shift % len(others)
+        chosen = [leader]
+        for _ in range(factor - 1):
+
+            def cost(one: int, chosen: list[int] = chosen, leader: int = leader) -> tuple[int, ...]:
+                me = by_id[one]
+                return (
+                    sum((by_id[each].rack or "") == (me.rack or "") for each in chosen),
+                    sum((by_id[each].machine or each) == (me.machine or one) for each in chosen),
+                    held[one],
+                    pairs[leader, one],
+                )
+
+            candidates = [one for one in others[cut:] + others[:cut] if one not in chosen]
+            follower = min(candidates, key=cost)
+            chosen.append(follower)
+            held[follower] += 1
+            pairs[leader, follower] += 1
+        held[leader] += 1
+        placed.append(tuple(chosen))
+    return placed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_quick_search_places_as_the_plain_one(broker: BrokerOf, seed: int) -> None:
+    chance = Random(seed)
+    count = chance.randrange(3, 14)
+    racks = [None, *"abc"][: chance.randrange(1, 5)]
+    names = ["", "", "one", "two"][: chance.randrange(1, 5)]
+    registered = [
+        replace(broker(broker_id, chance.choice(racks)), machine=chance.choice(names))
+        for broker_id in chance.sample(range(50), count)
+    ]
+    factor, start, shift = chance.randrange(2, 4), chance.randrange(99), chance.randrange(99)
+    placed = place(registered, 60, factor, start, shift=shift)
+    assert placed == in_plain_words(registered, 60, factor, start, shift)
+
+
+def test_topics_of_one_partition_fall_to_different_brokers(broker: BrokerOf) -> None:
+    """When their leader fails: each topic has a shift of its own."""
+    registered = [broker(broker_id) for broker_id in range(10)]
+    followers = {place(registered, 1, 3, 4, shift=shift)[0][1] for shift in range(9)}
+    assert followers == set(range(10)) - {4}
 
 
 def test_too_few_brokers(broker: BrokerOf) -> None:

@@ -100,6 +100,28 @@ def test_the_image_decides_the_role(
         assert raised.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_partitions_that_are_not_here_share_what_they_do_not_need() -> None:
+    """A broker knows every partition of its cluster, and holds few of them."""
+    first, second = Holder(ELSEWHERE).partition, Holder(ELSEWHERE).partition
+    shared = ("waiters", "replica_waiters", "followers", "_awaiting_commit", "_awaiting_flush")
+    assert all(getattr(first, each) is getattr(second, each) for each in shared)
+    told: list[ErrorCode] = []
+    second.when_flushed(1, told.append)
+    first.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert told == []
+    for each in (first, second):
+        each.update(replace(LED, leader_epoch=6), 0)
+    assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert not any(getattr(first, each) is getattr(second, each) for each in shared)
+    first.waiters.add(_Reader())
+    assert not second.waiters
+
+
+class _Reader:
+    def progressed(self, partition: Partition, appended_bytes: int) -> None:
+        raise AssertionError("nothing was written")
+
+
 def test_an_older_image_is_passed_over() -> None:
     holder = Holder(LED)
     partition = holder.partition

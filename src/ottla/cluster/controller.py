@@ -461,25 +461,24 @@ class Controller:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def decide(draft: Draft) -> None:
+            turnover = broker_decisions.Turnover(draft)
             for broker_id, broker in list(draft.brokers.items()):
                 if broker_id not in found and self._is_only_broker(draft):
                     continue  # it is about to come back, and nobody could lead meanwhile
                 if broker_id not in found:
                     log.warning("broker %d of epoch %d is gone", broker_id, broker.epoch)
-                    broker_decisions.fence(draft, broker_id, policy_of=self._policy_of(draft))
+                    turnover.fence(broker_id, policy_of=self._policy_of(draft))
             for broker_id, (broker, lost_data) in sorted(found.items()):
                 known = draft.brokers.get(broker_id)
                 if known is None or known.epoch != broker.epoch:
+                    policy_of = self._policy_of(draft)
                     try:
-                        broker_decisions.take_in(
-                            draft, broker, lost_data=lost_data, policy_of=self._policy_of(draft)
-                        )
+                        turnover.take_in(broker, lost_data=lost_data, policy_of=policy_of)
                     except ProtocolError as error:
                         log.error("broker %d is not taken in: %s", broker_id, error.message)
                         if known is not None:
-                            broker_decisions.fence(
-                                draft, broker_id, policy_of=self._policy_of(draft)
-                            )
+                            turnover.fence(broker_id, policy_of=policy_of)
+            turnover.settle()
             policy_of = self._policy_of(draft)
             self._compare_minimums(draft)
             partition_decisions.follow_policies(draft, draft.topics, policy_of)
@@ -716,10 +715,11 @@ class Controller:
             for topic, node in zip(large, nodes, strict=True)
             if node is not None and layout.partition_count(node.value) is None
         ]
+        unmoved = {topic.name for topic in old}
         owned = {
             path
             for topic in large
-            if topic not in old
+            if topic.name not in unmoved
             for path in layout.chunk_paths(topic.topic_id, len(topic.partitions))
         }
         operations: list[Operation] = [

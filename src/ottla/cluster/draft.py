@@ -34,6 +34,8 @@ class Draft:
         self.touched_features: dict[str, None] = {}
         self.next_producer_id = base.next_producer_id
         self._brokers = base.brokers
+        # With the brokers of which it is true.
+        self._eligible: tuple[Mapping[int, RegisteredBroker], frozenset[int]] = ({}, frozenset())
         self._fenced = base.fenced
         self.leader_epoch_base = base.leader_epoch_base
         self._configs = base.configs
@@ -59,7 +61,11 @@ class Draft:
     @property
     def eligible(self) -> frozenset[int]:
         """The brokers that may lead and join in-sync sets: alive, and not about to leave."""
-        return frozenset(each.id for each in self._brokers.values() if not each.leaving)
+        brokers, eligible = self._eligible
+        if brokers is not self._brokers:  # asked for each partition of a request
+            eligible = frozenset(each.id for each in self._brokers.values() if not each.leaving)
+            self._eligible = (self._brokers, eligible)
+        return eligible
 
     @property
     def fenced(self) -> Mapping[int, RegisteredBroker]:

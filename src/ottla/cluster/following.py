@@ -27,7 +27,9 @@ from ottla.cluster.metadata import (
     Resource,
     ResourceType,
     Topic,
+    delta_of,
     difference,
+    differing,
 )
 from ottla.cluster.names import collision_key
 from ottla.cluster.store import (
@@ -230,7 +232,7 @@ class MetadataFollower:
             return
         await self._read_late_configs(nodes)
         if not self.led and not self._resync:
-            self.publish(_patched(self.image, nodes, revision.version))
+            self.publish(*_patched(self.image, nodes, revision.version))
 
     async def _read_chunks(self, nodes: dict[str, Node | None]) -> bool:
         """Adds the partitions of large topics that are new or have more of them; False if some are
@@ -266,8 +268,11 @@ def _release(waiting: deque[asyncio.Future[None]] | list[asyncio.Future[None]]) 
     waiting.clear()
 
 
-def _patched(image: ClusterImage, nodes: dict[str, Node | None], version: int) -> ClusterImage:
-    """The image with these nodes as they are now."""
+def _patched(
+    image: ClusterImage, nodes: dict[str, Node | None], version: int
+) -> tuple[ClusterImage, ImageDelta]:
+    """The image with these nodes as they are now, and what is new about it: found by looking at what was
+    read, not at all that there is."""
     topics, by_id = dict(image.topics), dict(image.topics_by_id)
     collisions = dict(image.collisions)
     brokers, fenced = dict(image.brokers), dict(image.fenced)
@@ -275,6 +280,9 @@ def _patched(image: ClusterImage, nodes: dict[str, Node | None], version: int) -
     known: dict[bytes, tuple[Partition, ...]] = {}
     changes: dict[str, Any] = {}
     chunks: dict[tuple[bytes, int], Node | None] = {}
+    read_topics: dict[str, None] = {}
+    read_brokers: list[int] = []
+    read_configs: list[Resource] = []
     for path, node in nodes.items():
         folder, _, name = path.rpartition("/")
         if folder == layout.TOPICS:
@@ -283,12 +291,16 @@ def _patched(image: ClusterImage, nodes: dict[str, Node | None], version: int) -
                 None if node is None else layout.decode_topic(name, node.value, known, base, nodes)
             )
             _put_topic(name, topic, topics, by_id, collisions)
+            read_topics[name] = None
         elif folder == layout.PARTITIONS:
             chunks[layout.chunk_of(name)] = node
         elif folder == layout.REGISTRATIONS:
             _put_broker(int(name), node, brokers, fenced)
+            read_brokers.append(int(name))
         elif folder in _CONFIGS:
-            _put_config((_CONFIGS[folder], layout.config_name(name)), node, configs)
+            resource = (_CONFIGS[folder], layout.config_name(name))
+            _put_config(resource, node, configs)
+            read_configs.append(resource)
         elif path == layout.FEATURES and node is not None:
             changes["features"] = layout.decode_features(node.value)
         elif path == layout.PRODUCER_IDS and node is not None:
@@ -299,8 +311,8 @@ def _patched(image: ClusterImage, nodes: dict[str, Node | None], version: int) -
             changes["controller_id"] = layout.decode_controller(node)
         elif path == layout.CONTROLLER_EPOCH and node is not None:
             changes["controller_epoch"] = int(node.value)
-    _put_chunks(chunks, image.leader_epoch_base, topics, by_id)
-    return replace(
+    read_topics.update(_put_chunks(chunks, image.leader_epoch_base, topics, by_id))
+    new = replace(
         image,
         version=version,
         topics=topics,
@@ -310,6 +322,14 @@ def _patched(image: ClusterImage, nodes: dict[str, Node | None], version: int) -
         fenced=fenced,
         configs=configs,
         **changes,
+    )
+    return new, delta_of(
+        image,
+        new,
+        list(read_topics),
+        frozenset(each for each in read_brokers if image.brokers.get(each) != brokers.get(each)),
+        frozenset(read_configs),  # also one that was set to what it was, to be heard of
+        frozenset(differing(image.features, new.features)),
     )
 
 
@@ -342,9 +362,9 @@ def _put_chunks(
     epoch_base: int,
     topics: dict[str, Topic],
     by_id: dict[bytes, Topic],
-) -> None:
-    """Partitions of large topics that changed. Those of a topic that is not known, or is no longer,
-    concern nobody: the topic's own node tells of it."""
+) -> dict[str, None]:
+    """Partitions of large topics that changed; the names of those topics. Those of a topic that is not
+    known, or is no longer, concern nobody: the topic's own node tells of it."""
     changed: dict[bytes, list[Partition]] = {}
     for (topic_id, number), node in chunks.items():
         topic = by_id.get(topic_id)
@@ -354,11 +374,14 @@ def _put_chunks(
         for each in layout.decode_chunk(number, node.value, epoch_base):
             if each.index < len(partitions) and each != partitions[each.index]:
                 partitions[each.index] = each
+    names: dict[str, None] = {}
     for topic_id, partitions in changed.items():
         topic = by_id[topic_id]
         if any(new is not old for new, old in zip(partitions, topic.partitions, strict=True)):
             newer = replace(topic, partitions=tuple(partitions))
             topics[topic.name] = by_id[topic_id] = newer
+            names[topic.name] = None
+    return names
 
 
 def _put_broker(

@@ -297,21 +297,26 @@ def _decode_large(
 def _decode_partitions(
     fields: dict[str, Any], epoch_base: int, first: int = 0
 ) -> tuple[Partition, ...]:
-    return tuple(
-        Partition(
-            index,
-            tuple(entry["replicas"]),
-            tuple(entry["isr"]),
-            entry["leader"],
-            entry["leader_epoch"] + epoch_base,
-            entry["partition_epoch"],
-            tuple(entry.get("adding", ())),
-            tuple(entry.get("removing", ())),
-            tuple(entry.get("elr", ())),
-            entry.get("last_known_leader", NO_LEADER),
+    partitions = []
+    for index, entry in enumerate(fields["partitions"], first):
+        replicas, isr = tuple(entry["replicas"]), tuple(entry["isr"])
+        if isr == replicas:  # nearly always: one tuple does for both
+            isr = replicas
+        partitions.append(
+            Partition(
+                index,
+                replicas,
+                isr,
+                entry["leader"],
+                entry["leader_epoch"] + epoch_base,
+                entry["partition_epoch"],
+                tuple(entry.get("adding", ())),
+                tuple(entry.get("removing", ())),
+                tuple(entry.get("elr", ())),
+                entry.get("last_known_leader", NO_LEADER),
+            )
         )
-        for index, entry in enumerate(fields["partitions"], first)
-    )
+    return tuple(partitions)
 
 
 def _broker_fields(broker: RegisteredBroker) -> dict[str, Any]:

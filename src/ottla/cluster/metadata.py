@@ -197,9 +197,9 @@ def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta:
         old,
         new,
         names,
-        frozenset(_differing(old.brokers, new.brokers)),
-        frozenset(_differing(old.configs, new.configs)),
-        frozenset(_differing(old.features, new.features)),
+        frozenset(differing(old.brokers, new.brokers)),
+        frozenset(differing(old.configs, new.configs)),
+        frozenset(differing(old.features, new.features)),
     )
 
 
@@ -229,5 +229,6 @@ def delta_of(
     return ImageDelta(tuple(created), tuple(deleted), tuple(changed), brokers, configs, features)
 
 
-def _differing(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
+def differing(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
+    """The keys of what is in one of them only, or not the same in both."""
     return [key for key in {**old, **new} if old.get(key) != new.get(key)]

@@ -5,13 +5,14 @@ are, evenly; brokers lead, and hold, as many partitions as each other. Brokers w
 as one rack. Each broker leads in turn, in an order that alternates between the racks. A follower comes
 from the rack that has the fewest replicas of the partition, there from the machine that has the
 fewest, there from the broker that holds the fewest replicas, and of equals it is the one that has
-followed this leader least, so that all that a broker led does not fall to one other when it fails.
+followed this leader least, so that all that a broker led does not fall to one other when it fails. All
+this is counted within one topic; what spreads topics of few partitions is that each has a start and a
+shift of its own.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain, zip_longest
 
 from ottla.cluster.metadata import RegisteredBroker
@@ -24,10 +25,12 @@ def place(
     replication_factor: int,
     start: int,
     away: Collection[RegisteredBroker] = (),
+    shift: int = 0,
 ) -> list[tuple[int, ...]]:
     """Replicas for so many partitions, the leader first.
 
-    `start` is where in the order of leaders to begin, any number. Brokers that are `away` get replicas
+    `start` is where in the order of leaders to begin, any number; `shift` is which of the brokers after
+    a leader follows it first with all else equal, any number. Brokers that are `away` get replicas
     where the others are too few, after theirs: they follow when they are back.
     INVALID_REPLICATION_FACTOR if there are too few brokers.
     """
@@ -44,13 +47,15 @@ def place(
         others = leader_order(away)
         return [
             (*placed, *(others[(start + number + each) % len(others)] for each in range(missing)))
-            for number, placed in enumerate(place(brokers, partitions, len(brokers), start))
+            for number, placed in enumerate(
+                place(brokers, partitions, len(brokers), start, shift=shift)
+            )
         ]
     order = leader_order(brokers)
     if replication_factor == 1:
         single = [(broker_id,) for broker_id in order]
         return [single[(start + number) % len(single)] for number in range(partitions)]
-    spread = _Spread(brokers, order, start)
+    spread = _Spread(brokers, order, start, shift)
     return [spread.next(replication_factor) for _ in range(partitions)]
 
 
@@ -69,40 +74,64 @@ def leader_order(brokers: Iterable[RegisteredBroker]) -> list[int]:
 
 
 class _Spread:
-    """Goes round the leaders and counts, for the followers, what has been placed so far."""
+    """Goes round the leaders and counts, for the followers, what has been placed so far.
 
-    def __init__(self, brokers: Collection[RegisteredBroker], order: list[int], start: int) -> None:
+    A broker is its place in the order here. With a hundred brokers a follower is one of a hundred, for
+    each replica of each of thousands of partitions: so the search narrows the candidates down by one
+    aim after the other, in loops without a call for each of them.
+    """
+
+    def __init__(
+        self, brokers: Collection[RegisteredBroker], order: list[int], start: int, shift: int
+    ) -> None:
         self._order = order
         self._next = start % len(order)
-        self._rack_of = {broker.id: broker.rack or "" for broker in brokers}
-        self._machine_of = {broker.id: broker.machine or broker.id for broker in brokers}
-        self._held = dict.fromkeys(order, 0)  # replicas on each broker
-        self._pairs: Counter[tuple[int, int]] = Counter()  # (leader, follower)
+        self._shift = shift % max(1, len(order) - 1)
+        by_id = {broker.id: broker for broker in brokers}
+        # Of each broker, as numbers from 0 on.
+        self._racks = _numbered([by_id[each].rack or "" for each in order])
+        self._machines = _numbered([by_id[each].machine or each for each in order])
+        self._held = [0] * len(order)  # replicas on each broker
+        # How often each broker follows a leader, by leader.
+        self._followed: dict[int, list[int]] = {}
 
     def next(self, replication_factor: int) -> tuple[int, ...]:
-        at = self._next
-        self._next = (at + 1) % len(self._order)
-        leader = self._order[at]
-        candidates = self._order[at + 1 :] + self._order[:at]
+        leader = self._next
+        size = len(self._order)
+        self._next = (leader + 1) % size
+        followed = self._followed.get(leader)
+        if followed is None:
+            followed = self._followed[leader] = [0] * size
+        held = self._held
+        # The first of the best follows: with all else equal and no shift, the broker that leads next.
+        others = [*range(leader + 1, size), *range(leader)]
+        candidates = others[self._shift :] + others[: self._shift]
         chosen = [leader]
-        racks = Counter((self._rack_of[leader],))
-        machines = Counter((self._machine_of[leader],))
+        # Replicas of the partition in each.
+        racks, machines = [0] * size, [0] * size
+        racks[self._racks[leader]] = machines[self._machines[leader]] = 1
         while len(chosen) < replication_factor:
-            # The first of the best: with all else equal, the broker that leads next.
-            follower = min(
-                candidates,
-                key=lambda one: (
-                    racks[self._rack_of[one]],
-                    machines[self._machine_of[one]],
-                    self._held[one],
-                    self._pairs[leader, one],
-                ),
-            )
+            best = _fewest(candidates, [racks[self._racks[one]] for one in candidates])
+            best = _fewest(best, [machines[self._machines[one]] for one in best])
+            best = _fewest(best, [held[one] for one in best])
+            follower = _fewest(best, [followed[one] for one in best])[0]
             candidates.remove(follower)
             chosen.append(follower)
-            racks[self._rack_of[follower]] += 1
-            machines[self._machine_of[follower]] += 1
-            self._held[follower] += 1
-            self._pairs[leader, follower] += 1
-        self._held[leader] += 1
-        return tuple(chosen)
+            racks[self._racks[follower]] += 1
+            machines[self._machines[follower]] += 1
+            held[follower] += 1
+            followed[follower] += 1
+        held[leader] += 1
+        return tuple([self._order[each] for each in chosen])
+
+
+def _numbered(names: Sequence[str | int]) -> list[int]:
+    """Equal names by equal numbers, which are smaller than there are names."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [numbers[name] for name in names]
+
+
+def _fewest(candidates: list[int], counts: list[int]) -> list[int]:
+    """Those with the smallest count, in their order."""
+    smallest = min(counts)
+    return [one for one, count in zip(candidates, counts, strict=True) if count == smallest]

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record.validation.findings import Rules
@@ -165,6 +165,12 @@ class Follower:
 # Nobody has heard of it.
 _UNHEARD = Follower(0)
 
+# What partitions have in common that are not here. A broker of a large cluster knows many times as many
+# of them as it holds, and what each held for itself was most of the memory of an idle broker.
+_NOBODY: Any = frozenset()
+_NOBODY_WAITS: Final = OffsetWaiters()  # nobody is added, see `_make_room`
+_NO_FOLLOWERS: Final[dict[int, Follower]] = {}  # never changed, as no dict of followers is
+
 
 def append_copied(log: Log, batches: memoryview | bytes, now_ms: int) -> None:
     """Append whole batches of another replica. Where that one's log begins inside a batch (records
@@ -243,8 +249,9 @@ class Partition:
         self.topic_id = topic_id
         self.index = state.index
         # Consumers, who read below the high watermark, and followers, who read to the log's end.
-        self.waiters: set[Waiter] = set()
-        self.replica_waiters: set[Waiter] = set()
+        # Sets of its own once it is here, see `_follow`.
+        self.waiters: set[Waiter] = _NOBODY
+        self.replica_waiters: set[Waiter] = _NOBODY
         # Where appends queue up while the disk is slow or a batch is being recompressed
         # (server/disk/lanes.py); None means that an append may be done at once.
         self.lane: object | None = None
@@ -259,9 +266,9 @@ class Partition:
         # Fewer replicas in sync than `min.insync.replicas` asks for.
         self.under_min_isr = False
         self.config = LogConfig()
-        self._awaiting_commit = OffsetWaiters()
-        self._awaiting_flush = OffsetWaiters()
-        self._awaiting_deletion = OffsetWaiters()
+        self._awaiting_commit: OffsetWaiters = _NOBODY_WAITS
+        self._awaiting_flush: OffsetWaiters = _NOBODY_WAITS
+        self._awaiting_deletion: OffsetWaiters = _NOBODY_WAITS
         self._owner = owner
         # Opened on first use: of thousands of partitions most are asleep.
         self._log: Log | None = None
@@ -276,7 +283,7 @@ class Partition:
         self.partition_epoch = UNKNOWN
         # As leader: where this term began, once the log was opened in it (UNKNOWN before).
         self.epoch_start_offset = UNKNOWN
-        self.followers: dict[int, Follower] = {}
+        self.followers: dict[int, Follower] = _NO_FOLLOWERS
         # The in-sync set that the controller was asked for and has not confirmed: brokers with the
         # epochs in which they fetched.
         self.wanted_isr: dict[int, int] | None = None
@@ -327,6 +334,7 @@ class Partition:
             # Moved away from here and back: the log of then was deleted. It is not forgotten sooner, for
             # an append that was under way must find that log, and not make a new one.
             self._log = None
+            self._make_room()
         new_term = state.leader_epoch != self.leader_epoch or role is not self.role
         if state.partition_epoch != self.partition_epoch or new_term:
             self.wanted_isr = None
@@ -348,9 +356,18 @@ class Partition:
                 self.resign()  # elected with a log that had failed, or asked for too early
         return new_term
 
+    def _make_room(self) -> None:
+        """For those who wait, if there was none yet."""
+        if self._awaiting_commit is _NOBODY_WAITS:
+            self.waiters = set()
+            self.replica_waiters = set()
+            self._awaiting_commit = OffsetWaiters()
+            self._awaiting_flush = OffsetWaiters()
+            self._awaiting_deletion = OffsetWaiters()
+
     def _begin_term(self, now_ms: int) -> None:
         self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self.followers = {}
+        self.followers = _NO_FOLLOWERS
         self.epoch_start_offset = UNKNOWN
         self._uncommitted_bytes = 0
         if self.role is Role.LEADER:
@@ -404,7 +421,7 @@ class Partition:
         self.role = Role.ABSENT
         self._alone = False
         self.open_to_clients = False
-        self.followers = {}
+        self.followers = _NO_FOLLOWERS
         self.wanted_isr = None
         self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wake()
@@ -557,10 +574,12 @@ class Partition:
 
     def when_committed(self, end_offset: int, reached: Reached) -> OffsetWaiter:
         """Have `reached` called once `is_committed(end_offset)`, or can no longer become so."""
+        self._make_room()
         return self._awaiting_commit.add(end_offset, reached)
 
     def when_flushed(self, end_offset: int, reached: Reached) -> OffsetWaiter:
         """The same for `is_flushed(end_offset)`."""
+        self._make_room()
         return self._awaiting_flush.add(end_offset, reached)
 
     def once_committed(self, end_offset: int, reached: Reached) -> None:
@@ -701,6 +720,7 @@ class Partition:
 
     def when_deleted(self, offset: int, reached: Reached) -> OffsetWaiter:
         """Have `reached` called once the low watermark is at `offset`, or can no longer get there."""
+        self._make_room()
         return self._awaiting_deletion.add(offset, reached)
 
     def look_at_starts(self) -> None:

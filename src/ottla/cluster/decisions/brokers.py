@@ -21,6 +21,9 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 _LARGEST_PRODUCER_ID: Final = 2**63 - 1
 
+# What becomes of a partition.
+_Settle = Callable[[Topic, Partition], Partition]
+
 
 class ProducerIdBlock(NamedTuple):
     """Producer ids that nobody else has or will get: `first` and the `size - 1` after it."""
@@ -51,48 +54,110 @@ def take_in(
     """A new life of a broker becomes part of the cluster. `lost_data`: it may have come back without
     records that its former life had acknowledged. One that came back without a data folder that it had
     is worse: it may have nothing, and leads nothing that it would lead only for want of another."""
-    check_registration(draft, broker)
-    known = draft.brokers.get(broker.id) or draft.fenced.get(broker.id)
-    is_replaced = False
-    if known is not None:
-        missing = _folders(known) - _folders(broker)
-        if _has_unreadable(broker):
-            # They may be among those, and no log is made anew while one cannot be read. Remembered, so
-            # that an empty folder in the place of one is found out later.
-            readable = [each for each in broker.folder_id.split(",") if each]
-            broker = replace(broker, folder_id=",".join([*readable, *sorted(missing), ""]))
-        else:
-            is_replaced = bool(missing)
-    lost_data = lost_data or is_replaced
-    if _is_single_node(draft, broker.id) and not is_replaced:
-        draft.raise_leader_epochs()
-        draft.put_broker(broker)
-        return
-    others = draft.eligible - {broker.id}
-    everybody = others | {broker.id}
+    turnover = Turnover(draft)
+    turnover.take_in(broker, lost_data=lost_data, policy_of=policy_of)
+    turnover.settle()
 
-    def settle(topic: Topic, partition: Partition) -> Partition:
-        if broker.id not in partition.replicas:
+
+def fence(draft: Draft, broker_id: int, *, policy_of: PolicyOf) -> None:
+    """A broker is gone: others lead what it led, and it is in no in-sync set any more."""
+    turnover = Turnover(draft)
+    turnover.fence(broker_id, policy_of=policy_of)
+    turnover.settle()
+
+
+class Turnover:
+    """Brokers that come and go at the same time, as all of them do when a cluster starts.
+
+    Brokers change in the draft at once. What follows for their partitions is done by `settle`, for
+    each partition in the order in which the brokers came and went, and with one look at all partitions:
+    one for each broker would make a start take brokers × partitions.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._steps: list[_Settle] = []
+        # Numbers of a broker's steps, which concern the partitions that it is a replica of.
+        self._steps_of: dict[int, list[int]] = {}
+
+    def take_in(self, broker: RegisteredBroker, *, lost_data: bool, policy_of: PolicyOf) -> None:
+        """A new life of a broker comes, as in the function of this name."""
+        draft = self._draft
+        check_registration(draft, broker)
+        known = draft.brokers.get(broker.id) or draft.fenced.get(broker.id)
+        is_replaced = False
+        if known is not None:
+            missing = _folders(known) - _folders(broker)
+            if _has_unreadable(broker):
+                # They may be among those, and no log is made anew while one cannot be read.
+                # Remembered, so that an empty folder in the place of one is found out later.
+                readable = [each for each in broker.folder_id.split(",") if each]
+                broker = replace(broker, folder_id=",".join([*readable, *sorted(missing), ""]))
+            else:
+                is_replaced = bool(missing)
+        lost_data = lost_data or is_replaced
+        if not is_replaced and {*draft.brokers, *draft.fenced} <= {broker.id}:
+            self.settle()
+            if _leads_everything(draft, broker.id):  # a single node
+                draft.raise_leader_epochs()
+                draft.put_broker(broker)
+                return
+        others = draft.eligible - {broker.id}
+        everybody = others | {broker.id}
+
+        def settle(topic: Topic, partition: Partition) -> Partition:
+            policy = policy_of(topic.name)
+            candidates = everybody
+            if lost_data and (broker.id in partition.isr or broker.id in partition.elr):
+                partition = elections.without_broker(
+                    partition, broker.id, others, policy._replace(unclean=False), lost_data=True
+                )
+            if is_replaced:
+                partition = elections.forgetting(partition, broker.id)
+                candidates = others
+            elif partition.leader == broker.id:
+                partition = elections.led_anew(
+                    partition, everybody, policy._replace(unclean=False), new_epoch=True
+                )
+            if partition.leader == NO_LEADER:
+                partition = elections.led_anew(partition, candidates, policy)
             return partition
-        policy = policy_of(topic.name)
-        candidates = everybody
-        if lost_data and (broker.id in partition.isr or broker.id in partition.elr):
-            partition = elections.without_broker(
-                partition, broker.id, others, policy._replace(unclean=False), lost_data=True
-            )
-        if is_replaced:
-            partition = elections.forgetting(partition, broker.id)
-            candidates = others
-        elif partition.leader == broker.id:
-            partition = elections.led_anew(
-                partition, everybody, policy._replace(unclean=False), new_epoch=True
-            )
-        if partition.leader == NO_LEADER:
-            partition = elections.led_anew(partition, candidates, policy)
-        return partition
 
-    _change_partitions(draft, settle)
-    draft.put_broker(replace(broker, leaving=False))
+        self._add(broker.id, settle)
+        draft.put_broker(replace(broker, leaving=False))
+
+    def fence(self, broker_id: int, *, policy_of: PolicyOf) -> None:
+        """A broker is gone, as in the function of this name."""
+        alive = self._draft.eligible - {broker_id}
+
+        def settle(topic: Topic, partition: Partition) -> Partition:
+            if partition.leader != broker_id and broker_id not in partition.isr:
+                return partition
+            return elections.without_broker(partition, broker_id, alive, policy_of(topic.name))
+
+        self._add(broker_id, settle)
+        self._draft.fence_broker(broker_id)
+
+    def _add(self, broker_id: int, step: _Settle) -> None:
+        self._steps_of.setdefault(broker_id, []).append(len(self._steps))
+        self._steps.append(step)
+
+    def settle(self) -> None:
+        """Settles the partitions of all that came and went until now."""
+        steps, steps_of = self._steps, self._steps_of
+        self._steps, self._steps_of = [], {}
+        concerned = steps_of.keys()
+
+        def settle(topic: Topic, partition: Partition) -> Partition:
+            if concerned.isdisjoint(partition.replicas):
+                return partition
+            due = [number for each in partition.replicas for number in steps_of.get(each, ())]
+            for number in sorted(due):
+                partition = steps[number](topic, partition)
+            return partition
+
+        if steps:
+            _change_partitions(self._draft, settle)
 
 
 def _folders(broker: RegisteredBroker) -> set[str]:
@@ -106,13 +171,10 @@ def _has_unreadable(broker: RegisteredBroker) -> bool:
     return len(ids) > 1 and "" in ids
 
 
-def _is_single_node(draft: Draft, broker_id: int) -> bool:
-    """The only broker there ever was, and leader of everything."""
-    known = {*draft.brokers, *draft.fenced}
+def _leads_everything(draft: Draft, broker_id: int) -> bool:
+    """Whether a broker leads all partitions, each alone."""
     alone = (broker_id,)
     checked: set[int] = set()
-    if not known <= {broker_id}:
-        return False
     for topic in draft.topics.values():
         if id(topic.partitions) in checked:  # topics of a single node share their partitions
             continue
@@ -120,19 +182,6 @@ def _is_single_node(draft: Draft, broker_id: int) -> bool:
         if any(each.isr != alone or each.leader != broker_id for each in topic.partitions):
             return False
     return True
-
-
-def fence(draft: Draft, broker_id: int, *, policy_of: PolicyOf) -> None:
-    """A broker is gone: others lead what it led, and it is in no in-sync set any more."""
-    alive = draft.eligible - {broker_id}
-
-    def settle(topic: Topic, partition: Partition) -> Partition:
-        if partition.leader != broker_id and broker_id not in partition.isr:
-            return partition
-        return elections.without_broker(partition, broker_id, alive, policy_of(topic.name))
-
-    _change_partitions(draft, settle)
-    draft.fence_broker(broker_id)
 
 
 def settle_all(draft: Draft, *, policy_of: PolicyOf) -> None:
@@ -209,13 +258,11 @@ def allocate_producer_ids(draft: Draft) -> ProducerIdBlock:
     return ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK)
 
 
-def _change_partitions(draft: Draft, settle: Callable[[Topic, Partition], Partition]) -> None:
+def _change_partitions(draft: Draft, settle: _Settle) -> None:
     draft.put_topics(list(_changed_topics(draft, settle)))
 
 
-def _changed_topics(
-    draft: Draft, settle: Callable[[Topic, Partition], Partition]
-) -> Iterator[Topic]:
+def _changed_topics(draft: Draft, settle: _Settle) -> Iterator[Topic]:
     for topic in draft.topics.values():
         partitions = tuple([settle(topic, each) for each in topic.partitions])
         if any(new is not old for new, old in zip(partitions, topic.partitions, strict=True)):

@@ -196,8 +196,9 @@ class _Spread:
 
     def partitions(self, count: int, factor: int) -> tuple[Partition, ...]:
         if len(self._brokers) > 1 or self._away:
-            start = self._random.randrange(max(1, len(self._brokers)))
-            placed = place(self._brokers.values(), count, factor, start, self._away.values())
+            many = max(1, len(self._brokers))
+            start, shift = self._random.randrange(many), self._random.randrange(many)
+            placed = place(self._brokers.values(), count, factor, start, self._away.values(), shift)
             return _partitions(0, placed, self._brokers)
         known = self._known.get((count, factor))
         if known is None:
@@ -240,7 +241,9 @@ def _partitions(
     staying = {each.id for each in brokers.values() if not each.leaving}
     partitions = []
     for index, replicas in enumerate(placed, first):
-        isr = tuple([each for each in replicas if each in staying])
+        isr = replicas  # the same tuple: there are many of them
+        if not staying.issuperset(replicas):
+            isr = tuple([each for each in replicas if each in staying])
         if not isr:
             isr = tuple([each for each in replicas if each in brokers])
         partitions.append(Partition(index, replicas, isr, isr[0]))
@@ -424,6 +427,7 @@ def _grown_topic(draft: Draft, more: MorePartitions, allowed: int, random: Rando
             factor,
             _start_after(draft, topic, random),
             draft.fenced.values(),
+            random.randrange(max(1, len(draft.brokers))),
         )
     return Topic(
         topic.name,
