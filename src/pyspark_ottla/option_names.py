@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from ottla.client.configuration.clients import CONFIG_FILE, CONFIG_VARIABLE
 from ottla.client.errors import ConfigurationError
 from pyspark_ottla.errors import OptionError
 
@@ -20,6 +22,23 @@ ClientKey = tuple[tuple[str, str], ...]
 
 def client_key(client: Mapping[str, str]) -> ClientKey:
     return tuple(sorted(client.items()))
+
+
+def client_options(named: Mapping[str, str], but: Collection[str] = ()) -> dict[str, str]:
+    """The client's options among these, without those in `but`, by the client's own names.
+
+    A file of options that the environment names goes with them: the tasks of a query run elsewhere, in
+    an environment of their own.
+    """
+    client = {
+        name.removeprefix(KAFKA): value
+        for name, value in named.items()
+        if name.startswith(KAFKA) and name not in but
+    }
+    file = os.environ.get(CONFIG_VARIABLE)
+    if file and "path" not in named:  # which reads files, not a broker
+        client.setdefault(CONFIG_FILE, os.path.abspath(os.path.expanduser(file)))
+    return client
 
 
 class OptionNames:

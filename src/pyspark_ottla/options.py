@@ -22,7 +22,12 @@ from ottla.client.configuration.clients import ConsumerSettings, read_settings
 from ottla.client.errors import ConfigurationError
 from ottla.client.positions import TopicPartition
 from pyspark_ottla.errors import OptionError
-from pyspark_ottla.option_names import KAFKA, OptionNames, client_option_error
+from pyspark_ottla.option_names import (
+    KAFKA,
+    OptionNames,
+    client_option_error,
+    client_options,
+)
 from pyspark_ottla.value_options import VALUE_OPTIONS, ValueOptions, read_value_options
 
 logger = logging.getLogger(__name__)
@@ -165,11 +170,7 @@ def read_options(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
     queries where none is given.
     """
     named = _NAMES.spelled(given)
-    client = {
-        name.removeprefix(KAFKA): value
-        for name, value in named.items()
-        if name.startswith(KAFKA) and name not in NO_EFFECT
-    }
+    client = client_options(named, NO_EFFECT)
     path = named.get("path")
     _check_client(client, path)
     selections = [name for name in _SELECTIONS if name in named]

@@ -58,6 +58,12 @@ def invoke(*words: Any, stdin: str | bytes = b"", server: str | None = None) -> 
 
 
 @pytest.fixture
+def run_at() -> Run:
+    """Run a command against the broker that `server=` names, whatever comes of it."""
+    return invoke
+
+
+@pytest.fixture
 def offline() -> Run:
     """Run a command that needs no broker; none is there for it."""
 

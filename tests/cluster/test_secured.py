@@ -1,10 +1,11 @@
-"""Brokers that talk to each other over TLS and authenticate by SCRAM."""
+"""Brokers that talk to each other over TLS, and prove to each other who they are."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,13 @@ import pytest
 # The kit of the server's tests has the certificates.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "server"))
 
+from server_kit.secured_process import ConfiguredBroker, write_properties
 from server_kit.security import Authority, jaas
 
 from ottla import Admin, Consumer, Producer
 from ottla.cluster.decisions.users import ScramChange
 from ottla.server.security.offline import change_users
-from ottla.testing import BrokerProcess, free_port
+from ottla.testing import free_port
 from ottla.testing.zookeeper import ZooKeeperProcess
 
 SECRET = "a secret of brokers"
@@ -30,19 +32,67 @@ def change(user: str, password: str) -> ScramChange:
     return ScramChange(user, 2, ITERATIONS, salt, salted)
 
 
-def broker_on(folder: Path, number: int, zookeeper: str, authority: Authority) -> BrokerProcess:
+WAYS = ("SCRAM-SHA-512", "PLAIN", "certificate")
+
+
+def settings_of(way: str, authority: Authority) -> dict[str, str]:
+    """How brokers prove who they are; only `broker` may be one, and the tests may do everything."""
+    settings = {
+        "inter.broker.listener.name": "INSIDE",
+        "ssl.keystore.location": authority.server(),
+        "ssl.truststore.location": authority.file,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:broker;User:ANONYMOUS;User:alice",
+    }
+    if way == "certificate":
+        protocol = "SSL"
+        settings["listener.name.inside.ssl.client.auth"] = "required"
+        settings["ssl.principal.mapping.rules"] = "RULE:^CN=(alice),.*$/$1/,RULE:^.*$/broker/"
+    else:
+        protocol = "SASL_SSL"
+        module = "PlainLoginModule" if way == "PLAIN" else "ScramLoginModule"
+        options = {"username": "broker", "password": SECRET}
+        if way == "PLAIN":
+            options |= {"user_broker": SECRET, "user_alice": "hers"}
+        settings["sasl.enabled.mechanisms"] = way
+        settings["sasl.mechanism.inter.broker.protocol"] = way
+        name = f"listener.name.inside.{way.lower()}.sasl.jaas.config"
+        settings[name] = jaas(module, options)
+    settings["listener.security.protocol.map"] = f"PLAINTEXT:PLAINTEXT,INSIDE:{protocol}"
+    return settings
+
+
+def client_of(way: str, authority: Authority) -> dict[str, str]:
+    """The options of a client that comes in by the listener of the brokers."""
+    options = {"ssl.ca.location": authority.file}
+    if way == "certificate":
+        store = authority.client("alice")
+        return {
+            **options,
+            "security.protocol": "SSL",
+            "ssl.certificate.location": store,
+            "ssl.key.location": store,
+        }
+    return {
+        **options,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": way,
+        "sasl.username": "alice",
+        "sasl.password": "hers",
+    }
+
+
+def broker_on(
+    folder: Path, number: int, zookeeper: str, settings: Mapping[str, str]
+) -> SecuredBroker:
     port, inside = free_port(), free_port()
     folder.mkdir(parents=True, exist_ok=True)
-    credentials = jaas("ScramLoginModule", {"username": "broker", "password": SECRET})
-    config = folder / f"server-{number}.properties"
-    config.write_text(
-        f"listeners=PLAINTEXT://127.0.0.1:{port},INSIDE://localhost:{inside}\n"
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:SASL_SSL\n"
-        "inter.broker.listener.name=INSIDE\n"
-        f"ssl.keystore.location={authority.server()}\n"
-        f"ssl.truststore.location={authority.file}\n"
-        "sasl.enabled.mechanisms=SCRAM-SHA-512\n"
-        f"listener.name.inside.scram-sha-512.sasl.jaas.config={credentials}\n"
+    config = write_properties(
+        folder / f"server-{number}.properties",
+        {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},INSIDE://localhost:{inside}",
+            **settings,
+        },
     )
     return SecuredBroker(
         folder / f"data-{number}",
@@ -52,21 +102,15 @@ def broker_on(folder: Path, number: int, zookeeper: str, authority: Authority) -
     )
 
 
-class SecuredBroker(BrokerProcess):
-    """Its listeners are in its file."""
-
+class SecuredBroker(ConfiguredBroker):
     def __init__(self, data: Path, *, port: int, arguments: list[str], inside: int) -> None:
         super().__init__(data, port=port, arguments=arguments)
         self.inside = inside
 
-    def command(self) -> list[str]:
-        command = super().command()
-        at = command.index("--listen")
-        return command[:at] + command[at + 2 :]
-
 
 @pytest.mark.long
-def test_a_cluster_replicates_over_tls_and_scram(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cluster_replicates_over_tls(way: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certificates")
     with ZooKeeperProcess(tmp_path / "zookeeper") as zookeeper:
         address = f"{zookeeper.address}/secured"
@@ -75,7 +119,8 @@ def test_a_cluster_replicates_over_tls_and_scram(tmp_path: Path) -> None:
             change_users([change("broker", SECRET), change("alice", "hers")], zookeeper=address)
         )
         assert [each.error for each in results] == [None, None]
-        brokers = [broker_on(tmp_path / "brokers", each, address, authority) for each in (1, 2)]
+        settings = settings_of(way, authority)
+        brokers = [broker_on(tmp_path / "brokers", each, address, settings) for each in (1, 2)]
         try:
             for each in brokers:
                 each.start()
@@ -86,14 +131,7 @@ def test_a_cluster_replicates_over_tls_and_scram(tmp_path: Path) -> None:
                 for number in range(200):
                     producer.send("orders", value=str(number))
             # A client comes in by the same listener as the brokers.
-            options = {
-                "security.protocol": "SASL_SSL",
-                "sasl.mechanism": "SCRAM-SHA-512",
-                "sasl.username": "alice",
-                "sasl.password": "hers",
-                "ssl.ca.location": authority.file,
-                "auto.offset.reset": "earliest",
-            }
+            options = {**client_of(way, authority), "auto.offset.reset": "earliest"}
             with Consumer(f"localhost:{second.inside}", **options) as consumer:
                 consumer.subscribe(["orders"])
                 found: set[bytes] = set()

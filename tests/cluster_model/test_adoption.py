@@ -70,6 +70,7 @@ def test_everything_is_kept_wherever_it_was_broken_off(
         before = await load_image(source)
         assert before is not None
         assert before.leader_epoch_base > 0
+        assert before.secret
         steps = 0
         while True:
             path = tmp_path / f"target-{steps}.db"

@@ -61,6 +61,27 @@ async def code_of(call: Awaitable[Any]) -> ErrorCode:
     return raised.value.code
 
 
+def test_a_cluster_has_a_secret_that_stays(tmp_path: Path, controller_of: ControllerOf) -> None:
+    async def use(store: EmbeddedStore) -> None:
+        first = controller_of(store)
+        secret = (await first.open()).secret
+        assert len(secret) == 32
+        await first.close()
+        second = controller_of(store)
+        assert (await second.open()).secret == secret
+        await second.close()
+        # A cluster that an older version made gets one with the next controller.
+        await store.multi([Delete(layout.SECRET)])
+        third = controller_of(store)
+        image = await third.open()
+        assert len(image.secret) == 32
+        assert image.secret != secret
+        assert await load_image(store) == third.image
+        await third.close()
+
+    over_store(tmp_path, use)
+
+
 def test_a_new_cluster(tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf) -> None:
     async def use(store: EmbeddedStore) -> None:
         controller = controller_of(store)

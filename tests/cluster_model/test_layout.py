@@ -162,6 +162,7 @@ def test_operations_of_a_draft(
     [
         ("/features", b"{"),
         ("/cluster/id", b"{}"),
+        ("/cluster/secret", b'{"secret":"%"}'),
         ("/controller_epoch", b"x"),
         ("/brokers/topics/t", b'{"topic_id":"short","partitions":[]}'),
         ("/brokers/topics/t", b"[]"),
@@ -169,7 +170,7 @@ def test_operations_of_a_draft(
 )
 def test_an_unreadable_value_is_named(path: str, value: bytes) -> None:
     values: dict[str, bytes] = {}
-    for operation in layout.skeleton("id", {}, "mark"):
+    for operation in layout.skeleton("id", {}, "mark", b"secret"):
         assert isinstance(operation, Create)
         values[operation.path] = operation.value
     values[path] = value

@@ -5,7 +5,6 @@ One broker has a listener of every kind: TLS with client certificates, SASL in t
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import subprocess
@@ -13,124 +12,37 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
 from interop_kit import toolchain
 
-# The kit of the server's tests has the certificates.
+# The kit of the server's tests has the broker.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "server"))
 
-from server_kit.security import Authority, jaas
+from server_kit.secured_process import (
+    SASL_PLAIN,
+    SASL_TLS,
+    SECRET,
+    TLS,
+    TOKENS,
+    USER,
+    WAYS,
+    Secured,
+    secured_process,
+    write_properties,
+)
 
-from ottla import Admin
-from ottla.testing import BrokerProcess, free_port
-
-SECRET = "alice-secret"
-USER = "alice"
-TLS, SASL_PLAIN, SASL_TLS = "SSL", "SASL_PLAINTEXT", "SASL_SSL"
-WAYS = [
-    (TLS, ""),
-    *((protocol, name) for protocol in (SASL_PLAIN, SASL_TLS) for name in (
-        "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")),
-]  # fmt: skip
+from ottla.testing import BrokerProcess
 
 IN_SHORT_RUNS = [(TLS, ""), (SASL_TLS, "SCRAM-SHA-512")]
 
 
-@dataclass(frozen=True)
-class Secured:
-    broker: BrokerProcess
-    ports: dict[str, int]
-    authority: Authority
-    signing_key: rsa.RSAPrivateKey
-    certificate: str
-
-    def address(self, protocol: str) -> str:
-        return f"localhost:{self.ports[protocol]}"
-
-    def token(self, **claims: Any) -> tuple[str, float]:
-        expiry = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
-        signed = jwt.encode(
-            {"sub": USER, "exp": expiry, **claims}, self.signing_key, "RS256", {"kid": "k"}
-        )
-        return signed, expiry.timestamp()
-
-    def options(self, protocol: str, mechanism: str, password: str = SECRET) -> dict[str, str]:
-        """As librdkafka names them."""
-        given = {
-            "bootstrap.servers": self.address(protocol),
-            "security.protocol": protocol,
-        }
-        if protocol.endswith("SSL"):
-            given["ssl.ca.location"] = self.authority.file
-        if protocol == TLS:
-            given |= {
-                "ssl.certificate.location": self.certificate,
-                "ssl.key.location": self.certificate,
-            }
-        if mechanism:
-            given |= {
-                "sasl.mechanism": mechanism,
-                "sasl.username": USER,
-                "sasl.password": password,
-            }
-        return given
-
-
-class ConfiguredBroker(BrokerProcess):
-    """Its listeners are in its file."""
-
-    def command(self) -> list[str]:
-        command = super().command()
-        at = command.index("--listen")
-        return command[:at] + command[at + 2 :]
-
-
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    folder = tmp_path_factory.mktemp("secured")
-    authority = Authority(folder / "certificates")
-    signing_key = rsa.generate_private_key(65537, 2048)
-    public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(signing_key.public_key()))
-    keys = folder / "jwks.json"
-    keys.write_text(json.dumps({"keys": [{**public, "kid": "k"}]}))
-    ports = {name: free_port() for name in ("PLAINTEXT", TLS, SASL_PLAIN, SASL_TLS)}
-    listeners = ",".join(
-        f"{name}://{'127.0.0.1' if name == 'PLAINTEXT' else 'localhost'}:{port}"
-        for name, port in ports.items()
-    )
-    users = jaas("PlainLoginModule", {f"user_{USER}": SECRET})
-    config = folder / "server.properties"
-    config.write_text(
-        "\n".join(
-            [
-                f"listeners={listeners}",
-                f"ssl.keystore.location={authority.server()}",
-                f"ssl.truststore.location={authority.file}",
-                "listener.name.ssl.ssl.client.auth=required",
-                "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-                f"sasl.oauthbearer.jwks.endpoint.url={keys.as_uri()}",
-                *(
-                    f"listener.name.{name.lower()}.plain.sasl.jaas.config={users}"
-                    for name in (SASL_PLAIN, SASL_TLS)
-                ),
-            ]
-        )
-    )
-    broker = ConfiguredBroker(
-        folder / "data", port=ports["PLAINTEXT"], arguments=["--config", str(config)]
-    )
-    with broker:
-        with Admin(broker.bootstrap) as admin:
-            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-                admin.set_scram_password(USER, SECRET, mechanism)  # type: ignore[arg-type]
-        yield Secured(broker, ports, authority, signing_key, authority.client(USER))
-        assert SECRET not in broker.log_path.read_text()
+    with secured_process(tmp_path_factory.mktemp("secured")) as running:
+        yield running
 
 
 def fresh() -> str:
@@ -175,7 +87,7 @@ def test_confluent_kafka(protocol: str, mechanism: str, secured: Secured) -> Non
 def test_confluent_kafka_with_tokens(secured: Secured) -> None:
     options: dict[str, Any] = secured.options(SASL_TLS, "")
     options["sasl.mechanism"] = "OAUTHBEARER"
-    options["oauth_cb"] = lambda _: secured.token()
+    options["oauth_cb"] = lambda _: secured.tokens.token()
     confluent_goes_round(options)
 
 
@@ -215,21 +127,6 @@ def test_kcat(protocol: str, mechanism: str, secured: Secured) -> None:
 # Kafka's own tools, in Java -----------------------------------------------------------------------
 
 
-def java_properties(secured: Secured, protocol: str, mechanism: str, folder: Path) -> Path:
-    lines = [f"security.protocol={protocol}"]
-    if protocol.endswith("SSL"):
-        lines += ["ssl.truststore.type=PEM", f"ssl.truststore.location={secured.authority.file}"]
-    if protocol == TLS:
-        lines += ["ssl.keystore.type=PEM", f"ssl.keystore.location={secured.certificate}"]
-    if mechanism:
-        module = "PlainLoginModule" if mechanism == "PLAIN" else "ScramLoginModule"
-        credentials = jaas(module, {"username": USER, "password": SECRET})
-        lines += [f"sasl.mechanism={mechanism}", f"sasl.jaas.config={credentials}"]
-    path = folder / f"{protocol}-{mechanism or 'none'}.properties"
-    path.write_text("\n".join(lines))
-    return path
-
-
 @pytest.fixture(scope="module")
 def java() -> Callable[..., subprocess.CompletedProcess[str]]:
     command = toolchain.kafka_tools()
@@ -248,7 +145,9 @@ def java() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
+@pytest.mark.parametrize(
+    ("protocol", "mechanism"), [*WAYS, (SASL_PLAIN, TOKENS), (SASL_TLS, TOKENS)]
+)
 def test_java(
     protocol: str,
     mechanism: str,
@@ -256,16 +155,19 @@ def test_java(
     java: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,
 ) -> None:
-    file = str(java_properties(secured, protocol, mechanism, tmp_path))
+    options = secured.java_options(protocol, mechanism)
+    file = str(write_properties(tmp_path / "client.properties", options))
+    # Where Java may ask for tokens is not a client's to say.
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={secured.tokens.url}"
     at = ("--bootstrap-server", secured.address(protocol))
     topic = fresh()
     sent = java(
-        "org.apache.kafka.tools.ConsoleProducer", *at, "--topic", topic,
+        allowed, "org.apache.kafka.tools.ConsoleProducer", *at, "--topic", topic,
         "--command-config", file, given="one\ntwo\n",
     )  # fmt: skip
     assert sent.returncode == 0, sent.stderr
     read = java(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer", *at, "--topic", topic,
+        allowed, "org.apache.kafka.tools.consumer.ConsoleConsumer", *at, "--topic", topic,
         "--from-beginning", "--max-messages", "2", "--command-config", file,
     )  # fmt: skip
     assert read.stdout == "one\ntwo\n", read.stderr
@@ -280,23 +182,24 @@ def test_franz_go_over_tls_and_scram(secured: Secured, tmp_path: Path) -> None:
     go, package = toolchain.go_suite("github.com/twmb/franz-go", "pkg/kgo")
     environment = {
         **os.environ,
-        "KGO_SEEDS": secured.address(TLS),
-        "KGO_TEST_TLS": f"ca:{secured.authority.file},"
-        f"cert:{secured.certificate},key:{secured.certificate}",
         "KGO_TEST_SCRAM_SEEDS": secured.address(SASL_PLAIN),
         "KGO_TEST_RF": "1",
         "KGO_TEST_RECORDS": "1000",
         "KGO_LOG_LEVEL": "none",
     }
-    # With KGO_TEST_SCRAM every client of the suite would authenticate, also over TLS.
-    for only, more in (
-        ("TestSCRAMAuthBadCredentials|TestTxnEtl|TestIssue.*Commit", {}),
-        ("TestSCRAMAuth$", {"KGO_TEST_SCRAM": f"{USER}:{SECRET}:512"}),
+    # With a certificate, and with a password: its administrative client has no password of its own.
+    store = secured.certificate
+    certified = f"ca:{secured.authority.file},cert:{store},key:{store}"
+    password = f"{USER}:{SECRET}:512"
+    suite = "TestSCRAMAuthBadCredentials|TestTxnEtl|TestIssue.*Commit"
+    for only, protocol, more in (
+        (suite, TLS, {"KGO_TEST_TLS": certified}),
+        ("TestSCRAMAuth$", SASL_PLAIN, {"KGO_TEST_SCRAM": password}),
     ):
         done = subprocess.run(
             [go, "test", "-json", "-count=1", "-vet=off", f"-run={only}", "."],
             cwd=package,
-            env=environment | more,
+            env={**environment, "KGO_SEEDS": secured.address(protocol), **more},
             capture_output=True,
             text=True,
             timeout=110,

@@ -49,6 +49,7 @@ STARTING_SPARK = (
     "test_java.py",
     "test_pipeline_command.py",
     "test_programs.py",
+    "test_secured.py",
     "test_speculation.py",
     "test_sql_server.py",
 )

@@ -13,8 +13,11 @@ from ottla.client.positions import TopicPartition
 from ottla.wire.sasl import Plain
 from pyspark_ottla.errors import OptionError
 from pyspark_ottla.options import EARLIEST, LATEST, NO_EFFECT, read_options
+from pyspark_ottla.writing.options import read_sink_options
 
 GIVEN = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
+
+GIVEN_TO_WRITE = {"kafka.bootstrap.servers": "localhost:9092", "topic": "orders"}
 
 # The options of Spark's own source, each with a value that it takes.
 OF_SPARK = {
@@ -211,6 +214,33 @@ def test_what_is_for_streaming_queries_is_logged_in_batch_ones(
         read_options(given, "batch")
     assert "maxOffsetsPerTrigger has no effect" in caplog.text
     assert "groupId has no effect" in caplog.text
+
+
+def test_the_file_of_the_environment_goes_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks run elsewhere, where the environment does not name it."""
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=u\n"
+        "sasl.password=not-to-be-seen\n"
+    )
+    other = tmp_path / "other.properties"
+    other.write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OTTLA_CLIENT_CONFIG", "client.properties")
+    reading = read_options(GIVEN)
+    writing = read_sink_options({**GIVEN_TO_WRITE}, "batch")
+    monkeypatch.delenv("OTTLA_CLIENT_CONFIG")
+    monkeypatch.chdir("/")
+    for options in (reading, writing):
+        assert options.settings.security.sasl == Plain("u", "not-to-be-seen")
+        assert b"not-to-be-seen" not in pickle.dumps(options)
+    # What an option names comes first, and files of a log are read without any client.
+    monkeypatch.setenv("OTTLA_CLIENT_CONFIG", str(file))
+    named = read_options({**GIVEN, "kafka.config.file": str(other)})
+    assert named.settings.security.sasl is None
+    assert read_options({"path": str(tmp_path)}).client == {}
 
 
 def test_secrets_stay_in_their_file(tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def test_other_settings_are_another_server(monkeypatch: pytest.MonkeyPatch, tmp_
         assert warm.socket_of({"a": "1"}) != plain  # files would have other permissions
     finally:
         os.umask(mask)
-    for name in ("SPARK_CONF_DIR", "JAVA_HOME", "PYTHONPATH", "AWS_PROFILE"):
+    for name in ("SPARK_CONF_DIR", "JAVA_HOME", "PYTHONPATH", "AWS_PROFILE", "OTTLA_CLIENT_CONFIG"):
         with monkeypatch.context() as changed:
             changed.setenv(name, "/other")
             assert warm.socket_of({"a": "1"}) != plain

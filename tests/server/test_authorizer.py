@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,6 +45,7 @@ from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server import handlers
 from ottla.server.api import DECLARED
 from ottla.server.security.access import Access
+from ottla.server.security.acl_filters import acls_of
 from ottla.server.security.authorizer import Authorizer, parse_super_users
 from ottla.server.security.guards.table import GUARDS
 from ottla.wire.sasl import Plain
@@ -67,7 +69,7 @@ def entry(
 
 def decides(*entries: Acl, **options: Any) -> Callable[..., bool]:
     authorizer = Authorizer(**options)
-    authorizer.load(entries)
+    authorizer.change((), entries)
 
     def ask(
         operation: AclOperation,
@@ -123,14 +125,15 @@ def test_patterns() -> None:
 def test_long_names_are_decided_at_once_and_not_remembered() -> None:
     asked: list[str] = []
 
-    class Prefixes(dict[str, list[Acl]]):
+    class Prefixes(dict[str, dict[Acl, None]]):
         def get(self, name: str, default: Any = None) -> Any:
             asked.append(name)
             return super().get(name, default)
 
     authorizer = Authorizer()
-    authorizer.load(
-        entry(Op.READ, name, pattern=AclPattern.PREFIXED) for name in ("or", "ord", "zz")
+    authorizer.change(
+        (),
+        [entry(Op.READ, name, pattern=AclPattern.PREFIXED) for name in ("or", "ord", "zz")],
     )
     entries = authorizer._entries[Kind.TOPIC]
     entries.prefixed = Prefixes(entries.prefixed)
@@ -166,16 +169,45 @@ def test_what_implies_what() -> None:
 def test_changes_count_at_once() -> None:
     authorizer = Authorizer()
     assert not authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, "orders")
-    authorizer.load([entry(Op.READ)])
+    authorizer.change([], [entry(Op.READ)])
     assert authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, "orders")
-    authorizer.load([])
+    authorizer.change([entry(Op.READ)], [])
     assert not authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, "orders")
+
+
+def test_changes_leave_what_the_entries_alone_would() -> None:
+    """Whatever came and went before: literal ones and prefixes, of the same names and lengths."""
+    random = Random(7)
+    possible = [
+        entry(operation, name, permission=permission, pattern=pattern)
+        for operation in (Op.READ, Op.WRITE)
+        for name in ("orders", "order", "or", "others", "*")
+        for permission in (ALLOW, DENY)
+        for pattern in (AclPattern.LITERAL, AclPattern.PREFIXED)
+    ]
+    changed, held = Authorizer(), set[Acl]()
+    for _ in range(200):
+        some = set(random.sample(possible, random.randrange(8)))
+        gone = {each for each in some if each in held}
+        # An entry that is made again is heard of as gone and as new.
+        again = {each for each in gone if random.random() < 0.2}
+        changed.change(gone, (some - gone) | again)
+        held = (held | some) - (gone - again)
+        fresh = Authorizer()
+        fresh.change((), held)
+        for name in ("orders", "order", "orderly", "oracle", "else"):
+            for operation in (Op.READ, Op.WRITE, Op.DESCRIBE):
+                asked = (ALICE, HOST, operation, Kind.TOPIC, name)
+                assert changed.allows(*asked) == fresh.allows(*asked)
+        assert changed.allows_some(ALICE, HOST, Op.READ, Kind.TOPIC) == fresh.allows_some(
+            ALICE, HOST, Op.READ, Kind.TOPIC
+        )
 
 
 def test_whether_there_is_something_to_write() -> None:
     def some(*entries: Acl) -> bool:
         authorizer = Authorizer()
-        authorizer.load(entries)
+        authorizer.change((), entries)
         return authorizer.allows_some(ALICE, HOST, Op.WRITE, Kind.TOPIC)
 
     prefixed = AclPattern.PREFIXED
@@ -263,7 +295,7 @@ def grant(secured: BrokerThread, *entries: Acl) -> None:
     controller = secured.broker.controller
 
     async def change() -> None:
-        await controller.delete_acls([AclFilter()])
+        await controller.delete_acls(list(acls_of(controller.image)))
         assert not any(await controller.create_acls(entries))
 
     secured.run_async(change())
@@ -728,6 +760,57 @@ def test_entries_are_made_found_and_deleted(secured: BrokerThread, admin: Wire) 
     assert [len(each.matching_acls) for each in gone.filter_results] == [1]
     left = admin.call(DescribeAclsRequest(**everything), DescribeAclsResponse, 3)
     assert [each.resource_name for each in left.resources] == ["b"]
+
+
+def test_very_many_entries(secured: BrokerThread, admin: Wire) -> None:
+    """They go to the controller in portions, and are answered one by one, in order."""
+    grant(secured)
+    made = admin.call(
+        CreateAclsRequest(
+            creations=[
+                AclCreation(
+                    resource_type=2,
+                    resource_name="" if number % 100 == 7 else f"topic-{number % 1100}",
+                    resource_pattern_type=3 + number % 2,
+                    principal="User:x",
+                    host="*",
+                    operation=3,
+                    permission_type=3,
+                )
+                for number in range(1200)
+            ]
+        ),
+        CreateAclsResponse,
+        3,
+    )
+    assert [number for number, each in enumerate(made.results) if each.error_code] == [
+        number for number in range(1200) if number % 100 == 7
+    ]
+    assert len(made.results) == 1200
+    entries = len(list(acls_of(secured.broker.image)))
+    assert entries == 1100 - 11
+    assert secured.broker.authorizer is not None
+    assert secured.broker.authorizer.allows("User:x", HOST, Op.READ, Kind.TOPIC, "topic-1098")
+
+    def taking(**fields: Any) -> DeleteAclsFilter:
+        everything: dict[str, Any] = {
+            "resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1,
+            "permission_type": 1, "resource_name_filter": None, "principal_filter": None,
+            "host_filter": None,
+        }  # fmt: skip
+        return DeleteAclsFilter(**{**everything, **fields})
+
+    gone = admin.call(
+        DeleteAclsRequest(
+            filters=[taking(), taking(resource_name_filter="topic-8"), taking(operation=4)]
+        ),
+        DeleteAclsResponse,
+        3,
+    )
+    # Each filter is told what it takes, also where another took it.
+    assert [len(each.matching_acls) for each in gone.filter_results] == [entries, 1, 0]
+    assert list(acls_of(secured.broker.image)) == []
+    assert not secured.broker.authorizer.allows("User:x", HOST, Op.READ, Kind.TOPIC, "topic-1098")
 
 
 def test_a_flood_of_denials_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:

@@ -52,6 +52,40 @@ def test_connections_in_all(start_broker: StartBroker) -> None:
         each.close()
 
 
+def test_brokers_are_not_kept_out_by_clients(start_broker: StartBroker) -> None:
+    """As in Kafka (KIP-402): beyond the limit, a client's connection makes room for a broker's."""
+    broker = start_broker(
+        settings={
+            "listeners": "CLIENTS://127.0.0.1:0,INSIDE://127.0.0.1:0",
+            "listener.security.protocol.map": "CLIENTS:PLAINTEXT,INSIDE:PLAINTEXT",
+            "inter.broker.listener.name": "INSIDE",
+            "max.connections": "3",
+        }
+    )
+
+    def as_broker() -> Wire:
+        return Wire("127.0.0.1", broker.broker.bound[1].port)
+
+    crowd = [broker.wire() for _ in range(3)]
+    assert all(answered(each) for each in crowd)
+    assert refused(broker)
+    # The second is idle longest then.
+    broker.until(lambda b: b.loop.time() > max(each.active_at for each in b.reactor.connections))
+    assert all(answered(each) for each in (crowd[0], crowd[2]))
+    brokers = [as_broker()]
+    assert answered(brokers[0])
+    assert crowd[1].is_closed()
+    assert all(answered(each) for each in (crowd[0], crowd[2]))
+    # All of it may be brokers', and more: there is no limit for them.
+    for _ in range(4):
+        brokers.append(as_broker())
+        assert all(answered(each) for each in brokers)
+    assert all(each.is_closed() for each in crowd)
+    assert refused(broker)
+    for each in brokers:
+        each.close()
+
+
 def test_connections_per_address(start_broker: StartBroker) -> None:
     broker = start_broker(
         settings={

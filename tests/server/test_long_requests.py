@@ -7,533 +7,46 @@ the loop no more than that are done, whatever the machine does meanwhile.
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import create_topic, fresh_name
+from server_kit.long_requests import (
+    LONG,
+    LONG_QUESTIONS,
+    LONGEST,
+    MANY,
+    T,
+    Turns,
+    count_steps,
+    entries_of,
+    errors_of,
+    metadata_request,
+)
 from server_kit.wire import Wire
 
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.message import ZERO_UUID, Message
+from ottla.protocol.message import ZERO_UUID
 from ottla.protocol.messages import (
-    add_partitions_to_txn,
-    alter_partition,
-    alter_partition_reassignments,
-    consumer_group_describe,
-    consumer_group_heartbeat,
-    create_acls,
     create_topics,
-    delete_groups,
     delete_records,
     delete_topics,
-    describe_client_quotas,
     describe_configs,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_topic_partitions,
-    describe_transactions,
-    elect_leaders,
     fetch,
     find_coordinator,
-    incremental_alter_configs,
-    join_group,
-    leave_group,
-    list_config_resources,
-    list_groups,
     list_offsets,
-    list_partition_reassignments,
-    list_transactions,
     metadata,
     offset_commit,
-    offset_delete,
     offset_fetch,
-    offset_for_leader_epoch,
-    sync_group,
-    txn_offset_commit,
-    update_features,
-    write_txn_markers,
 )
 from ottla.server import api, turns
-from ottla.server.broker import Broker
-
-# Entries of a long request, the steps of a slice, and the calls of functions in a turn: far less than
-# one for each entry.
-MANY = 16_000
-STEPS = 50
-LONGEST = 13_000
-
-
-class Turns:
-    """Measures what a loop does between two of its turns: the calls of functions, ours and Python's,
-    counted from a callback that comes up in each turn."""
-
-    def __init__(self, thread: BrokerThread) -> None:
-        self._thread = thread
-        self.count = 0
-        self.longest = 0
-        self._calls = 0
-        self._is_on = True
-
-    def _called(self, _frame: object, event: str, _argument: object) -> None:
-        if event in ("call", "c_call"):
-            self._calls += 1
-
-    def _tick(self) -> None:
-        self.count += 1
-        self.longest = max(self.longest, self._calls)
-        self._calls = 0
-        if self._is_on:
-            self._thread.broker.loop.call_soon(self._tick)
-        else:
-            sys.setprofile(None)
-
-    def _begin(self, broker: Broker) -> None:
-        sys.setprofile(self._called)
-        broker.loop.call_soon(self._tick)
-
-    def __enter__(self) -> Turns:
-        self._thread.run(self._begin)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_on = False
-        self._thread.until(lambda _: sys.getprofile() is None)
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time goes on by one part of a slice whenever somebody looks at the clock."""
-    ticks = itertools.count()
-    monkeypatch.setattr(turns, "clock", lambda: next(ticks) * turns.SLICE_SECONDS / STEPS)
-
-
-def _name(index: int) -> str:
-    return f"nobody-{index}"
-
-
-T = "has-two-partitions"
-
-
-def _metadata_request(count: int) -> Message:
-    return metadata.MetadataRequest(
-        topics=[metadata.MetadataRequestTopic(name=_name(each)) for each in range(count)],
-        allow_auto_topic_creation=False,
-    )
-
-
-def _list_offsets_request(count: int) -> Message:
-    partition = list_offsets.ListOffsetsPartition
-    return list_offsets.ListOffsetsRequest(
-        topics=[
-            list_offsets.ListOffsetsTopic(
-                name=T,
-                partitions=[partition(partition_index=each, timestamp=-1) for each in range(count)],
-            )
-        ]
-    )
-
-
-def _fetch_request(count: int) -> Message:
-    return fetch.FetchRequest(
-        max_wait_ms=0,
-        session_epoch=-1,
-        topics=[
-            fetch.FetchTopic(
-                topic=T,
-                partitions=[
-                    fetch.FetchPartition(partition=each, partition_max_bytes=1000)
-                    for each in range(count)
-                ],
-            )
-        ],
-    )
-
-
-def _offset_commit_request(count: int) -> Message:
-    partition = offset_commit.OffsetCommitRequestPartition
-    return offset_commit.OffsetCommitRequest(
-        group_id="long",
-        topics=[
-            offset_commit.OffsetCommitRequestTopic(
-                name=T,
-                partitions=[
-                    partition(partition_index=each, committed_offset=1) for each in range(count)
-                ],
-            )
-        ],
-    )
-
-
-def _txn_offset_commit_request(count: int) -> Message:
-    partition = txn_offset_commit.TxnOffsetCommitRequestPartition
-    return txn_offset_commit.TxnOffsetCommitRequest(
-        transactional_id="long",
-        group_id="long",
-        topics=[
-            txn_offset_commit.TxnOffsetCommitRequestTopic(
-                name=T,
-                partitions=[
-                    partition(partition_index=each, committed_offset=1) for each in range(count)
-                ],
-            )
-        ],
-    )
-
-
-def _offset_delete_request(count: int) -> Message:
-    partition = offset_delete.OffsetDeleteRequestPartition
-    return offset_delete.OffsetDeleteRequest(
-        group_id="long",
-        topics=[
-            offset_delete.OffsetDeleteRequestTopic(
-                name=T, partitions=[partition(partition_index=each) for each in range(count)]
-            )
-        ],
-    )
-
-
-def _leave_group_request(count: int) -> Message:
-    return leave_group.LeaveGroupRequest(
-        group_id="long",
-        members=[leave_group.MemberIdentity(member_id=_name(each)) for each in range(count)],
-    )
-
-
-def _offset_fetch_request(count: int) -> Message:
-    return offset_fetch.OffsetFetchRequest(
-        group_id="long",
-        topics=[offset_fetch.OffsetFetchRequestTopic(name=T, partition_indexes=list(range(count)))],
-    )
-
-
-def _delete_records_request(count: int) -> Message:
-    partition = delete_records.DeleteRecordsPartition
-    return delete_records.DeleteRecordsRequest(
-        topics=[
-            delete_records.DeleteRecordsTopic(
-                name=T, partitions=[partition(partition_index=each + 2) for each in range(count)]
-            )
-        ]
-    )
-
-
-def _epochs_request(count: int) -> Message:
-    partition = offset_for_leader_epoch.OffsetForLeaderPartition
-    return offset_for_leader_epoch.OffsetForLeaderEpochRequest(
-        topics=[
-            offset_for_leader_epoch.OffsetForLeaderTopic(
-                topic=T, partitions=[partition(partition=each) for each in range(count)]
-            )
-        ]
-    )
-
-
-def _add_partitions_request(count: int) -> Message:
-    return add_partitions_to_txn.AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id="x",
-        v3_and_below_topics=[
-            add_partitions_to_txn.AddPartitionsToTxnTopic(name=T, partitions=list(range(count)))
-        ],
-    )
-
-
-def _markers_request(count: int) -> Message:
-    return write_txn_markers.WriteTxnMarkersRequest(
-        markers=[
-            write_txn_markers.WritableTxnMarker(
-                topics=[
-                    write_txn_markers.WritableTxnMarkerTopic(
-                        name="nobody", partition_indexes=list(range(count))
-                    )
-                ]
-            )
-        ]
-    )
-
-
-def _create_request(count: int) -> Message:
-    return create_topics.CreateTopicsRequest(
-        topics=[
-            create_topics.CreatableTopic(name=f"bad name {each}", num_partitions=0)
-            for each in range(count)
-        ]
-    )
-
-
-def _alter_request(count: int) -> Message:
-    return incremental_alter_configs.IncrementalAlterConfigsRequest(
-        resources=[
-            incremental_alter_configs.AlterConfigsResource(
-                resource_type=2, resource_name=_name(each)
-            )
-            for each in range(count)
-        ]
-    )
-
-
-def _describe_configs_request(count: int) -> Message:
-    return describe_configs.DescribeConfigsRequest(
-        resources=[
-            describe_configs.DescribeConfigsResource(
-                resource_type=2, resource_name=_name(each), configuration_keys=None
-            )
-            for each in range(count)
-        ]
-    )
-
-
-def _describe_partitions_request(count: int) -> Message:
-    return describe_topic_partitions.DescribeTopicPartitionsRequest(
-        topics=[describe_topic_partitions.TopicRequest(name=_name(each)) for each in range(count)]
-    )
-
-
-def _log_dirs_request(count: int) -> Message:
-    return describe_log_dirs.DescribeLogDirsRequest(
-        topics=[describe_log_dirs.DescribableLogDirTopic(topic=T, partitions=list(range(2, count)))]
-    )
-
-
-def _producers_request(count: int) -> Message:
-    return describe_producers.DescribeProducersRequest(
-        topics=[describe_producers.TopicRequest(name=T, partition_indexes=list(range(count)))]
-    )
-
-
-def _names(count: int) -> list[str]:
-    return [_name(each) for each in range(count)]
-
-
-LONG: dict[str, tuple[Callable[[int], Message], type[Message], int]] = {
-    "Metadata": (_metadata_request, metadata.MetadataResponse, 9),
-    "ListOffsets": (_list_offsets_request, list_offsets.ListOffsetsResponse, 5),
-    "Fetch": (_fetch_request, fetch.FetchResponse, 11),
-    "OffsetCommit": (_offset_commit_request, offset_commit.OffsetCommitResponse, 7),
-    "TxnOffsetCommit": (
-        _txn_offset_commit_request,
-        txn_offset_commit.TxnOffsetCommitResponse,
-        3,
-    ),
-    "OffsetDelete": (_offset_delete_request, offset_delete.OffsetDeleteResponse, 0),
-    "LeaveGroup": (_leave_group_request, leave_group.LeaveGroupResponse, 3),
-    "OffsetFetch": (_offset_fetch_request, offset_fetch.OffsetFetchResponse, 5),
-    "DeleteRecords": (_delete_records_request, delete_records.DeleteRecordsResponse, 1),
-    "OffsetForLeaderEpoch": (
-        _epochs_request,
-        offset_for_leader_epoch.OffsetForLeaderEpochResponse,
-        3,
-    ),
-    "AddPartitionsToTxn": (
-        _add_partitions_request,
-        add_partitions_to_txn.AddPartitionsToTxnResponse,
-        3,
-    ),
-    "WriteTxnMarkers": (_markers_request, write_txn_markers.WriteTxnMarkersResponse, 1),
-    "CreateTopics": (_create_request, create_topics.CreateTopicsResponse, 4),
-    "DeleteTopics": (
-        lambda count: delete_topics.DeleteTopicsRequest(topic_names=_names(count)),
-        delete_topics.DeleteTopicsResponse,
-        4,
-    ),
-    "IncrementalAlterConfigs": (
-        _alter_request,
-        incremental_alter_configs.IncrementalAlterConfigsResponse,
-        1,
-    ),
-    "DescribeConfigs": (_describe_configs_request, describe_configs.DescribeConfigsResponse, 4),
-    "DescribeTopicPartitions": (
-        _describe_partitions_request,
-        describe_topic_partitions.DescribeTopicPartitionsResponse,
-        0,
-    ),
-    "DescribeLogDirs": (_log_dirs_request, describe_log_dirs.DescribeLogDirsResponse, 1),
-    "DescribeProducers": (_producers_request, describe_producers.DescribeProducersResponse, 0),
-    "DescribeGroups": (
-        lambda count: describe_groups.DescribeGroupsRequest(groups=_names(count)),
-        describe_groups.DescribeGroupsResponse,
-        5,
-    ),
-    "ConsumerGroupDescribe": (
-        lambda count: consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=_names(count)),
-        consumer_group_describe.ConsumerGroupDescribeResponse,
-        0,
-    ),
-    "DeleteGroups": (
-        lambda count: delete_groups.DeleteGroupsRequest(groups_names=_names(count)),
-        delete_groups.DeleteGroupsResponse,
-        1,
-    ),
-    "DescribeTransactions": (
-        lambda count: describe_transactions.DescribeTransactionsRequest(
-            transactional_ids=_names(count)
-        ),
-        describe_transactions.DescribeTransactionsResponse,
-        0,
-    ),
-    "FindCoordinator": (
-        lambda count: find_coordinator.FindCoordinatorRequest(coordinator_keys=_names(count)),
-        find_coordinator.FindCoordinatorResponse,
-        4,
-    ),
-}
-
-
-def _elect_request(count: int) -> Message:
-    topic = elect_leaders.TopicPartitions(topic=T, partitions=list(range(count)))
-    return elect_leaders.ElectLeadersRequest(topic_partitions=[topic])
-
-
-def _reassignments_request(count: int) -> Message:
-    partition = alter_partition_reassignments.ReassignablePartition
-    return alter_partition_reassignments.AlterPartitionReassignmentsRequest(
-        topics=[
-            alter_partition_reassignments.ReassignableTopic(
-                name=T,
-                partitions=[
-                    partition(partition_index=each, replicas=None) for each in range(count)
-                ],
-            )
-        ]
-    )
-
-
-def _alter_partition_request(count: int) -> Message:
-    partition = alter_partition.PartitionDataRequest
-    return alter_partition.AlterPartitionRequest(
-        topics=[
-            alter_partition.TopicDataRequest(
-                partitions=[partition(partition_index=each) for each in range(count)]
-            )
-        ]
-    )
-
-
-# Requests whose answers are short however long they are: (request, response, version).
-LONG_QUESTIONS: dict[str, tuple[Callable[[int], Message], type[Message], int]] = {
-    "ListGroups": (
-        lambda count: list_groups.ListGroupsRequest(
-            states_filter=_names(count), types_filter=_names(count)
-        ),
-        list_groups.ListGroupsResponse,
-        5,
-    ),
-    "ListTransactions": (
-        lambda count: list_transactions.ListTransactionsRequest(
-            producer_id_filters=list(range(count)), state_filters=["Ongoing"] * count
-        ),
-        list_transactions.ListTransactionsResponse,
-        0,
-    ),
-    "JoinGroup": (
-        lambda count: join_group.JoinGroupRequest(
-            group_id="join",
-            session_timeout_ms=1,
-            protocol_type="consumer",
-            protocols=[join_group.JoinGroupRequestProtocol(name=each) for each in _names(count)],
-        ),
-        join_group.JoinGroupResponse,
-        4,
-    ),
-    "SyncGroup": (
-        lambda count: sync_group.SyncGroupRequest(
-            group_id="join",
-            assignments=[
-                sync_group.SyncGroupRequestAssignment(member_id=each) for each in _names(count)
-            ],
-        ),
-        sync_group.SyncGroupResponse,
-        3,
-    ),
-    "ConsumerGroupHeartbeat": (
-        lambda count: consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
-            group_id="beat",
-            member_id="m",
-            member_epoch=3,
-            subscribed_topic_names=_names(count),
-            topic_partitions=[
-                consumer_group_heartbeat.TopicPartitionsRequest(
-                    topic_id=bytes(16), partitions=list(range(count))
-                )
-            ],
-        ),
-        consumer_group_heartbeat.ConsumerGroupHeartbeatResponse,
-        1,
-    ),
-    "ElectLeaders": (_elect_request, elect_leaders.ElectLeadersResponse, 1),
-    "AlterPartitionReassignments": (
-        _reassignments_request,
-        alter_partition_reassignments.AlterPartitionReassignmentsResponse,
-        0,
-    ),
-    "ListPartitionReassignments": (
-        lambda count: list_partition_reassignments.ListPartitionReassignmentsRequest(
-            topics=[
-                list_partition_reassignments.ListPartitionReassignmentsTopics(
-                    name=T, partition_indexes=list(range(count))
-                )
-            ]
-        ),
-        list_partition_reassignments.ListPartitionReassignmentsResponse,
-        0,
-    ),
-    "AlterPartition": (_alter_partition_request, alter_partition.AlterPartitionResponse, 2),
-    "UpdateFeatures": (
-        lambda count: update_features.UpdateFeaturesRequest(
-            feature_updates=[
-                update_features.FeatureUpdateKey(feature="metadata.version", max_version_level=1)
-            ]
-            * count
-        ),
-        update_features.UpdateFeaturesResponse,
-        1,
-    ),
-    "CreateAcls": (
-        lambda count: create_acls.CreateAclsRequest(
-            creations=[
-                create_acls.AclCreation(
-                    resource_type=2,
-                    resource_name=each,
-                    principal="User:a",
-                    host="*",
-                    operation=3,
-                    permission_type=3,
-                )
-                for each in _names(count)
-            ]
-        ),
-        create_acls.CreateAclsResponse,
-        1,
-    ),
-    "DescribeClientQuotas": (
-        lambda count: describe_client_quotas.DescribeClientQuotasRequest(
-            components=[
-                describe_client_quotas.ComponentData(entity_type="user", match=each)
-                for each in _names(count)
-            ]
-        ),
-        describe_client_quotas.DescribeClientQuotasResponse,
-        0,
-    ),
-    "ListConfigResources": (
-        lambda count: list_config_resources.ListConfigResourcesRequest(resource_types=[32] * count),
-        list_config_resources.ListConfigResourcesResponse,
-        1,
-    ),
-}
-
-
-def _entries(part: Any) -> int:
-    """Of all arrays in a message."""
-    count = 0
-    for name in part.declared:
-        value = getattr(part, name)
-        if isinstance(value, list):
-            count += len(value) + sum(_entries(each) for each in value if hasattr(each, "declared"))
-    return count
+    count_steps(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -560,13 +73,13 @@ def test_the_loop_has_its_turn_after_every_slice(ready: BrokerThread, name: str)
         response = wire.call(make(MANY), kind, version)
     # DescribeLogDirs answers what there is, of very much that is asked for.
     if name != "DescribeLogDirs":
-        assert _entries(response) >= MANY
+        assert entries_of(response) >= MANY
     # However long the request, a turn is never longer than this.
     assert seen.longest < LONGEST
     # And it is answered as a short one.
     with ready.wire() as wire:
         short = wire.call(make(7), kind, version)
-    assert _errors(response) == _errors(short)
+    assert errors_of(response) == errors_of(short)
 
 
 @pytest.mark.parametrize("name", LONG_QUESTIONS)
@@ -578,17 +91,7 @@ def test_the_loop_has_its_turn_in_a_long_question(ready: BrokerThread, name: str
         with Turns(ready) as seen:
             response = wire.call(make(MANY), kind, version)
         assert seen.longest < LONGEST
-        assert _errors(response) == _errors(wire.call(make(7), kind, version))
-
-
-def _errors(part: Any) -> set[int]:
-    found = {getattr(part, each) for each in part.declared if each.endswith("error_code")}
-    for each in part.declared:
-        value = getattr(part, each)
-        for item in value if isinstance(value, list) else ():
-            if hasattr(item, "declared"):
-                found |= _errors(item)
-    return found
+        assert errors_of(response) == errors_of(wire.call(make(7), kind, version))
 
 
 def test_others_are_answered_meanwhile(
@@ -601,7 +104,7 @@ def test_others_are_answered_meanwhile(
     with ready.wire() as busy, ready.wire() as other:
         busy.send(make(20_000), version)
         for _ in range(20):
-            other.call(_metadata_request(1), metadata.MetadataResponse, 9)
+            other.call(metadata_request(1), metadata.MetadataResponse, 9)
         assert not ready.run(
             lambda broker: all(each.idle for each in broker.reactor.connections)
         ), "the long request was over first"
@@ -643,10 +146,10 @@ def test_a_response_has_a_largest_size(
         assert wire.is_closed()
     assert "response given up: api=DESCRIBE_CONFIGS" in caplog.text
     with ready.wire() as wire:
-        wire.call(_metadata_request(1), metadata.MetadataResponse, 9)
+        wire.call(metadata_request(1), metadata.MetadataResponse, 9)
 
 
-def test_a_request_has_a_largest_number_of_entries(
+def test_a_request_has_a_largest_number_ofentries_of(
     ready: BrokerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(api, "MOST_ENTRIES", 2000)

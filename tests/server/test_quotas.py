@@ -51,6 +51,7 @@ from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.network.connection import MUTED
 from ottla.server.quotas import Bucket, Quotas, is_broker
+from ottla.server.replication.changes import Client, client_of, forwarded_id, is_forwarded
 from ottla.server.security.authorizer import Authorizer
 
 StartBroker = Callable[..., BrokerThread]
@@ -237,9 +238,9 @@ def is_muted(broker: BrokerThread, wire: Wire) -> bool:
     return broker.run(look)
 
 
-def send(wire: Wire, request: Any, response: Any, version: int) -> Any:
-    """As the client that is limited."""
-    wire.send(request, version, LIMITED)
+def send(wire: Wire, request: Any, response: Any, version: int, client_id: str = LIMITED) -> Any:
+    """As the client that is limited, unless as another."""
+    wire.send(request, version, client_id)
     return wire.receive(response, version)
 
 
@@ -330,6 +331,62 @@ def test_changes_of_partitions_are_limited(limited: BrokerThread, admin: Wire) -
     assert {first, second} <= set(limited.broker.image.topics)
 
 
+@pytest.mark.parametrize(
+    ("user", "client_id"),
+    [
+        ("alice", "reports"),
+        ("", ""),
+        ("CN=a,OU=b for c", "x for y"),
+        ("müller", "…"),
+        ("a", "x" * 300),
+    ],
+)
+def test_a_request_that_is_passed_on_says_whose_it_is(user: str, client_id: str) -> None:
+    sent = forwarded_id(7, Client(user, client_id))
+    assert is_forwarded(sent)
+    assert client_of(sent) == Client(user, client_id)
+    assert len(sent.encode()) < 32_767
+
+
+def test_what_is_no_name_of_a_client_is_a_brokers_own() -> None:
+    assert client_of(forwarded_id(7, Client("u" * 40_000, "c"))) is None
+    for sent in (
+        "broker-7-controller",
+        "broker-7-controller for nobody",
+        "broker-1-controller for 5",
+    ):
+        assert client_of(sent) is None
+    assert not is_forwarded("reports for broker-7-controller")
+    assert not is_forwarded("broker-7-fetcher")
+
+
+def test_the_controller_counts_for_all_brokers(limited: BrokerThread, admin: Wire) -> None:
+    """Three brokers pass on what one client asks them for; others are not concerned."""
+    assert alter(admin, {"client-id": LIMITED}, {"controller_mutation_rate": 0.001}) == 0
+    exceeded = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    made, refused, others = fresh_name(), fresh_name(), fresh_name()
+
+    def passed_on(broker: int, client: str, name: str) -> CreateTopicsResponse:
+        with limited.wire() as wire:
+            sent = forwarded_id(broker, Client("ANONYMOUS", client))
+            return send(wire, creation(name), CreateTopicsResponse, 7, client_id=sent)
+
+    answer = passed_on(2, LIMITED, made)
+    assert [each.error_code for each in answer.topics] == [0]
+    assert answer.throttle_time_ms > 0
+    for broker in (2, 3):
+        answer = passed_on(broker, LIMITED, refused)
+        assert [each.error_code for each in answer.topics] == [exceeded]
+        assert answer.throttle_time_ms > 0
+    assert passed_on(3, "somebody-else", others).topics[0].error_code == 0
+    # What a broker wants for itself is nobody's.
+    with limited.wire() as wire:
+        own = send(
+            wire, creation(refused), CreateTopicsResponse, 7, client_id="broker-3-controller"
+        )
+    assert [each.error_code for each in own.topics] == [0]
+
+
 def test_of_long_client_ids_little_is_kept() -> None:
     quotas = Quotas(1, 1, clock=lambda: 0.0)
     image: Any = SimpleNamespace(
@@ -414,6 +471,49 @@ def test_connections_of_a_listener_are_limited(start_broker: StartBroker) -> Non
     assert all(is_muted(broker, wire) for wire in wires)
     for wire in wires:
         wire.close()
+
+
+@pytest.mark.parametrize("of_brokers", [None, "0"])
+def test_a_limit_for_clients_does_not_slow_brokers_down(
+    of_brokers: str | None, start_broker: StartBroker
+) -> None:
+    """KIP-612: unless it is set for their listener."""
+    settings = {
+        "listeners": "CLIENTS://127.0.0.1:0,INSIDE://127.0.0.1:0",
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,INSIDE:PLAINTEXT",
+        "inter.broker.listener.name": "INSIDE",
+        "max.connection.creation.rate": "0",
+    }
+    if of_brokers is not None:
+        settings["listener.name.inside.max.connection.creation.rate"] = of_brokers
+    broker = start_broker(settings=settings)
+    with broker.wire() as client, Wire("127.0.0.1", broker.broker.bound[1].port) as peer:
+        broker.until(lambda inside: inside.reactor.accepted == 2)
+        assert is_muted(broker, client)
+        assert is_muted(broker, peer) is (of_brokers is not None)
+
+
+def test_a_closed_connection_does_not_wait_to_be_served(limited: BrokerThread) -> None:
+    timers = []
+
+    def mute(inside: Any) -> None:
+        for each in inside.reactor.connections:
+            each.mute(86400)
+            each.mute(2 * 86400)
+            timers.append(each._mute)
+
+    before = limited.run(lambda inside: inside.reactor.accepted)
+    with limited.wire():
+        limited.until(lambda inside: inside.reactor.accepted > before)
+        limited.run(mute)
+
+    def look(inside: Any) -> bool:
+        inside.reactor.close_hung_up()
+        return not inside.reactor.connections
+
+    limited.until(look)
+    assert timers
+    assert all(timer is not None and timer.cancelled() for timer in timers)
 
 
 def test_who_is_muted_for_a_moment_is_served_after_it(limited: BrokerThread, admin: Wire) -> None:

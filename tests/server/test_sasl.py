@@ -6,13 +6,16 @@ import asyncio
 import base64
 import dataclasses
 import datetime
+import gc
 import hashlib
 import hmac
+import itertools
 import json
 import logging
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +41,7 @@ from server_kit.wire import Wire
 
 from ottla.cluster.credentials import ScramCredential
 from ottla.cluster.decisions.users import ScramChange
-from ottla.cluster.metadata import ResourceType
+from ottla.cluster.metadata import ClusterImage, ResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -58,8 +61,11 @@ from ottla.protocol.messages.sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from ottla.server import turns
+from ottla.server.observability import limited_log
+from ottla.server.security import tokens
 from ottla.server.security.mechanisms import PlainExchange, Refused, Users
-from ottla.server.security.tokens import Keys, TokenRules
+from ottla.server.security.tokens import Keys, TokenExchange, TokenRules
 from ottla.wire.sasl import BearerToken, Mechanism, OAuthBearer, Plain, Scram
 
 StartBroker = Callable[..., BrokerThread]
@@ -157,14 +163,83 @@ def test_refusals_do_not_tell_who_exists(
     assert "nobody-here" not in caplog.text
 
 
-def test_an_unknown_user_gets_the_same_salt_every_time(sasl_broker: BrokerThread) -> None:
-    salts = set()
-    for _ in range(2):
-        with connect(sasl_broker) as wire:
-            agree(wire, "SCRAM-SHA-256")
-            challenge = step(wire, b"n,,n=nobody,r=abcdef").auth_bytes.decode()
-            salts.add(re.search(r"s=([^,]+)", challenge)[1])  # type: ignore[index]
-    assert len(salts) == 1
+def challenge(broker: BrokerThread, user: str) -> tuple[bytes, int]:
+    """The salt and the iterations that a user is told who has proved nothing."""
+    with connect(broker) as wire:
+        agree(wire, "SCRAM-SHA-256")
+        told = step(wire, f"n,,n={user},r=abcdef".encode()).auth_bytes.decode()
+    found = re.fullmatch(r"r=[^,]+,s=([^,]+),i=([0-9]+)", told)
+    assert found is not None
+    return base64.b64decode(found[1]), int(found[2])
+
+
+def test_an_unknown_user_looks_like_the_others(sasl_broker: BrokerThread) -> None:
+    """Always with the same salt, of the length that is usual here, and with as many iterations."""
+    known, unknown = challenge(sasl_broker, "alice"), challenge(sasl_broker, "nobody")
+    assert challenge(sasl_broker, "nobody") == unknown
+    assert challenge(sasl_broker, "nobody-else")[0] != unknown[0]
+    assert (len(unknown[0]), unknown[1]) == (len(known[0]), known[1]) == (16, 4096)
+
+
+def test_what_unknown_users_are_told_cannot_be_computed_from_outside(
+    sasl_broker: BrokerThread,
+) -> None:
+    def forget(inside: Any) -> Any:
+        image = inside.image
+        assert len(image.secret) == 32
+        assert image.cluster_id not in str(image.secret)
+        assert str(image.secret) not in repr(image)
+        return image
+
+    image = sasl_broker.run(forget)
+    users = [
+        Users(lambda found=found: found)
+        for found in (
+            image,
+            dataclasses.replace(image),
+            dataclasses.replace(image, secret=b"another cluster's"),
+            # Of a cluster that has none yet: each broker has its own.
+            dataclasses.replace(image, secret=b""),
+            dataclasses.replace(image, secret=b""),
+        )
+    ]
+    salts = [each.unknown("nobody", "SCRAM-SHA-256").salt for each in users]
+    assert salts[0] == salts[1]
+    assert len(set(salts)) == 4
+
+
+def test_unknown_users_look_as_those_who_made_the_others_make_them() -> None:
+    def image(**salts: bytes) -> ClusterImage:
+        return ClusterImage(
+            "id",
+            secret=b"x",
+            configs={
+                (ResourceType.USER, name): {
+                    "SCRAM-SHA-512": ScramCredential(salt, bytes(64), bytes(64), 4096).render()
+                }
+                for name, salt in salts.items()
+            },
+        )
+
+    def told(found: ClusterImage, count: int = 200) -> list[bytes]:
+        users = Users(lambda: found)
+        return [users.unknown(f"user-{each}", "SCRAM-SHA-512").salt for each in range(count)]
+
+    # Kafka's tools make text of 130 bits; where all of it is used, it begins with 1.
+    kafkas = told(image(one=b"1l7h9mwdd0x1vkn4j6u8f8d1gl"))
+    assert {len(each) for each in kafkas} >= {25, 26}
+    assert all(re.fullmatch(rb"[0-9a-z]{20,26}", each) for each in kafkas)
+    assert {each[:1] for each in kafkas if len(each) == 26} == {b"1"}
+    # Others may make text of another length.
+    assert all(
+        re.fullmatch(rb"[0-9a-z]{16}", each) for each in told(image(one=b"0123456789abcdef"))
+    )
+    # Of two makers some look like one, some like the other.
+    both = told(image(one=b"1l7h9mwdd0x1vkn4j6u8f8d1gl", two=bytes(64)))
+    assert sum(each in kafkas for each in both) in range(50, 150)
+    assert sum(len(each) == 64 for each in both) in range(50, 150)
+    # Nobody is there: as we make them.
+    assert {len(each) for each in told(image())} == {24}
 
 
 @pytest.mark.parametrize(
@@ -316,6 +391,18 @@ def test_scram_messages_cannot_be_replayed(sasl_broker: BrokerThread) -> None:
         assert wire.is_closed()
 
 
+def test_a_refusal_is_told_however_slow_the_machine(
+    sasl_broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer leaves before the connection is closed, also if it takes several turns of the loop."""
+    ticks = itertools.count()
+    monkeypatch.setattr(turns, "clock", lambda: float(next(ticks)))
+    with connect(sasl_broker) as wire:
+        with pytest.raises(RefusedByBroker):
+            authenticate(wire, Plain("bob", "wrong-password"))
+        assert wire.is_closed()
+
+
 @pytest.mark.parametrize(
     "garbage", [b"", b"\xff\xfe", b"n,,", b"n,,n=,r=", b"y,,n=alice,r=x,m=1", b"\0" * 9000]
 )
@@ -367,8 +454,9 @@ def test_every_refusal_of_a_password_takes_the_same_work(monkeypatch: pytest.Mon
         return False
 
     monkeypatch.setattr(ScramCredential, "fits", fits)
-    stored = ScramCredential.of_password("SCRAM-SHA-256", SECRET).render()
-    users = Users(lambda user: {"SCRAM-SHA-256": stored} if user == "alice" else {}, lambda: b"x")
+    stored = ScramCredential.of_password("SCRAM-SHA-256", SECRET, 4096).render()
+    configs = {(ResourceType.USER, "alice"): {"SCRAM-SHA-256": stored}}
+    users = Users(lambda: ClusterImage("id", configs=configs))
     for user in ("alice", "bob", "nobody"):
         exchange = PlainExchange({"bob": SECRET}, users)
         with pytest.raises(Refused):
@@ -391,7 +479,7 @@ def test_no_password_is_checked_for_a_client_that_has_left(monkeypatch: pytest.M
             return go_on.wait(10)
 
         monkeypatch.setattr(ScramCredential, "fits", fits)
-        users = Users(lambda _: {}, lambda: b"x")
+        users = Users(lambda: ClusterImage("id"))
         left = False
         checks = [
             asyncio.ensure_future(users.has_password("x", str(number), lambda: left))
@@ -404,6 +492,58 @@ def test_no_password_is_checked_for_a_client_that_has_left(monkeypatch: pytest.M
 
     assert asyncio.run(flood()) == [True] * 4 + [False] * 96
     assert len(begun) == 4
+
+
+# Connections that are closed meanwhile ------------------------------------------------------------
+
+
+def is_freed(broker: BrokerThread, reference: weakref.ref[Any]) -> None:
+    """Wait until the loop has let go of something, at the latest with its next garbage collection."""
+
+    def gone(_: Any) -> bool:
+        gc.collect()
+        return reference() is None
+
+    broker.until(gone)
+
+
+def the_connection(broker: BrokerThread) -> weakref.ref[Any]:
+    """Connections have no place for weak references, their authentications do."""
+
+    def look(inside: Any) -> weakref.ref[Any]:
+        (found,) = (each for each in inside.reactor.connections if each.authentication is not None)
+        return weakref.ref(found.authentication)
+
+    return broker.run(look)
+
+
+def test_who_leaves_while_its_refusal_waits_leaves_nothing(start_broker: StartBroker) -> None:
+    settings = settings_of("PLAIN")
+    settings["connection.failed.authentication.delay.ms"] = "3600000"
+    broker = start_broker(settings=settings)
+    with connect(broker) as wire:
+        agree(wire, "PLAIN")
+        wire.send(SaslAuthenticateRequest(auth_bytes=b"\0bob\0wrong"), 2)
+        broker.until(lambda inside: inside.reactor.failed_authentications == 1)
+        # The loop serves others meanwhile.
+        with connect(broker) as other:
+            assert authenticate(other, Plain("bob", SECRET)).error_code == 0
+        broker.until(lambda inside: len(inside.reactor.connections) == 1)
+        reference = the_connection(broker)
+    # What waits for its answer is not read from; whoever is gone is looked for now and then.
+    broker.until(lambda inside: inside.reactor.close_hung_up() or not inside.reactor.connections)
+    is_freed(broker, reference)
+
+
+def test_a_closed_connection_does_not_wait_for_the_end_of_its_session(
+    start_broker: StartBroker,
+) -> None:
+    broker = start_broker(settings=settings_of("PLAIN", connections_max_reauth_ms="3600000"))
+    with connect(broker) as wire:
+        assert authenticate(wire, Plain("bob", SECRET)).session_lifetime_ms == 3_600_000
+        reference = the_connection(broker)
+    broker.until(lambda inside: not inside.reactor.connections)
+    is_freed(broker, reference)
 
 
 # The way of clients older than Kafka 1.0 ---------------------------------------------------------
@@ -460,6 +600,15 @@ def test_a_bad_message_without_a_request_closes_the_connection(
         agree_barely(wire, "PLAIN")
         wire.send_raw(sent)
         assert wire.is_closed()
+
+
+def test_a_long_message_without_a_request_is_not_waited_for(sasl_broker: BrokerThread) -> None:
+    """Nobody counts the memory for it, and clients of that time have short ones."""
+    for message in ((20_000).to_bytes(4, "big"), (100).to_bytes(4, "big") + bytes(20_000)):
+        with connect(sasl_broker) as wire:
+            agree_barely(wire, "SCRAM-SHA-256")
+            wire.send_raw(message)
+            assert wire.is_closed()
 
 
 def test_nothing_is_served_that_was_sent_along_with_a_bare_message(
@@ -624,6 +773,11 @@ def unsigned() -> str:
     return encoded({"alg": "none"}, CLAIMS).decode() + "."
 
 
+def nested() -> str:
+    """JSON that no parser likes."""
+    return base64.urlsafe_b64encode(b"[" * 100_000).decode().rstrip("=") + ".e30."
+
+
 def signed_with_the_public_key(issuer: Issuer) -> str:
     """Where a broker takes the public key for a shared secret, anybody can make tokens."""
     public = issuer.keys["one"].public_key()
@@ -650,6 +804,7 @@ def test_tokens_that_are_not_good_are_refused(
         unsigned(),
         signed_with_the_public_key(issuer),
         "nonsense",
+        nested(),
     ):
         with connect(broker) as wire:
             agree(wire, "OAUTHBEARER")
@@ -660,6 +815,28 @@ def test_tokens_that_are_not_good_are_refused(
             assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
             assert wire.is_closed()
         assert bad not in caplog.text
+
+
+def test_a_flood_of_bad_tokens_fills_no_log(
+    issuer: Issuer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = TokenRules(issuer.file.as_uri(), 3600, (), None, "sub", 0)
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(limited_log, "LINES", 3)
+    # One that has not written anything before.
+    monkeypatch.setattr(tokens, "log", limited_log.LimitedLog(logging.getLogger("ottla.security")))
+
+    async def flood() -> None:
+        keys = Keys(rules)
+        for number in range(500):
+            header = encoded({"alg": "RS256", "crit": ["x\nadministrative: y"], "kid": "one"}, {})
+            message = f"n,,\x01auth=Bearer {header.decode()}.{number}\x01\x01"
+            assert (await TokenExchange(rules, keys).step(message.encode())).user is None
+
+    asyncio.run(flood())
+    lines = caplog.text.splitlines()
+    assert 0 < len(lines) < 50
+    assert not any(line.startswith("administrative") for line in lines)
 
 
 def test_a_shared_secret_is_no_key(issuer: Issuer) -> None:

@@ -17,6 +17,11 @@ from ottla.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsResponse,
     ScramCredentialUpsertion,
 )
+from ottla.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from ottla.wire.sasl import Plain
 
 StartBroker = Callable[..., BrokerThread]
@@ -43,6 +48,16 @@ def test_the_default_listener_is_loopback_and_warns_of_nothing(
             {"authorizer.class.name": ("org.apache.kafka.metadata.authorizer.StandardAuthorizer")},
             "is User:ANONYMOUS",
         ),
+        (
+            "SSL://0.0.0.0:0",
+            {
+                "authorizer.class.name": (
+                    "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+                ),
+                "super.users": "User:admin;User:ANONYMOUS",
+            },
+            "ANYBODY WHO REACHES IT",
+        ),
     ],
 )
 def test_a_listener_that_is_open_to_the_network_is_told_loudly(
@@ -57,6 +72,59 @@ def test_a_listener_that_is_open_to_the_network_is_told_loudly(
     start_broker(settings=settings)
     lines = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert [told in line for line in lines if "asks nobody" in line] == ([True] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("address", "is_told"), [("127.0.0.1:0", False), ("0.0.0.0:0", True), (":0", True)]
+)
+def test_metrics_that_others_can_read_are_told_of(
+    address: str, is_told: bool, start_broker: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    start_broker(settings={"metrics.listener": address})
+    warned = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert any("to whoever reaches it" in each.getMessage() for each in warned) is is_told
+
+
+def test_secrets_of_the_configuration_are_told_to_nobody(
+    start_broker: StartBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path / "certificates")
+    secrets = {
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": jaas(
+            "PlainLoginModule", {"user_alice": "s3cret"}
+        ),
+        "ssl.key.password": "s3cret",
+        "ssl.truststore.password": "s3cret",
+    }
+    settings = tls_settings(authority, "PLAINTEXT://127.0.0.1:0,SASL_SSL://localhost:0")
+    broker = start_broker(settings=settings | secrets | {"sasl.enabled.mechanisms": "PLAIN"})
+    with broker.wire() as wire:
+        own = str(broker.broker.id)
+        for name, synonyms in ((own, True), (own, False), ("", True)):
+            resource = DescribeConfigsResource(
+                resource_type=4, resource_name=name, configuration_keys=None
+            )
+            answer = wire.call(
+                DescribeConfigsRequest(
+                    resources=[resource], include_synonyms=synonyms, include_documentation=True
+                ),
+                DescribeConfigsResponse,
+                4,
+            )
+            (result,) = answer.results
+            if name:
+                told = {each.name: each for each in result.configs}
+                assert {"ssl.key.password", "ssl.truststore.password"} <= set(told)
+                for secret in secrets.keys() & told.keys():
+                    assert told[secret].is_sensitive
+                    assert told[secret].value is None
+            assert "s3cret" not in repr(
+                [
+                    (each.name, each.value, [one.value for one in each.synonyms])
+                    for each in result.configs
+                ]
+            )
+    assert "s3cret" not in caplog.text
 
 
 def test_nobody_else_may_read_the_files(start_broker: StartBroker) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import shutil
 import socket
 import ssl
+import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +27,12 @@ from ottla.protocol.messages.find_coordinator import (
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.network import reactor
+from ottla.server.network.tls import TlsConnection
+from ottla.server.security import security
 from ottla.server.security.principals import BadRule, distinguished_name, parse_rules, principal_of
-from ottla.wire.security import cipher_list
+from ottla.wire.connection import Connection
+from ottla.wire.errors import TlsFailed
+from ottla.wire.security import Pem, Security, Tls, cipher_list
 
 StartBroker = Callable[..., BrokerThread]
 
@@ -188,6 +196,42 @@ def test_a_broken_certificate_does_not_replace_a_good_one(
     assert any("not reloaded" in line for line in complaints)
 
 
+@pytest.mark.complains
+def test_certificates_are_watched_whatever_a_file_does(
+    authority: Authority,
+    start_broker: StartBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    complaints: list[str],
+) -> None:
+    monkeypatch.setattr(security, "LOOK_SECONDS", 0.001)
+    settings = tls_settings(authority, "SSL://localhost:0")
+    broker = start_broker(settings=settings)
+    (listener,) = broker.broker.security._listeners.values()
+    assert listener.tls is not None
+    # Neither what cannot be foreseen of OpenSSL ends the watch, nor what cannot be of the file system.
+    look, failed = listener.tls.look, threading.Event()
+
+    def bad_look() -> None:
+        failed.set()
+        raise RuntimeError("nobody thought of this")
+
+    def bad_context(*_: object) -> ssl.SSLContext:
+        raise MemoryError
+
+    monkeypatch.setattr(listener.tls, "look", bad_look)
+    assert failed.wait(20)
+    monkeypatch.setattr(listener.tls, "look", look)
+    keystore = Path(settings["ssl.keystore.location"])
+    with monkeypatch.context() as patched:
+        patched.setattr(Tls, "server_context", bad_context)
+        keystore.write_bytes(keystore.read_bytes() + b"\n")
+        broker.until(lambda _: any("not reloaded" in line for line in complaints))
+    before = listener.tls.context
+    shutil.copy(authority.server("newer"), keystore)
+    broker.until(lambda _: listener.tls is not None and listener.tls.context is not before)
+    assert any("not looked at" in line for line in complaints)
+
+
 def test_half_open_handshakes_lock_nobody_out(
     authority: Authority, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +250,105 @@ def test_half_open_handshakes_lock_nobody_out(
     finally:
         for plug in half_open:
             plug.close()
+
+
+@pytest.mark.parametrize("what", ["expired", "foreign", "of another host"])
+def test_our_client_refuses_a_broker_that_has_no_good_certificate(
+    what: str, authority: Authority, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    store = {
+        "expired": lambda: authority.server(expired=True),
+        "foreign": lambda: Authority(tmp_path / "foreign").server(),
+        "of another host": lambda: authority.server(hosts=["broker.example"]),
+    }[what]()
+    settings = {"listeners": "SSL://localhost:0", "ssl.keystore.location": store}
+    broker = start_broker(settings=settings)
+
+    async def connect(tls: Tls) -> None:
+        (await Connection.open("localhost", broker.port, security=Security(tls))).close()
+
+    with pytest.raises(TlsFailed, match="certificate is not accepted"):
+        asyncio.run(connect(Tls(authorities=Pem(file=authority.file))))
+    # It is the certificate that keeps it from that.
+    asyncio.run(connect(Tls(verify=False)))
+
+
+def client_hello(authority: Authority) -> bytes:
+    """What a client begins with."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = client_context(authority).wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+def test_a_flood_of_handshakes_leaves_others_their_turns(
+    authority: Authority, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty clients begin while the loop is busy: then it takes one after the other, by turns."""
+    events: list[str] = []
+    shake = TlsConnection._shake_hands
+
+    def shaking(connection: TlsConnection) -> bool:
+        events.append("handshake")
+        return shake(connection)
+
+    monkeypatch.setattr(TlsConnection, "_shake_hands", shaking)
+    # Time flies: every step takes the whole of a turn.
+    ticks = itertools.count()
+    monkeypatch.setattr(reactor, "clock", lambda: float(next(ticks)))
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    hello = client_hello(authority)
+    clients, busy, go_on = [], threading.Event(), threading.Event()
+
+    def stop_the_loop(inside: Any) -> None:
+        def turn() -> None:
+            events.append("turn")
+            inside.loop.call_soon(turn)
+
+        inside.loop.call_soon(turn)
+        busy.set()
+        go_on.wait(30)
+
+    stopped = threading.Thread(target=broker.run, args=(stop_the_loop,))
+    stopped.start()
+    try:
+        assert busy.wait(30)
+        for _ in range(20):
+            clients.append(socket.create_connection(("localhost", broker.port)))
+            clients[-1].sendall(hello)
+        go_on.set()
+        stopped.join(30)
+        broker.until(lambda _: events.count("handshake") >= 20)
+        # The server's part of the handshake has come to each of them.
+        assert all(each.recv(1) == b"\x16" for each in clients)
+    finally:
+        go_on.set()
+        for each in clients:
+            each.close()
+    first = events.index("handshake")
+    assert "handshake handshake" not in " ".join(events[first:])
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_handshake_cannot_be_asked_for_again(
+    authority: Authority, start_broker: StartBroker
+) -> None:
+    """It costs the broker more than the client: with TLS 1.2 one could do it again and again."""
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    done = subprocess.run(
+        ["openssl", "s_client", "-connect", f"localhost:{broker.port}", "-tls1_2",
+         "-CAfile", authority.file],
+        input=b"R\n",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert b"Verify return code: 0 (ok)" in done.stdout
+    assert b"RENEGOTIATING" in done.stdout + done.stderr
+    assert b"no renegotiation" in done.stderr.lower()
+    with TlsWire("localhost", broker.port, client_context(authority)) as wire:
+        assert wire.call(ApiVersionsRequest(), ApiVersionsResponse, 0).error_code == 0
 
 
 def test_who_only_looks_whether_somebody_listens_has_not_failed(
@@ -241,8 +384,6 @@ def test_who_connects_too_often_waits_with_its_handshake(
 
         def let_in(inside: Any) -> None:
             for each in inside.reactor.connections:
-                each.mute(0)
-                each._muted_until = 0.0
                 each._unmute()
 
         broker.run(let_in)

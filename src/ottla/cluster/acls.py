@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
@@ -33,12 +33,20 @@ class Acl:
     @property
     def key(self) -> str:
         """Names the entry among all: the same for the same fields."""
-        text = json.dumps([str(value) for value in asdict(self).values()])
+        text = json.dumps(list(self.stored().values()))
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
     def stored(self) -> dict[str, str]:
         """As the metadata keeps it."""
-        return {name: str(value) for name, value in asdict(self).items()}
+        return {
+            "resource": str(self.resource),
+            "name": self.name,
+            "pattern": str(self.pattern),
+            "principal": self.principal,
+            "host": self.host,
+            "operation": str(self.operation),
+            "permission": str(self.permission),
+        }
 
     @classmethod
     def of_stored(cls, stored: Mapping[str, str]) -> Acl:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ottla.cluster import layout
-from ottla.cluster.controller import in_parts
+from ottla.cluster.controller import SECRET_BYTES, in_parts
 from ottla.cluster.draft import Draft
 from ottla.cluster.loading import load_image
 from ottla.cluster.metadata import ClusterImage
@@ -73,7 +73,8 @@ async def adopt(source: Store, target: Store) -> ClusterImage:
         )
     await _clear(target, image.cluster_id)
     mark = os.urandom(8).hex()
-    skeleton = layout.skeleton(image.cluster_id, image.features, mark)
+    secret = image.secret or os.urandom(SECRET_BYTES)
+    skeleton = layout.skeleton(image.cluster_id, image.features, mark, secret)
     revision = next(each for each in skeleton if each.path == layout.REVISION)
     await _write(target, [each for each in skeleton if each is not revision])
     for part in in_parts(layout.operations_of(_draft_of(image)), target.largest_multi):
@@ -118,6 +119,8 @@ async def _clear(target: Store, cluster_id: str) -> None:
         layout.LEADER_EPOCH_BASE,
         *reversed(layout.SKELETON[1:]),
     )
+    if await target.get(layout.SECRET) is not None:  # older versions made none
+        single = (layout.SECRET, *single)
     await _write(
         target,
         [

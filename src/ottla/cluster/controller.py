@@ -80,7 +80,7 @@ from ottla.protocol.message import uuid_text
 
 if TYPE_CHECKING:
     # Imported when they are first needed: few brokers ever do.
-    from ottla.cluster.acls import Acl, AclFilter
+    from ottla.cluster.acls import Acl
     from ottla.cluster.decisions.imports import ImportedTopic
     from ottla.cluster.decisions.quotas import QuotaChange
     from ottla.cluster.decisions.users import ScramChange, UserResult
@@ -98,6 +98,8 @@ UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 MIN_ISR: Final = "min.insync.replicas"
 # Pauses before the store is asked again after it gave no answer; about ten seconds in all.
 _PAUSES: Final = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 2.0, 2.0, 3.0)
+# Of the secret that all brokers of a cluster share.
+SECRET_BYTES: Final = 32
 # Before the registrations are looked at again that could not be read.
 _SHORTEST_PAUSE: Final = 0.05
 
@@ -320,11 +322,11 @@ class Controller:
 
         return await self._decide(lambda draft: acl_decisions.create_acls(draft, wanted))
 
-    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
+    async def delete_acls(self, entries: Sequence[Acl]) -> None:
         """Deletes entries of access control; what each filter took."""
         from ottla.cluster.decisions import acls as acl_decisions
 
-        return await self._decide(lambda draft: acl_decisions.delete_acls(draft, filters))
+        return await self._decide(lambda draft: acl_decisions.delete_acls(draft, entries))
 
     async def alter_quotas(
         self, changes: Sequence[QuotaChange], *, validate_only: bool = False
@@ -650,7 +652,8 @@ class Controller:
         cluster_id = self._wanted_cluster_id or uuid_text(new_uuid(self._random))
         mark = _new_mark()
         features = feature_decisions.initial_features(self._features)
-        await self._settle(layout.skeleton(cluster_id, features, mark), mark, None)
+        skeleton = layout.skeleton(cluster_id, features, mark, os.urandom(SECRET_BYTES))
+        await self._settle(skeleton, mark, None)
         # If another was quicker, its cluster is the one that is found here.
         image = await self._patiently(self._load)
         if image is None:
@@ -674,7 +677,8 @@ class Controller:
             if holder is None:
                 value = layout.encode_controller(self._broker_id)
                 operations.append(Create(layout.CONTROLLER, value, ephemeral=True))
-            operations += await self._missing_nodes()
+            missing = await self._missing_nodes()
+            operations += missing
             self._epoch = before.controller_epoch + 1
             operations.append(
                 Set(layout.CONTROLLER_EPOCH, str(self._epoch).encode(), before.controller_epoch)
@@ -686,6 +690,7 @@ class Controller:
                     version=before.version + 1,
                     controller_id=self._broker_id,
                     controller_epoch=self._epoch,
+                    secret=_secret_among(missing) or before.secret,
                 )
                 return
             self._image = await self._reload()
@@ -697,6 +702,7 @@ class Controller:
             (layout.REGISTRATIONS, b""),
             (layout.PARTITIONS, b""),
             (layout.LEADER_EPOCH_BASE, b"0"),
+            (layout.SECRET, layout.encode_secret(os.urandom(SECRET_BYTES))),
             *((path, b"") for path in layout.CONFIG_FOLDERS.values()),
         )
         nodes = await self._patiently(partial(self._store.get_many, [path for path, _ in wanted]))
@@ -852,6 +858,14 @@ def in_parts(operations: Sequence[Operation], largest: int) -> Iterable[list[Ope
         size += weight
     if part:
         yield part
+
+
+def _secret_among(operations: Iterable[Operation]) -> bytes:
+    """The secret that is made by one of these; empty if there is none."""
+    for each in operations:
+        if isinstance(each, Create) and each.path == layout.SECRET:
+            return layout.decode_secret(each.value)
+    return b""
 
 
 def _new_mark() -> str:

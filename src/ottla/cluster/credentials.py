@@ -9,22 +9,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-# Numbers as on the wire.
-SCRAM_NUMBERS: Final[Mapping[int, str]] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-_ALGORITHMS: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-SCRAM_MECHANISMS: Final = tuple(_ALGORITHMS)
+from ottla.protocol.scram import DEFAULT_ITERATIONS, hash_name, new_salt, salted
 
 # Kafka's limits.
 FEWEST_ITERATIONS: Final = 4096
 MOST_ITERATIONS: Final = 16384
-DEFAULT_ITERATIONS: Final = 8192
 SHORTEST_SALT: Final = 12
-_SALT_BYTES: Final = 24
 
 
 class UnreadableCredential(ValueError):
@@ -49,21 +42,21 @@ class ScramCredential:
         salt: bytes | None = None,
     ) -> ScramCredential:
         """Slow on purpose."""
-        salt = os.urandom(_SALT_BYTES) if salt is None else salt
-        algorithm = _ALGORITHMS[mechanism]
-        salted = hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, iterations)
-        return cls.of_salted(mechanism, salted, salt, iterations)
+        salt = new_salt() if salt is None else salt
+        return cls.of_salted(
+            mechanism, salted(mechanism, password, salt, iterations), salt, iterations
+        )
 
     @classmethod
     def of_salted(
-        cls, mechanism: str, salted: bytes, salt: bytes, iterations: int
+        cls, mechanism: str, salted_password: bytes, salt: bytes, iterations: int
     ) -> ScramCredential:
-        algorithm = _ALGORITHMS[mechanism]
-        client_key = hmac.digest(salted, b"Client Key", algorithm)
+        algorithm = hash_name(mechanism)
+        client_key = hmac.digest(salted_password, b"Client Key", algorithm)
         return cls(
             salt,
             hashlib.new(algorithm, client_key).digest(),
-            hmac.digest(salted, b"Server Key", algorithm),
+            hmac.digest(salted_password, b"Server Key", algorithm),
             iterations,
         )
 

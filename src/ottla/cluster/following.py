@@ -305,6 +305,8 @@ def _patched(
             changes["features"] = layout.decode_features(node.value)
         elif path == layout.PRODUCER_IDS and node is not None:
             changes["next_producer_id"] = layout.decode_next_producer_id(node.value)
+        elif path == layout.SECRET and node is not None:
+            changes["secret"] = layout.decode_secret(node.value)
         elif path == layout.CONTROLLER:
             changes["controller_id"] = layout.decode_controller(node)
         elif path == layout.CONTROLLER_EPOCH and node is not None:

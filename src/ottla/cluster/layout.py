@@ -3,6 +3,8 @@
 The paths are those that Kafka used in ZooKeeper, where it had them. Values are JSON in UTF-8.
 
     /cluster/id                  {"version":"1","id":"<22 characters>"}
+    /cluster/secret              {"version":1,"secret":"<32 bytes in Base64>"}: made once, the same for
+                                 all brokers, and told to nobody
     /controller_epoch            a decimal number, one more with each controller that takes office;
                                  always the same as the node's version
     /metadata_revision           {"controller_epoch":N,"write":"<unlike any other>"}; its version
@@ -45,6 +47,7 @@ change nothing, and one look at the node settles whether a change without an ans
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -67,6 +70,7 @@ from ottla.cluster.store import Create, Delete, Node, Operation, Set, StoreError
 from ottla.protocol.message import uuid_from_text, uuid_text
 
 CLUSTER_ID: Final = "/cluster/id"
+SECRET: Final = "/cluster/secret"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 REVISION: Final = "/metadata_revision"
 FEATURES: Final = "/features"
@@ -432,11 +436,24 @@ def encode_producer_ids(broker_id: int, block_start: int, block_end: int) -> byt
     )
 
 
-def skeleton(cluster_id: str, features: Mapping[str, int], write: str) -> list[Operation]:
+def encode_secret(secret: bytes) -> bytes:
+    """What only brokers know."""
+    return dump({"version": 1, "secret": base64.b64encode(secret).decode()})
+
+
+def decode_secret(value: bytes) -> bytes:
+    with _readable(SECRET):
+        return base64.b64decode(json.loads(value)["secret"], validate=True)
+
+
+def skeleton(
+    cluster_id: str, features: Mapping[str, int], write: str, secret: bytes
+) -> list[Operation]:
     """What makes an empty store one of a cluster without topics and without a controller."""
     return [
         *(Create(path) for path in SKELETON),
         Create(CLUSTER_ID, dump({"version": "1", "id": cluster_id})),
+        Create(SECRET, encode_secret(secret)),
         Create(CONTROLLER_EPOCH, b"0"),
         Create(FEATURES, dump({"features": dict(features)})),
         Create(PRODUCER_IDS, encode_producer_ids(-1, -1, -1)),
@@ -577,8 +594,10 @@ def decode_image(
         cluster_id = json.loads(single[CLUSTER_ID].value)["id"]
     with _readable(CONTROLLER_EPOCH):
         controller_epoch = int(single[CONTROLLER_EPOCH].value)
+    secret = single.get(SECRET)
     return ClusterImage(
         cluster_id=cluster_id,
+        secret=b"" if secret is None else decode_secret(secret.value),
         controller_id=decode_controller(single.get(CONTROLLER)),
         controller_epoch=controller_epoch,
         version=single[REVISION].version,

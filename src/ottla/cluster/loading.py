@@ -16,6 +16,7 @@ _SINGLE = (
     layout.LEADER_EPOCH_BASE,
     layout.PRODUCER_IDS,
     layout.REVISION,
+    layout.SECRET,
 )
 
 

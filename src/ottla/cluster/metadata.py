@@ -137,6 +137,8 @@ class ClusterImage:
     next_producer_id: int = 0
     # Added to all stored leader epochs: one write raises the epochs of a single node's partitions.
     leader_epoch_base: int = 0
+    # What only brokers know, the same for all of them; empty until a controller has made it.
+    secret: bytes = field(default=b"", repr=False)
     # Names of the topics that could collide, by names.collision_key.
     collisions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

@@ -74,7 +74,7 @@ class Later:
 # What a handler returns: the response, or something that will give it.
 Outcome = Message | Coroutine[Any, Any, Message] | asyncio.Future[Message]
 # What it may return besides: steps towards one of these.
-Answer = Outcome | Later | Steps[Outcome]
+Answer = Outcome | Later | Steps[Outcome | Later]
 
 
 class ResponseTooLarge(Exception):
@@ -279,8 +279,12 @@ def _passed_on(function: Callable[[Request[R]], Answer]) -> Callable[[Request[R]
 
 
 async def _forwarded(request: Request[R], function: Callable[[Request[R]], Answer]) -> Message:
+    from ottla.server.quotas import quota_client  # which imports this module
+
     try:
-        return await request.broker.changes.forward(request.message, request.version)
+        return await request.broker.changes.forward(
+            request.message, request.version, quota_client(request.connection)
+        )
     except ProtocolError:
         # There is none: the handler finds that out again, and knows how to say it.
         result = function(request)
@@ -454,7 +458,9 @@ class _Exchange:
         self._slot = self._connection.reserve(exclusive=True)
         self._go_on(steps)
 
-    def _worked_out(self, steps: Steps[Outcome]) -> Steps[list[FramePart] | Outcome | Later]:
+    def _worked_out(
+        self, steps: Steps[Outcome | Later]
+    ) -> Steps[list[FramePart] | Outcome | Later]:
         result = yield from steps
         if not isinstance(result, Message):
             return result

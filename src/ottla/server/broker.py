@@ -598,6 +598,7 @@ class Broker:
         return Limits(
             max_request_bytes=config.socket_request_max_bytes,
             max_connections=config.max_connections,
+            protected_listener=config.protected_listener,
             max_descriptors=self.descriptors.connections,
             max_connections_per_address=config.max_connections_per_ip,
             max_connections_overrides=config.max_connections_per_ip_overrides,
@@ -654,7 +655,7 @@ class Broker:
         if self.authorizer is not None and any(
             kind is ResourceType.ACL for kind, _ in delta.configs
         ):
-            self.security.load_acls()
+            self.security.follow_acls(old, new, delta.configs)
         if delta.deleted or created:
             has_new = bool(delta.created)
             self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))

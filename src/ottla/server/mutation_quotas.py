@@ -1,13 +1,13 @@
 """The quota of changes: how many partitions a client may have made and deleted.
 
-It is checked at the broker that a client talks to, before the request is passed on to the controller.
-Clients that know of it (CreateTopics 6, DeleteTopics 5, CreatePartitions 3) get an error for each topic
+The controller counts, for all brokers: requests that are passed on to it say whose they are. Clients
+that know of the quota (CreateTopics 6, DeleteTopics 5, CreatePartitions 3) get an error for each topic
 and a throttle time; for older ones the request is done, and their connection muted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ottla.protocol.apis import ApiKey
@@ -21,13 +21,20 @@ from ottla.protocol.messages.create_topics import CreatableTopicResult, CreateTo
 from ottla.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from ottla.server.api import Answer, Request
 from ottla.server.failures import error_message
-from ottla.server.quotas import is_broker
-from ottla.server.replication.changes import is_forwarded
-from ottla.server.security.guards.tools import then
+from ottla.server.quotas import Quotas, is_broker, quota_client
+from ottla.server.replication.changes import Client, client_of, is_forwarded
+from ottla.server.security.guards.tools import Finish, Guarded, then
+from ottla.server.turns import Steps
 
 # From which version on clients understand the refusal.
 STRICT: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
 _DELETED_BY_STATE: Final = 6
+# Where the results are in the responses.
+_RESULTS: Final = {
+    ApiKey.CREATE_TOPICS: "topics",
+    ApiKey.DELETE_TOPICS: "responses",
+    ApiKey.CREATE_PARTITIONS: "results",
+}
 
 
 def limited(
@@ -36,67 +43,94 @@ def limited(
     """The handler of one of these APIs, within the quota of its client."""
 
     def handle(request: Request[Any]) -> Answer:
-        quotas, connection = request.broker.quotas, request.connection
-        if (
-            quotas is None
-            or (is_forwarded(connection.client_id) and is_broker(request.broker, connection))
-            or getattr(request.message, "validate_only", False)
-        ):
+        broker, connection = request.broker, request.connection
+        quotas = broker.quotas
+        if quotas is None or getattr(request.message, "validate_only", False):
             return function(request)
-        asked = _asked(key, request)
+        if broker.passes_on(connection):
+            return then(function(request), _muting(key, request))
+        # Anybody may call itself so: it must be a broker, too.
+        forwarded = is_forwarded(connection.client_id) and is_broker(broker, connection)
+        client = client_of(connection.client_id) if forwarded else quota_client(connection)
+        if client is None:
+            return function(request)  # what a broker wants for itself
         if request.version >= STRICT[key]:
             try:
-                quotas.check_mutations(connection)
+                quotas.check_mutations(client)
             except ProtocolError as error:
-                return _refusal(key, request, error, quotas.mutated(connection, 0))
-
-        def finish(response: Any) -> Message:
-            count = sum(asked.get(name, 0) for name in _done(key, response))
-            throttle = quotas.mutated(connection, count)
-            if throttle:
-                response.throttle_time_ms = throttle
-                if request.version < STRICT[key]:
-                    connection.mute(throttle / 1000)
-            message: Message = response
-            return message
-
-        return then(function(request), finish)
+                return _refusal(key, request, error, quotas.mutated(client, 0))
+        # Of one that was passed on, the broker that did has the client's connection.
+        mute = None if forwarded else _muting(key, request)
+        return _counted(key, function, quotas, client, request, mute)
 
     return handle
 
 
-def _asked(key: ApiKey, request: Request[Any]) -> dict[str, int]:
+def _muting(key: ApiKey, request: Request[Any]) -> Finish:
+    """Mutes the client, if the answer says for how long and it does not understand that."""
+
+    def finish(response: Any) -> Steps[Message]:
+        if response.throttle_time_ms and request.version < STRICT[key]:
+            request.connection.mute(response.throttle_time_ms / 1000)
+        yield
+        message: Message = response
+        return message
+
+    return finish
+
+
+def _counted(
+    key: ApiKey,
+    function: Callable[[Request[Any]], Answer],
+    quotas: Quotas,
+    client: Client,
+    request: Request[Any],
+    mute: Finish | None,
+) -> Guarded:
+    """Do it, and count what was done."""
+    asked: dict[str, int] = {}
+    for name, partitions in _asked(key, request):
+        asked[name] = partitions
+        yield
+
+    def finish(response: Any) -> Steps[Message]:
+        count = 0
+        for each in getattr(response, _RESULTS[key]):
+            if not each.error_code:
+                count += asked.get(each.name, 0)
+            yield
+        throttle = quotas.mutated(client, count)
+        if throttle:
+            response.throttle_time_ms = throttle
+        if mute is not None:
+            yield from mute(response)
+        message: Message = response
+        return message
+
+    return (yield from then(function(request), finish))
+
+
+def _asked(key: ApiKey, request: Request[Any]) -> Iterator[tuple[str, int]]:
     """How many partitions the request is about, by topic."""
     message, image = request.message, request.broker.image
     if key is ApiKey.CREATE_TOPICS:
         default = request.broker.config.num_partitions
-        return {
-            each.name: len(each.assignments)
-            or (each.num_partitions if each.num_partitions > 0 else default)
-            for each in message.topics
-        }
-    if key is ApiKey.CREATE_PARTITIONS:
-        return {
-            each.name: max(0, each.count - len(image.topics[each.name].partitions))
-            for each in message.topics
-            if each.name in image.topics
-        }
-    names = list(message.topic_names)
-    if request.version >= _DELETED_BY_STATE:
         for each in message.topics:
-            topic = image.topics_by_id.get(each.topic_id)
-            names.append(each.name if topic is None else topic.name)
-    return {name: len(image.topics[name].partitions) for name in names if name in image.topics}
-
-
-def _done(key: ApiKey, response: Any) -> list[str]:
-    """The topics of a response for which it was done."""
-    results = {
-        ApiKey.CREATE_TOPICS: "topics",
-        ApiKey.DELETE_TOPICS: "responses",
-        ApiKey.CREATE_PARTITIONS: "results",
-    }[key]
-    return [each.name for each in getattr(response, results) if not each.error_code]
+            wanted = each.num_partitions if each.num_partitions > 0 else default
+            yield each.name, len(each.assignments) or wanted
+    elif key is ApiKey.CREATE_PARTITIONS:
+        for each in message.topics:
+            topic = image.topics.get(each.name)
+            if topic is not None:
+                yield each.name, max(0, each.count - len(topic.partitions))
+    else:
+        for name in message.topic_names:
+            if name in image.topics:
+                yield name, len(image.topics[name].partitions)
+        for each in message.topics if request.version >= _DELETED_BY_STATE else ():
+            topic = image.topics_by_id.get(each.topic_id) or image.topics.get(each.name)
+            if topic is not None:
+                yield topic.name, len(topic.partitions)
 
 
 def _refusal(key: ApiKey, request: Request[Any], error: ProtocolError, throttle: int) -> Message:

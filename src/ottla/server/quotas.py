@@ -27,11 +27,13 @@ from ottla.cluster.quotas import (
     entity_key,
 )
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.server.replication.changes import Client
 from ottla.settings import INT_MAX
 
 if TYPE_CHECKING:
     from ottla.cluster.metadata import ClusterImage
     from ottla.server.broker import Broker
+    from ottla.server.configuration.broker_config import BrokerConfig
     from ottla.server.network.connection import Connection
 
 # Buckets that are kept at most; full ones are forgotten first, for they are as new.
@@ -147,18 +149,18 @@ class Quotas:
         connection.mute(seconds)
         return max(1, int(seconds * 1000))
 
-    def check_mutations(self, connection: Connection) -> None:
-        """Whether the client may change the metadata now; raises THROTTLING_QUOTA_EXCEEDED."""
-        bucket = self._bucket(CONTROLLER_MUTATION_RATE, connection, self._controller_window)
+    def check_mutations(self, client: Client) -> None:
+        """Whether a client may change the metadata now; raises THROTTLING_QUOTA_EXCEEDED."""
+        bucket = self._bucket_of(CONTROLLER_MUTATION_RATE, *client, self._controller_window)
         if bucket is not None and bucket.owes(self._clock()) > 0:
             raise ProtocolError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                 "The throttling quota has been exceeded: too many changes of topics and partitions.",
             )
 
-    def mutated(self, connection: Connection, partitions: int) -> int:
+    def mutated(self, client: Client, partitions: int) -> int:
         """So many partitions were made or deleted; for how many milliseconds nothing more should be."""
-        bucket = self._bucket(CONTROLLER_MUTATION_RATE, connection, self._controller_window)
+        bucket = self._bucket_of(CONTROLLER_MUTATION_RATE, *client, self._controller_window)
         if bucket is None:
             return 0
         return int(bucket.take(partitions, self._clock()) * 1000)
@@ -175,10 +177,9 @@ class Quotas:
     # Which quota counts -------------------------------------------------------------------------
 
     def _bucket(self, kind: str, connection: Connection, window: float) -> Bucket | None:
-        user = connection.principal.partition(":")[2]
-        client_id = connection.client_id
-        if len(client_id) > _LONGEST_CLIENT_ID:
-            client_id = _shortened(client_id)
+        return self._bucket_of(kind, *quota_client(connection), window)
+
+    def _bucket_of(self, kind: str, user: str, client_id: str, window: float) -> Bucket | None:
         key = (kind, user, client_id)
         if key not in self._known:
             self._remember(key, self._of_client(kind, user, client_id, window))
@@ -214,6 +215,14 @@ class Quotas:
                 }
             bucket = self._buckets[counted] = Bucket(rate, window, now)
         return bucket
+
+
+def quota_client(connection: Connection) -> Client:
+    """Who a connection's client is, as quotas count."""
+    client_id = connection.client_id
+    if len(client_id) > _LONGEST_CLIENT_ID:
+        client_id = _shortened(client_id)
+    return Client(connection.principal.partition(":")[2], client_id)
 
 
 def _shortened(client_id: str) -> str:
@@ -275,7 +284,7 @@ def _connection_delay(broker: Broker, quotas: Quotas | None) -> Callable[[str, s
     limits = {
         each.name: rate
         for each in broker.config.listeners
-        if (rate := broker.config.of_listener(each.name, "max.connection.creation.rate")) < INT_MAX
+        if (rate := _connection_rate(broker.config, each.name)) < INT_MAX
     }
     if not limits and (quotas is None or not quotas.has(CONNECTION_CREATION_RATE)):
         return None
@@ -288,6 +297,18 @@ def _connection_delay(broker: Broker, quotas: Quotas | None) -> Callable[[str, s
         return own if quotas is None else max(own, quotas.connected(host))
 
     return delay
+
+
+def _connection_rate(config: BrokerConfig, listener: str) -> int:
+    """How many connections a second a listener takes. A limit for all is none for brokers, which would
+    fall behind while clients flood the others, unless it is theirs."""
+    name = "max.connection.creation.rate"
+    rate: int | None
+    if listener == config.protected_listener:
+        rate = config.of_listener_alone(listener, name)
+    else:
+        rate = config.of_listener(listener, name)
+    return INT_MAX if rate is None else rate
 
 
 def quotas_of(image: ClusterImage) -> Mapping[str, Mapping[str, str]]:

@@ -202,11 +202,14 @@ class Connection:
         timeout: float | None = None,
         version: int | None = None,
         arriving: Arriving | None = None,
+        client_id: str | None = None,
     ) -> _Answer:
         """Send `message` and wait for its answer, of class `answer`.
 
         Raises ConnectionLost, RequestTimeout, UnsupportedByBroker; error codes inside of the answer
-        are the caller's to look at. `timeout` in seconds counts from when the request is sent.
+        are the caller's to look at. `timeout` in seconds counts from when the request is sent. With
+        `client_id` it is sent in the name of another, in place of the connection's own: then the
+        throttle time of the answer is for that one, too.
         """
         if version is None:
             version = self.versions.choose(type(message))
@@ -216,11 +219,21 @@ class Connection:
             message.encode_parts(version),
             timeout=timeout,
             arriving=arriving,
+            client=None if client_id is None else client_id.encode(),
         )
-        return self.read(message.api_key, version, frame, at, answer)
+        return self.read(
+            message.api_key, version, frame, at, answer, heed_throttle=client_id is None
+        )
 
     def read(
-        self, api_key: int, version: int, frame: Buffer, at: int, answer: type[_Answer]
+        self,
+        api_key: int,
+        version: int,
+        frame: Buffer,
+        at: int,
+        answer: type[_Answer],
+        *,
+        heed_throttle: bool = True,
     ) -> _Answer:
         """Decode what `send` gave, and heed its throttle time. One that cannot be read ends the
         connection (ProtocolViolation)."""
@@ -230,7 +243,7 @@ class Connection:
             reason = f"{answer.__name__} v{version} cannot be read: {error}"
             raise self._break(ProtocolViolation(self.address, reason)) from error
         throttle_time = getattr(decoded, "throttle_time_ms", 0)
-        if throttle_time > 0 and client_throttles(api_key, version):
+        if throttle_time > 0 and heed_throttle and client_throttles(api_key, version):
             self.throttle(throttle_time / 1000)
         return decoded
 
@@ -242,15 +255,17 @@ class Connection:
         *,
         timeout: float | None = None,
         arriving: Arriving | None = None,
+        client: bytes | None = None,
     ) -> asyncio.Future[tuple[Buffer, int]]:
         """Send an encoded body; the future gives the answer's frame and where its message starts.
 
         Large buffers of `body` are not copied: they must not change until the answer has come. The
         frame may be a read-only view of a large buffer; what is decoded from it without copying
         (records) keeps that buffer alive. `arriving` may look at such a frame while it comes in.
+        `client` is the client id, if not the connection's own.
         """
         future: asyncio.Future[tuple[Buffer, int]] = self._loop.create_future()
-        self._send(api_key, version, body, future, timeout, arriving, None)
+        self._send(api_key, version, body, future, timeout, arriving, None, client)
         return future
 
     def send_to(
@@ -277,6 +292,7 @@ class Connection:
         timeout: float | None,
         arriving: Arriving | None,
         taken: Taken | None,
+        client: bytes | None = None,
     ) -> None:
         if self._failure is not None:
             if not future.done():
@@ -293,7 +309,7 @@ class Connection:
             arriving,
             taken,
         )
-        buffers = self._frame(api_key, version, awaited.correlation_id, body)
+        buffers = self._frame(api_key, version, awaited.correlation_id, body, client)
         if self._held is not None:
             self._held.append((awaited, buffers))
         else:
@@ -350,10 +366,15 @@ class Connection:
         return correlation_id
 
     def _frame(
-        self, api_key: int, version: int, correlation_id: int, body: Sequence[Buffer]
+        self,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        body: Sequence[Buffer],
+        client: bytes | None = None,
     ) -> list[Buffer]:
         """The whole request as buffers; neighbouring small ones are joined, large ones stay."""
-        client = self._client
+        client = self._client if client is None else client
         tags = b"\x00" if is_flexible(api_key, version) else b""
         size = 10 + len(client) + len(tags) + sum(map(len, body))
         small: list[Buffer] = [

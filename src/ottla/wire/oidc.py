@@ -41,6 +41,8 @@ class ClientCredentials:
         import urllib.parse
         import urllib.request
 
+        from ottla.wire.http import opener
+
         form = {"grant_type": "client_credentials"}
         if self.scope:
             form["scope"] = self.scope
@@ -56,9 +58,7 @@ class ClientCredentials:
         )
         asked_at = time.time()
         try:
-            with urllib.request.urlopen(
-                request, timeout=_PATIENCE, context=self.context
-            ) as response:
+            with opener(self.context).open(request, timeout=_PATIENCE) as response:
                 answer = json.loads(response.read(_LARGEST_ANSWER))
             value = answer["access_token"]
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -72,8 +72,8 @@ def _told(error: Exception) -> str:
     import urllib.error
 
     if isinstance(error, urllib.error.HTTPError):
-        body = error.read(500).decode(errors="replace")
-        return f"HTTP status {error.code} {body}".strip()
+        body = "" if 300 <= error.code < 400 else error.read(500).decode(errors="replace")
+        return f"HTTP status {error.code} {body or error.reason}".strip()
     if isinstance(error, KeyError):
         return "its answer has no access_token"
     return str(error)

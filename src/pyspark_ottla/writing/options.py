@@ -17,7 +17,12 @@ from ottla.client.configuration.options import options_of
 from ottla.client.errors import ConfigurationError
 from pyspark_ottla import options as reading
 from pyspark_ottla.errors import OptionError
-from pyspark_ottla.option_names import KAFKA, OptionNames, client_option_error
+from pyspark_ottla.option_names import (
+    KAFKA,
+    OptionNames,
+    client_option_error,
+    client_options,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -93,9 +98,7 @@ def _names(settings: type[ClientSettings]) -> set[str]:
 def read_sink_options(given: Mapping[str, str], mode: Mode) -> SinkOptions:
     """The options that Spark hands over; OptionError at the first that is wrong."""
     named = _NAMES.spelled(given)
-    client = {
-        name.removeprefix(KAFKA): value for name, value in named.items() if name.startswith(KAFKA)
-    }
+    client = client_options(named)
     version = _version(named, mode)
     options = SinkOptions(
         topic=_topic(named),

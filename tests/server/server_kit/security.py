@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,18 +42,20 @@ class Authority:
     def file(self) -> str:
         return str(self.folder / "ca.pem")
 
-    def server(self, name: str = "broker") -> str:
-        """A key store for localhost and 127.0.0.1."""
-        issued = self.ca.issue_cert("localhost", "127.0.0.1")
-        return self._store(name, issued)
+    def server(
+        self,
+        name: str = "broker",
+        *,
+        hosts: Sequence[str] = ("localhost", "127.0.0.1"),
+        expired: bool = False,
+    ) -> str:
+        """A key store for these hosts."""
+        return self._store(name, self.ca.issue_cert(*hosts, **_life(expired=expired)))
 
     def client(self, name: str, *, expired: bool = False) -> str:
         """A key store for a client whose subject is `CN=name` and trustme's own."""
-        yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
         issued = self.ca.issue_cert(
-            f"{name}@example.org",
-            common_name=name,
-            **({"not_after": yesterday} if expired else {}),
+            f"{name}@example.org", common_name=name, **_life(expired=expired)
         )
         return self._store(name, issued)
 
@@ -64,6 +66,11 @@ class Authority:
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         path.write_bytes(pem + b"".join(each.bytes() for each in issued.cert_chain_pems))
         return str(path)
+
+
+def _life(*, expired: bool) -> dict[str, Any]:
+    yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    return {"not_after": yesterday} if expired else {}
 
 
 def tls_settings(

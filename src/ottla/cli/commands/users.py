@@ -11,14 +11,13 @@ import typer
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.options import DEFAULT_SERVER, Json, Server, connect, help_group
 from ottla.cli.output import note, write_document, write_line, write_table
+from ottla.protocol.scram import NUMBERS_OF_SCRAM, SCRAM_MECHANISMS
 
 if TYPE_CHECKING:
     from ottla.cluster.decisions.users import ScramChange
     from ottla.server.configuration.broker_config import BrokerConfig
 
 app = help_group("Manage users and their passwords (SCRAM).")
-
-_NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
 User = Annotated[str, typer.Argument(metavar="USER", help="The user's name.", show_default=False)]
 Mechanisms = Annotated[
@@ -63,10 +62,10 @@ Config = Annotated[
 
 
 def _chosen(mechanisms: list[str] | None) -> list[str]:
-    chosen = [each.upper() for each in mechanisms or _NUMBERS]
+    chosen = [each.upper() for each in mechanisms or SCRAM_MECHANISMS]
     for each in chosen:
-        if each not in _NUMBERS:
-            raise Misuse(f"--mechanism takes {' or '.join(_NUMBERS)}, not '{each}'")
+        if each not in SCRAM_MECHANISMS:
+            raise Misuse(f"--mechanism takes {' or '.join(SCRAM_MECHANISMS)}, not '{each}'")
     return list(dict.fromkeys(chosen))
 
 
@@ -120,19 +119,7 @@ def set_password(
     chosen = _chosen(mechanisms)
     password = _read_password(password_file)
     if data is not None or zookeeper is not None or config is not None:
-        from ottla.cluster.credentials import DEFAULT_ITERATIONS
-        from ottla.cluster.decisions.users import ScramChange
-
-        salted = [_salted(name, password) for name in chosen]
-        _offline(
-            [
-                ScramChange(user, _NUMBERS[name], DEFAULT_ITERATIONS, salt, result)
-                for name, (salt, result) in zip(chosen, salted, strict=True)
-            ],
-            data,
-            zookeeper,
-            config,
-        )
+        _offline([_salted(user, name, password) for name in chosen], data, zookeeper, config)
     else:
         cluster = connect(server)
         for name in chosen:
@@ -163,7 +150,7 @@ def delete(
 
         if wanted is None:
             raise Misuse("with --data or --zookeeper, say which passwords: --mechanism NAME")
-        changes = [ScramChange(user, _NUMBERS[name]) for name in wanted]
+        changes = [ScramChange(user, NUMBERS_OF_SCRAM[name]) for name in wanted]
         _offline(changes, data, zookeeper, config)
     else:
         cluster = connect(server)
@@ -189,15 +176,13 @@ def _read_password(file: Path | None) -> str:
     return str(password)
 
 
-def _salted(mechanism: str, password: str) -> tuple[bytes, bytes]:
-    import hashlib
-    import os
+def _salted(user: str, mechanism: str, password: str) -> ScramChange:
+    from ottla.cluster.decisions.users import ScramChange
+    from ottla.protocol.scram import DEFAULT_ITERATIONS, new_salt, salted
 
-    from ottla.cluster.credentials import DEFAULT_ITERATIONS
-
-    salt = os.urandom(24)
-    algorithm = "sha256" if mechanism == "SCRAM-SHA-256" else "sha512"
-    return salt, hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, DEFAULT_ITERATIONS)
+    salt = new_salt()
+    result = salted(mechanism, password, salt, DEFAULT_ITERATIONS)
+    return ScramChange(user, NUMBERS_OF_SCRAM[mechanism], DEFAULT_ITERATIONS, salt, result)
 
 
 def _offline(

@@ -48,6 +48,7 @@ _IDLE_VARIABLE: Final = "OTTLA_SPARK_IDLE"  # seconds, in place of IDLE
 # What Spark, Java and Python take from the environment: a server with another one is another server.
 _ENVIRONMENT: Final = re.compile(
     r"(SPARK|PYSPARK|JAVA|JDK|HADOOP|YARN|AWS|AZURE|GOOGLE|PYTHON|KRB5|XDG_STATE)\w*|PATH|HOME|LANG|TZ"
+    r"|OTTLA_CLIENT_CONFIG"  # whose credentials it connects with
 )
 _LONGEST_FOLDER: Final = 70  # bytes: the path of a socket has at most 107
 # Paths in a query are relative to the folder of whoever asks.

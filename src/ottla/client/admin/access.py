@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import TypeVar
 
 from ottla.client.admin.base import AdminPart
 from ottla.client.cluster import CONTROLLER
@@ -54,6 +52,14 @@ from ottla.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     UserName,
 )
+from ottla.protocol.scram import (
+    DEFAULT_ITERATIONS,
+    NUMBERS_OF_SCRAM,
+    SCRAM_NUMBERS,
+    ScramMechanism,
+    new_salt,
+    salted,
+)
 
 __all__ = [
     "AccessAdmin",
@@ -71,11 +77,6 @@ __all__ = [
 
 # How DescribeClientQuotas matches a component.
 _EXACT, _DEFAULT, _ANY_NAME = 0, 1, 2
-_SALT_BYTES: Final = 24
-_ITERATIONS: Final = 8192
-
-ScramMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
-_MECHANISMS: Final[Mapping[str, int]] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
 _Filter = TypeVar("_Filter", DescribeAclsRequest, DeleteAclsFilter)
 
@@ -284,7 +285,6 @@ class AccessAdmin(AdminPart):
             timeout=timeout,
         )
         raise_for(answer.error_code, answer.error_message, "describing users")
-        names = {number: name for name, number in _MECHANISMS.items()}
         outcomes: Outcomes[str, list[ScramCredential]] = Outcomes()
         for each in answer.results:
             if each.error_code:
@@ -293,7 +293,9 @@ class AccessAdmin(AdminPart):
                 )
                 continue
             outcomes.results[each.user] = [
-                ScramCredential(each.user, names.get(one.mechanism, "unknown"), one.iterations)
+                ScramCredential(
+                    each.user, SCRAM_NUMBERS.get(one.mechanism, "unknown"), one.iterations
+                )
                 for one in each.credential_infos
             ]
         return [credential for some in outcomes.all().values() for credential in some]
@@ -304,22 +306,20 @@ class AccessAdmin(AdminPart):
         password: str,
         mechanism: ScramMechanism = "SCRAM-SHA-512",
         *,
-        iterations: int = _ITERATIONS,
+        iterations: int = DEFAULT_ITERATIONS,
         timeout: float | None = None,
     ) -> None:
         """Give a user a password. What is sent is a salted hash of it, as the broker keeps it."""
-        salt = os.urandom(_SALT_BYTES)
-        algorithm = "sha256" if mechanism == "SCRAM-SHA-256" else "sha512"
-        salted = hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, iterations)
+        salt = new_salt()
         await self._alter_scram(
             AlterUserScramCredentialsRequest(
                 upsertions=[
                     ScramCredentialUpsertion(
                         name=user,
-                        mechanism=_MECHANISMS[mechanism],
+                        mechanism=NUMBERS_OF_SCRAM[mechanism],
                         iterations=iterations,
                         salt=salt,
-                        salted_password=salted,
+                        salted_password=salted(mechanism, password, salt, iterations),
                     )
                 ]
             ),
@@ -334,7 +334,7 @@ class AccessAdmin(AdminPart):
         timeout: float | None = None,
     ) -> None:
         """Take a user's password for a mechanism away."""
-        deletion = ScramCredentialDeletion(name=user, mechanism=_MECHANISMS[mechanism])
+        deletion = ScramCredentialDeletion(name=user, mechanism=NUMBERS_OF_SCRAM[mechanism])
         await self._alter_scram(AlterUserScramCredentialsRequest(deletions=[deletion]), timeout)
 
     async def _alter_scram(

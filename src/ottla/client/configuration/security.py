@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ottla.client.configuration.options import boolean, choice, text, words
 from ottla.client.errors import ConfigurationError
+from ottla.protocol.scram import SCRAM_MECHANISMS, hash_name
 from ottla.wire.jaas import LoginModule, UnreadableJaas, parse_jaas
 from ottla.wire.oidc import ClientCredentials, KeptToken, expiry_of
 from ottla.wire.sasl import (
@@ -94,13 +95,13 @@ _IGNORED: Final = (
 SECURITY_OPTIONS: Final = frozenset(("security.protocol", *_TLS, *_SASL, *_IGNORED))
 
 _PROTOCOL = choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_MECHANISMS: Final = ("PLAIN", *SCRAM_MECHANISMS, "OAUTHBEARER")
 _TLS_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 # How a Java key store begins, and its sibling with better encryption.
 _JAVA_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _MODULES: Final = {
     "PlainLoginModule": ("PLAIN",),
-    "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "ScramLoginModule": SCRAM_MECHANISMS,
     "OAuthBearerLoginModule": ("OAUTHBEARER",),
 }
 
@@ -270,7 +271,7 @@ def _read_sasl(options: _Options) -> Mechanism:
     return Scram(
         username,
         password,
-        "sha256" if name == "SCRAM-SHA-256" else "sha512",
+        hash_name(name),
         token=module.options.get("tokenauth", "").lower() == "true",
     )
 

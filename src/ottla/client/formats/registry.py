@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from ottla.client.formats.errors import RegistryError
+from ottla.wire.http import opener
 
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -85,8 +86,7 @@ class SchemaRegistry:
         context = ssl.create_default_context(cafile=ca_location)
         if certificate_location is not None:
             context.load_cert_chain(certificate_location, key_location, key_password)
-        # No redirects to other hosts with the credentials, no proxies but the environment's.
-        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+        self._opener = opener(context)
         self._timeout = timeout
         self._lock = threading.Lock()
         self._by_id: dict[int, RegisteredSchema] = {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from ottla.cluster.acls import CLUSTER_NAME, Acl, AclFilter
+from ottla.cluster.acls import CLUSTER_NAME, Acl
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import ResourceType
 from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
@@ -25,17 +25,10 @@ def create_acls(draft: Draft, wanted: Sequence[Acl]) -> list[ProtocolError | Non
     return results
 
 
-def delete_acls(draft: Draft, filters: Sequence[AclFilter]) -> list[list[Acl]]:
-    """Deletes what the filters take; what each of them took, as it was before."""
-    known = [
-        Acl.of_stored(stored)
-        for (kind, _), stored in draft.configs.items()
-        if kind is ResourceType.ACL
-    ]
-    taken = [[acl for acl in known if each.takes(acl)] for each in filters]
-    for acl in {acl for some in taken for acl in some}:
+def delete_acls(draft: Draft, entries: Iterable[Acl]) -> None:
+    """Deletes entries; those that are not there are no mistake."""
+    for acl in entries:
         draft.set_config((ResourceType.ACL, acl.key), {})
-    return taken
 
 
 def fault_of(acl: Acl) -> ProtocolError | None:

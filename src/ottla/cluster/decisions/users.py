@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from ottla.cluster.credentials import (
     FEWEST_ITERATIONS,
     MOST_ITERATIONS,
-    SCRAM_NUMBERS,
     SHORTEST_SALT,
     ScramCredential,
 )
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import ResourceType
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.scram import SCRAM_NUMBERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,10 +314,13 @@ class BrokerConfig:
 
     def of_listener(self, listener: str, name: str) -> Any:
         """The value of a setting on a listener: its own, or the one that holds for all."""
+        own = self.of_listener_alone(listener, name)
+        return getattr(self, name.replace(".", "_")) if own is None else own
+
+    def of_listener_alone(self, listener: str, name: str) -> Any:
+        """The value of a setting that is set for this listener; None if none is."""
         text = self._text(name_for_listener(listener, name))
-        if text is not None:
-            return BROKER_SETTINGS[name].parse(text)
-        return getattr(self, name.replace(".", "_"))
+        return None if text is None else BROKER_SETTINGS[name].parse(text)
 
     def credentials(self, listener: str, mechanism: str) -> str | None:
         """The text of the login module (JAAS) for a mechanism on a listener."""
@@ -328,6 +331,12 @@ class BrokerConfig:
             if name in layer:
                 return layer[name]
         return None
+
+    @property
+    def protected_listener(self) -> str | None:
+        """The listener that the limits on the broker's connections do not keep anybody from: that of
+        the brokers, unless clients come by it too."""
+        return self.inter_broker_listener if len(self.listeners) > 1 else None
 
     @property
     def inter_broker_listener(self) -> str:

@@ -131,7 +131,8 @@ def _connections() -> Iterator[Setting]:
         INT_MAX,
         at_least(0),
         "How many connections the broker holds at once, at most as many as it has descriptors for; "
-        "further ones are closed at once.",
+        "further ones are closed at once. Where brokers have a listener of their own, theirs are taken "
+        "all the same, and the one of a client that was idle longest is closed.",
         scope=_CLUSTER_WIDE,
     )
     yield Setting(
@@ -217,7 +218,8 @@ def _quotas() -> Iterator[Setting]:
         _INT,
         INT_MAX,
         at_least(0),
-        "How many connections a second a listener takes; those beyond it wait to be served.",
+        "How many connections a second a listener takes; those beyond it wait to be served. Not for a "
+        "listener that only brokers use, unless it is set for that one (listener.name.…).",
         scope=_CLUSTER_WIDE,
     )
     for name, default, doc in (

@@ -21,6 +21,8 @@ from ottla.server.operations import NO_AUTHORIZER
 from ottla.server.turns import Turns
 
 _FIRST_PATTERNS = 1
+# Entries that the controller gets at once: what it decides, it decides in one go.
+PORTION = 100
 
 
 @handles(CreateAclsRequest, versions=(0, 3), by_controller=True)
@@ -53,11 +55,13 @@ async def create_acls(request: Request[CreateAclsRequest]) -> CreateAclsResponse
                 each.permission_type,
             )
         )
-    for error in await request.broker.controller.create_acls(wanted) if wanted else ():
-        response.results.append(
-            AclCreationResult(
-                error_code=0 if error is None else error.code,
-                error_message=None if error is None else error_message(error),
+    for first in range(0, len(wanted), PORTION):
+        for error in await request.broker.controller.create_acls(wanted[first : first + PORTION]):
+            response.results.append(
+                AclCreationResult(
+                    error_code=0 if error is None else error.code,
+                    error_message=None if error is None else error_message(error),
+                )
             )
-        )
+        await turns.pause()
     return response

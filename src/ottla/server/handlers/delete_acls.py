@@ -17,11 +17,13 @@ from ottla.protocol.messages.delete_acls import (
     DeleteAclsResponse,
 )
 from ottla.server.api import Request, handles
+from ottla.server.handlers.create_acls import PORTION
 from ottla.server.operations import NO_AUTHORIZER
-from ottla.server.turns import Turns
+from ottla.server.turns import Steps, Turns, in_turns
 
 if TYPE_CHECKING:
-    from ottla.cluster.acls import AclFilter
+    from ottla.cluster.acls import Acl, AclFilter
+    from ottla.cluster.metadata import ClusterImage
 
 
 @handles(DeleteAclsRequest, versions=(0, 3), by_controller=True)
@@ -34,7 +36,7 @@ async def delete_acls(request: Request[DeleteAclsRequest]) -> DeleteAclsResponse
     taking: list[DeleteAclsFilterResult] = []
     for each in request.message.filters:
         await turns.pause()
-        result = DeleteAclsFilterResult(error_message=None)
+        result = DeleteAclsFilterResult(error_message=None, matching_acls=[])
         results.append(result)
         if request.broker.authorizer is None:
             result.error_code = ErrorCode.SECURITY_DISABLED
@@ -47,20 +49,39 @@ async def delete_acls(request: Request[DeleteAclsRequest]) -> DeleteAclsResponse
         else:
             filters.append(wanted)
             taking.append(result)
-    taken = await request.broker.controller.delete_acls(filters) if filters else []
-    for result, acls in zip(taking, taken, strict=True):
-        await turns.pause()
-        result.matching_acls = [
-            DeleteAclsMatchingAcl(
-                error_message=None,
-                resource_type=acl.resource,
-                resource_name=acl.name,
-                pattern_type=acl.pattern,
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission_type=acl.permission,
-            )
-            for acl in acls
-        ]
+    taken = await in_turns(_matching(request.broker.image, filters, taking))
+    for first in range(0, len(taken), PORTION):
+        await request.broker.controller.delete_acls(taken[first : first + PORTION])
     return DeleteAclsResponse(filter_results=results)
+
+
+def _matching(
+    image: ClusterImage, filters: list[AclFilter], results: list[DeleteAclsFilterResult]
+) -> Steps[list[Acl]]:
+    """Put what each filter takes into its result; all that is taken, once."""
+    from ottla.server.security.acl_filters import acls_of
+
+    taken: list[Acl] = []
+    for acl in acls_of(image) if filters else ():
+        found = None
+        for wanted, result in zip(filters, results, strict=True):
+            if wanted.takes(acl):
+                if found is None:
+                    found = _described(acl)
+                    taken.append(acl)
+                result.matching_acls.append(found)
+            yield
+    return taken
+
+
+def _described(acl: Acl) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        error_message=None,
+        resource_type=acl.resource,
+        resource_name=acl.name,
+        pattern_type=acl.pattern,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )

@@ -42,7 +42,6 @@ from ottla.server.security.names import ANONYMOUS
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from ottla.server.api import Api
     from ottla.server.handlers.produce.repeated import Repeated
@@ -164,6 +163,7 @@ class Connection:
         "_large",
         "_loop",
         "_max_request",
+        "_mute",
         "_muted_until",
         "_partial",
         "_partial_filled",
@@ -224,6 +224,7 @@ class Connection:
         # because it used more than its quota. 0: it is not.
         self.paused = 0
         self._muted_until = 0.0
+        self._mute: asyncio.TimerHandle | None = None
         # For how long the peer is muted, to be told in the next answer that has a place for it.
         self.throttle_ms = 0
         self.slots: deque[Slot] = deque()
@@ -557,13 +558,14 @@ class Connection:
         if until > self._muted_until:
             self._muted_until = until
             self.paused |= MUTED
-            self._loop.call_later(seconds, self._unmute)
+            if self._mute is not None:
+                self._mute.cancel()
+            self._mute = self._loop.call_later(seconds, self._unmute)
 
     def _unmute(self) -> None:
-        # A later one counts, and the loop's clock is coarser than its timers.
-        if self.paused & MUTED and self._loop.time() >= self._muted_until - 0.001:
-            self.paused &= ~MUTED
-            self.resume()
+        self._mute = None
+        self.paused &= ~MUTED
+        self.resume()
 
     def resume(self) -> None:
         """Go on with what was left unhandled, then with the socket."""
@@ -870,6 +872,10 @@ class Connection:
         self.out_bytes = 0
         self.slots.clear()
         self.exclusive = None
+        if self._mute is not None:
+            # A large debt mutes for hours: nobody waits for that with a closed connection.
+            self._mute.cancel()
+            self._mute = None
         self.sock.close()
         self.reactor.forget(self)
 

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ottla.server.api import Api
@@ -39,6 +40,10 @@ PREFERRED_BYTES = 128 << 10
 # more, those that began first are disconnected, so that a flood of them locks nobody out.
 AUTHENTICATION_SECONDS = 30.0
 AUTHENTICATING_LIMIT = 1000
+# For so long handshakes of TLS go on in one turn of the loop: a flood of them must not keep those
+# waiting who are connected. (Tests put another clock in its place.)
+HANDSHAKE_SECONDS = 0.001
+clock: Callable[[], float] = perf_counter
 # The peer has closed its side. (That a connection is broken is always reported.)
 _HUNG_UP: int = getattr(select, "POLLRDHUP", 0)
 
@@ -62,6 +67,8 @@ class Listener:
 class Limits:
     max_request_bytes: int
     max_connections: int
+    # Whose connections are taken beyond that limit; then another is closed. None: no listener's.
+    protected_listener: str | None
     # Connections that there are descriptors for.
     max_descriptors: int
     max_connections_per_address: int
@@ -120,6 +127,9 @@ class Reactor:
         self._by_address: Counter[str] = Counter()
         # Connections that have not proved who they are, the oldest first, with their time limits.
         self._authenticating: dict[Connection, asyncio.TimerHandle] = {}
+        # What is to be done next of handshakes.
+        self._handshakes: deque[Callable[[], None]] = deque()
+        self._handshake_turn: asyncio.Handle | None = None
         # Connections that are not read from and whose peers had hung up at the last look.
         self._hung_up: set[Connection] = set()
         self._waiting_for_memory: deque[Connection] = deque()
@@ -207,10 +217,15 @@ class Reactor:
             log.warning("no descriptors for more connections: peer=%s open=%d", peer, count)
             self._refuse(sock)
             return
-        if count >= limits.max_connections or self._by_address[host] >= allowed:
+        is_protected = listener.name == limits.protected_listener
+        if self._by_address[host] >= allowed or (
+            count >= limits.max_connections and not is_protected
+        ):
             log.warning("too many connections: peer=%s open=%d", peer, count)
             self._refuse(sock)
             return
+        if count >= limits.max_connections:
+            self._close_longest_idle()
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A peer whose machine is gone says nothing; without this it would keep its place until the
@@ -233,6 +248,16 @@ class Reactor:
             if delay > 0:
                 connection.mute(delay)
 
+    def _close_longest_idle(self) -> None:
+        """Make room for another broker: of the connections of others, the one that was idle longest
+        is closed."""
+        protected = self.limits.protected_listener
+        others = [each for each in self.connections if each.listener.name != protected]
+        if others:
+            idle = min(others, key=lambda each: each.active_at)
+            log.warning("connection closed for one of a broker: peer=%s", idle.address)
+            idle.close("a broker needs its place")
+
     def _await_authentication(self, connection: Connection) -> None:
         limit = min(AUTHENTICATING_LIMIT, max(1, self.limits.max_descriptors // 4))
         while len(self._authenticating) >= limit:
@@ -250,6 +275,25 @@ class Reactor:
         if timer is not None:
             timer.cancel()
 
+    def shake_hands_in_turn(self, step: Callable[[], None]) -> None:
+        """The next step of a handshake, whose cost is of the order of a millisecond: when it is its
+        turn."""
+        self._handshakes.append(step)
+        if self._handshake_turn is None:
+            self._handshake_turn = self.loop.call_soon(self._shake_hands)
+
+    def _shake_hands(self) -> None:
+        self._handshake_turn = None
+        end = clock() + HANDSHAKE_SECONDS
+        try:
+            while self._handshakes:
+                self._handshakes.popleft()()
+                if clock() >= end:
+                    break
+        finally:
+            if self._handshakes:
+                self._handshake_turn = self.loop.call_soon(self._shake_hands)
+
     def _refuse(self, sock: socket.socket) -> None:
         sock.close()
         self.refused += 1
@@ -258,6 +302,8 @@ class Reactor:
         self.connections.discard(connection)
         if connection in self._authenticating:
             self.authenticated(connection)
+        if connection.authentication is not None:
+            connection.authentication.abandon()
         host = connection.address.rpartition(":")[0]
         self._by_address[host] -= 1
         if not self._by_address[host]:

@@ -130,10 +130,23 @@ class TlsConnection(Connection):
         return cast(TlsSocket, self.sock)
 
     def on_readable(self) -> None:
-        if not self._established and (self._is_held_back() or not self._shake_hands()):
+        if not self._established:
+            if not self._is_held_back():
+                # Not again before the next step is done.
+                self._pause_reading()
+                self.reactor.shake_hands_in_turn(self._go_on_shaking_hands)
             return
         super().on_readable()
         self._look_inside()
+
+    def _go_on_shaking_hands(self) -> None:
+        if self.closed or self._established:
+            return
+        is_done = self._shake_hands()
+        self.resume()
+        if is_done and self._reading:
+            # What came with the end of the handshake is inside OpenSSL, or in the socket.
+            self.on_readable()
 
     def resume(self) -> None:
         super().resume()

@@ -3,15 +3,19 @@
 Requests of clients that the controller has to decide are passed on to it as they are (`forward`), and
 answered once this broker knows of the change, so that the client finds it made here. What the broker
 wants for itself (topics made on first use, producer ids, in-sync sets) goes the same way.
+
+A request that is passed on says by its client id whose it is, for the controller counts what each client
+changes: `broker-1-controller for ["alice", "reports"]`, of the user and the client id.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ottla.cluster.decisions.partitions import IsrResult, WantedIsr
 from ottla.cluster.decisions.topics import NewTopic, TopicResult
@@ -41,6 +45,7 @@ from ottla.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from ottla.server.replication.peers import CLIENT_ID
 from ottla.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -55,6 +60,16 @@ A = TypeVar("A", bound=Message)
 PATIENCE_SECONDS = 15.0
 _RETRY_SECONDS = 0.05
 PURPOSE = "controller"
+_FOR = " for "
+# Of a client id on the wire.
+_LONGEST_CLIENT_ID = 32_000
+
+
+class Client(NamedTuple):
+    """Whose request it is, as quotas count."""
+
+    user: str
+    client_id: str
 
 
 class Changes:
@@ -68,11 +83,11 @@ class Changes:
         """The controller, if it is on this broker."""
         return self._broker.membership.controller
 
-    async def forward(self, message: Message, version: int) -> Message:
-        """The controller's answer to a request of a client."""
+    async def forward(self, message: Message, version: int, of: Client | None = None) -> Message:
+        """The controller's answer to a request of a client; of this broker, if there is none."""
         name = type(message).__name__.removesuffix("Request") + "Response"
         answer_class = getattr(sys.modules[type(message).__module__], name)
-        answer: Message = await self._ask(message, answer_class, version)
+        answer: Message = await self._ask(message, answer_class, version, of)
         try:
             await self._broker.membership.follower.caught_up()
         except StoreError as error:
@@ -204,14 +219,20 @@ class Changes:
 
     # The way ------------------------------------------------------------------------------------
 
-    async def _ask(self, message: Message, answer_class: type[A], version: int | None = None) -> A:
+    async def _ask(
+        self,
+        message: Message,
+        answer_class: type[A],
+        version: int | None = None,
+        of: Client | None = None,
+    ) -> A:
         """Ask until the controller answers, whoever that is by then."""
         loop = self._broker.loop
         deadline = loop.time() + PATIENCE_SECONDS
         problem: Exception = ProtocolError(ErrorCode.NOT_CONTROLLER, "There is no controller.")
         while True:
             try:
-                answer = await self._ask_once(message, answer_class, version)
+                answer = await self._ask_once(message, answer_class, version, of)
                 if not says_not_controller(answer):
                     return answer
             except (WireError, ProtocolError) as error:
@@ -220,12 +241,23 @@ class Changes:
                 raise ProtocolError(ErrorCode.NOT_CONTROLLER, str(problem))
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _ask_once(self, message: Message, answer_class: type[A], version: int | None) -> A:
+    async def _ask_once(
+        self,
+        message: Message,
+        answer_class: type[A],
+        version: int | None,
+        of: Client | None = None,
+    ) -> A:
         controller_id = self._broker.image.controller_id
         if controller_id < 0 or controller_id == self._broker.id:
             raise ProtocolError(ErrorCode.NOT_CONTROLLER, "There is no controller.")
         return await self._broker.peers.request(
-            controller_id, PURPOSE, message, answer_class, version=version
+            controller_id,
+            PURPOSE,
+            message,
+            answer_class,
+            version=version,
+            client_id=None if of is None else forwarded_id(self._broker.id, of),
         )
 
 
@@ -241,6 +273,25 @@ def says_not_controller(answer: Message) -> bool:
     return False
 
 
-def is_forwarded(client_id: str | None) -> bool:
+def is_forwarded(client_id: str) -> bool:
     """Whether a request was passed on by another broker."""
-    return client_id is not None and client_id.startswith("broker-") and client_id.endswith(PURPOSE)
+    return client_id.startswith("broker-") and client_id.partition(_FOR)[0].endswith(PURPOSE)
+
+
+def forwarded_id(broker_id: int, client: Client) -> str:
+    """The client id of a request that is passed on for a client."""
+    own = CLIENT_ID.format(broker_id, PURPOSE)
+    whole = f"{own}{_FOR}{json.dumps(client)}"
+    return whole if len(whole) <= _LONGEST_CLIENT_ID else own
+
+
+def client_of(client_id: str) -> Client | None:
+    """For whom a request was passed on; None if it is the broker's own."""
+    _, is_for, client = client_id.partition(_FOR)
+    if not is_for:
+        return None
+    try:
+        user, its_id = json.loads(client)
+    except (ValueError, TypeError):
+        return None
+    return Client(str(user), str(its_id))

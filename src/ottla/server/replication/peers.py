@@ -74,10 +74,14 @@ class Peers:
         answer: type[A],
         timeout: float | None = None,
         version: int | None = None,
+        client_id: str | None = None,
     ) -> A:
-        """One request over a shared connection. WireError if there is no answer."""
+        """One request over a shared connection, in the name of another if a client id is given.
+        WireError if there is no answer."""
         connection = await self.connection(broker_id, purpose)
-        return await connection.request(message, answer, timeout=timeout, version=version)
+        return await connection.request(
+            message, answer, timeout=timeout, version=version, client_id=client_id
+        )
 
     def close(self) -> None:
         for _, task in self._kept.values():

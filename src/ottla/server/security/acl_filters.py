@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ottla.cluster.acls import Acl, AclFilter
@@ -10,7 +10,7 @@ from ottla.cluster.metadata import ResourceType
 from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 
 if TYPE_CHECKING:
-    from ottla.cluster.metadata import ClusterImage
+    from ottla.cluster.metadata import ClusterImage, Resource
 
 _FIRST_PATTERNS = 1
 
@@ -19,6 +19,14 @@ def acls_of(image: ClusterImage) -> Iterator[Acl]:
     """All entries."""
     for (kind, _), stored in image.configs.items():
         if kind is ResourceType.ACL:
+            yield Acl.of_stored(stored)
+
+
+def acls_among(image: ClusterImage, resources: Iterable[Resource]) -> Iterator[Acl]:
+    """The entries among these resources that there are."""
+    for resource in resources:
+        stored = image.configs.get(resource)
+        if resource[0] is ResourceType.ACL and stored:
             yield Acl.of_stored(stored)
 
 

@@ -7,7 +7,8 @@ knows nobody (no authorizer, and clients that prove nothing) there is nothing to
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.protocol.apis import ApiKey
@@ -22,34 +23,45 @@ _MOST_NAMES: Final = 20
 _LONGEST_NAME: Final = 300
 
 
-def _names(field: str, name: str = "name") -> Callable[[Any], Iterable[object]]:
-    return lambda message: [getattr(each, name) for each in getattr(message, field) or ()]
+def _names(field: str, name: str = "name") -> Callable[[Any], Iterator[object]]:
+    return lambda message: (getattr(each, name) for each in getattr(message, field) or ())
 
 
-def _deleted_topics(message: Any) -> list[object]:
-    by_state = [each.name or each.topic_id.hex() for each in message.topics]
-    return [*by_state, *message.topic_names]
+def _deleted_topics(message: Any) -> Iterator[object]:
+    for each in message.topics:
+        yield each.name or each.topic_id.hex()
+    yield from message.topic_names
 
 
-def _users(message: Any) -> list[object]:
-    return [each.name for each in (*message.deletions, *message.upsertions)]
+def _users(message: Any) -> Iterator[object]:
+    return (each.name for each in chain(message.deletions, message.upsertions))
 
 
-def _configs(message: Any) -> list[object]:
-    return [
-        f"{each.resource_type}:{each.resource_name}[{','.join(one.name for one in each.configs)}]"
-        for each in message.resources
-    ]
+def _configs(message: Any) -> Iterator[object]:
+    for each in message.resources:
+        names = ",".join(one.name for one in islice(each.configs, _MOST_NAMES))
+        yield f"{each.resource_type}:{each.resource_name}[{names}]"
 
 
-def _created_acls(message: Any) -> list[object]:
-    return [
-        f"{each.principal} {'deny' if each.permission_type == 2 else 'allow'} {each.operation} "
-        f"{each.resource_type}:{each.resource_name}"
-        for each in message.creations
-    ]
+def _created_acls(message: Any) -> Iterator[object]:
+    for each in message.creations:
+        permission = "deny" if each.permission_type == 2 else "allow"
+        yield (
+            f"{each.principal} {permission} {each.operation} "
+            f"{each.resource_type}:{each.resource_name}"
+        )
 
 
+def _quotas(message: Any) -> Iterator[object]:
+    for each in message.entries:
+        yield {one.entity_type: one.entity_name for one in each.entity}
+
+
+def _moved(message: Any) -> Iterator[object]:
+    return (f"{each.name} to {folder.path}" for folder in message.dirs for each in folder.topics)
+
+
+# What is named in a request, one after the other: of a long one only the first are looked at.
 ADMINISTRATIVE: Final[Mapping[ApiKey, Callable[[Any], Iterable[object]]]] = {
     ApiKey.CREATE_TOPICS: _names("topics"),
     ApiKey.DELETE_TOPICS: _deleted_topics,
@@ -61,14 +73,10 @@ ADMINISTRATIVE: Final[Mapping[ApiKey, Callable[[Any], Iterable[object]]]] = {
     ApiKey.CREATE_ACLS: _created_acls,
     ApiKey.DELETE_ACLS: _names("filters", "resource_name_filter"),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _users,
-    ApiKey.ALTER_CLIENT_QUOTAS: lambda message: [
-        {one.entity_type: one.entity_name for one in each.entity} for each in message.entries
-    ],
+    ApiKey.ALTER_CLIENT_QUOTAS: _quotas,
     ApiKey.ELECT_LEADERS: _names("topic_partitions", "topic"),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _names("topics"),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: lambda message: [
-        f"{each.name} to {folder.path}" for folder in message.dirs for each in folder.topics
-    ],
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _moved,
     ApiKey.UNREGISTER_BROKER: lambda message: [message.broker_id],
     ApiKey.UPDATE_FEATURES: _names("feature_updates", "feature"),
     ApiKey.DELETE_GROUPS: lambda message: message.groups_names,
@@ -91,9 +99,9 @@ def audited(
     def handle(request: Request[Any]) -> Answer:
         connection = request.connection
         if always or connection.principal != ANONYMOUS:
-            names = list(about(request.message))
-            shown = ", ".join(_shown(each) for each in names[:_MOST_NAMES])
-            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            names = iter(about(request.message))
+            shown = ", ".join(_shown(each) for each in islice(names, _MOST_NAMES))
+            more = " and more" if next(names, None) is not None else ""
             audit.info(
                 "administrative: api=%s principal=%s peer=%s client=%r about=%s%s",
                 key.name, connection.principal, connection.address, connection.client_id,

@@ -13,6 +13,7 @@ Decisions are remembered until the entries change. No I/O.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
@@ -49,17 +50,30 @@ class _Entries:
     __slots__ = ("_lengths", "literal", "prefixed")
 
     def __init__(self) -> None:
-        self.literal: dict[str, list[Acl]] = {}
-        self.prefixed: dict[str, list[Acl]] = {}
-        # Of the prefixes. A client may ask for a name of 32 kB, and for many of them.
-        self._lengths: set[int] = set()
+        # By name; of those of one name each stands once.
+        self.literal: dict[str, dict[Acl, None]] = {}
+        self.prefixed: dict[str, dict[Acl, None]] = {}
+        # Of the prefixes, and how many there are of each. A client may ask for a name of 32 kB, and for
+        # many of them.
+        self._lengths: Counter[int] = Counter()
 
     def add(self, acl: Acl) -> None:
         if acl.pattern == AclPattern.LITERAL:
-            self.literal.setdefault(acl.name, []).append(acl)
-        else:
-            self.prefixed.setdefault(acl.name, []).append(acl)
-            self._lengths.add(len(acl.name))
+            self.literal.setdefault(acl.name, {})[acl] = None
+            return
+        if acl.name not in self.prefixed:
+            self.prefixed[acl.name] = {}
+            self._lengths[len(acl.name)] += 1
+        self.prefixed[acl.name][acl] = None
+
+    def remove(self, acl: Acl) -> None:
+        names = self.literal if acl.pattern == AclPattern.LITERAL else self.prefixed
+        some = names.get(acl.name, {})
+        some.pop(acl, None)
+        if not some and names.pop(acl.name, None) is not None and names is self.prefixed:
+            self._lengths[len(acl.name)] -= 1
+            if not self._lengths[len(acl.name)]:
+                del self._lengths[len(acl.name)]
 
     def about(self, name: str) -> Iterator[Acl]:
         yield from self.literal.get(name, ())
@@ -84,12 +98,13 @@ class Authorizer:
         self._entries: dict[int, _Entries] = {}
         self._remembered: dict[tuple[str, str, int, int, str], bool] = {}
 
-    def load(self, acls: Iterable[Acl]) -> None:
-        """Take these entries in place of those before."""
-        entries: dict[int, _Entries] = {}
-        for acl in acls:
-            entries.setdefault(acl.resource, _Entries()).add(acl)
-        self._entries = entries
+    def change(self, gone: Iterable[Acl], new: Iterable[Acl]) -> None:
+        """Take these entries away, and those in."""
+        for acl in gone:
+            if acl.resource in self._entries:
+                self._entries[acl.resource].remove(acl)
+        for acl in new:
+            self._entries.setdefault(acl.resource, _Entries()).add(acl)
         self._remembered.clear()
 
     def allows(

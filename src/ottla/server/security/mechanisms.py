@@ -2,23 +2,27 @@
 
 An exchange takes the client's messages one by one and answers them, until it has found out who the
 client is or refuses it. What a client is told of a refusal does not tell users that exist from users
-that do not: an unknown user gets a salt, too, always the same one.
+that do not: an unknown user gets a salt, too, always the same one, and it and the iterations look like
+those of the users that there are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ottla.cluster.credentials import (
-    DEFAULT_ITERATIONS,
-    SCRAM_MECHANISMS,
-    ScramCredential,
-    UnreadableCredential,
-)
+from ottla.cluster.credentials import ScramCredential, UnreadableCredential
+from ottla.cluster.metadata import ResourceType
+from ottla.protocol.scram import DEFAULT_ITERATIONS, SALT_BYTES, SCRAM_MECHANISMS, hash_name
+
+if TYPE_CHECKING:
+    from ottla.cluster.metadata import ClusterImage, Resource
 
 # The longest messages that are looked at: names, passwords and nonces are shorter. A name of SCRAM is
 # prepared letter by letter on the broker's loop, which everybody waits for.
@@ -26,7 +30,12 @@ _LONGEST: Final = 8192
 _LONGEST_OF_SCRAM: Final = 2048
 # Passwords that are checked at the same time; the threads have other work, too.
 _CHECKED_AT_ONCE: Final = 4
-_SALT_BYTES: Final = 24
+# Users that are looked at to learn what credentials look like here.
+_LOOKED_AT: Final = 1000
+# Kafka's tools make a salt of a number with so many bits, in digits and small letters.
+_TEXT_SALT_BITS: Final = 130
+_TEXT_SALT_SIZES: Final = range(22, 27)
+_DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Refused(Exception):
@@ -49,38 +58,77 @@ class Exchange(Protocol):
         """Raises Refused."""
 
 
-# The stored credentials of a user by mechanism, as text.
-Credentials = Callable[[str], Mapping[str, str]]
+class Look(NamedTuple):
+    """What a client sees of a credential before it has proved anything: whoever made it shows."""
+
+    iterations: int = DEFAULT_ITERATIONS
+    salt_bytes: int | None = SALT_BYTES  # None: as many as it takes, as Kafka's tools make it
+    is_text: bool = False  # of digits and small letters
+
+    @classmethod
+    def of(cls, credential: ScramCredential) -> Look:
+        size = len(credential.salt)
+        is_text = all(byte in _DIGITS for byte in credential.salt)
+        is_kafkas = is_text and size in _TEXT_SALT_SIZES
+        return cls(credential.iterations, None if is_kafkas else size, is_text)
+
+    def salt(self, seed: bytes) -> bytes:
+        """A salt that looks so, always the same of one seed."""
+        drawn = hashlib.shake_256(seed).digest(self.salt_bytes or 17)
+        if self.salt_bytes is None:
+            return _as_text(int.from_bytes(drawn) >> 8 * len(drawn) - _TEXT_SALT_BITS)
+        return bytes(_DIGITS[each % len(_DIGITS)] for each in drawn) if self.is_text else drawn
+
+
+def _as_text(number: int) -> bytes:
+    digits = bytearray()
+    while number:
+        number, digit = divmod(number, len(_DIGITS))
+        digits.append(_DIGITS[digit])
+    return bytes(reversed(digits))
 
 
 class Users:
-    """The users that the metadata knows, and the salts of those that it does not."""
+    """The users that the metadata knows, and what those get to see who are not among them."""
 
-    def __init__(self, stored: Credentials, secret: Callable[[], bytes]) -> None:
-        """`secret` gives what is the same on all brokers of the cluster, and not on others."""
-        self._stored = stored
-        self._secret = secret
+    def __init__(self, image: Callable[[], ClusterImage]) -> None:
+        self._image = image
+        # Until the cluster has one; then a client could tell brokers apart, but still not users.
+        self._own_secret = os.urandom(32)
+        self._looks: dict[str, list[Look]] = {}
+        # Of what they are.
+        self._looked_at: Mapping[Resource, Mapping[str, str]] | None = None
         self._checks = asyncio.Semaphore(_CHECKED_AT_ONCE)
 
     def credential(self, user: str, mechanism: str) -> ScramCredential | None:
-        text = self._stored(user).get(mechanism)
-        if text is None:
-            return None
-        try:
-            return ScramCredential.parse(text)
-        except UnreadableCredential:
-            return None
+        return _read(self._image().config(ResourceType.USER, user).get(mechanism))
 
     def unknown(self, user: str, mechanism: str) -> ScramCredential:
         """For a user without a password: nothing fits it."""
-        salt = hmac.digest(self._secret(), f"{mechanism} {user}".encode(), "sha256")[:_SALT_BYTES]
-        size = 32 if mechanism == "SCRAM-SHA-256" else 64
-        return ScramCredential(salt, bytes(size), bytes(size), DEFAULT_ITERATIONS)
+        secret = self._image().secret or self._own_secret
+
+        def seed(look: Look) -> bytes:
+            return hmac.digest(secret, repr((mechanism, user, *look)).encode(), "sha256")
+
+        # By the highest of their seeds: a new look among the users changes few of the unknown ones.
+        look = max(self._looks_of(mechanism), key=seed)
+        size = hashlib.new(hash_name(mechanism)).digest_size
+        return ScramCredential(look.salt(seed(look)), bytes(size), bytes(size), look.iterations)
+
+    def _looks_of(self, mechanism: str) -> list[Look]:
+        configs = self._image().configs
+        if self._looked_at is not configs:
+            self._looked_at = configs
+            self._looks.clear()
+        if mechanism not in self._looks:
+            found = {Look.of(each) for each in islice(_stored(configs, mechanism), _LOOKED_AT)}
+            self._looks[mechanism] = sorted(found, key=repr) or [Look()]
+        return self._looks[mechanism]
 
     async def has_password(self, user: str, password: str, is_gone: Callable[[], bool]) -> bool:
         """Whether this is the user's password. Takes time, also for a user that does not exist; nothing
         is computed for a client that did not wait for its turn."""
-        mechanism = SCRAM_MECHANISMS[0]
+        mechanism: str = SCRAM_MECHANISMS[0]
         found = None
         for each in SCRAM_MECHANISMS:
             found = self.credential(user, each)
@@ -93,6 +141,26 @@ class Users:
             if is_gone():
                 return False
             return await asyncio.to_thread(found.fits, mechanism, password)
+
+
+def _read(text: str | None) -> ScramCredential | None:
+    if text is None:
+        return None
+    try:
+        return ScramCredential.parse(text)
+    except UnreadableCredential:
+        return None
+
+
+def _stored(
+    configs: Mapping[Resource, Mapping[str, str]], mechanism: str
+) -> Iterator[ScramCredential]:
+    """The credentials of all users for a mechanism."""
+    for (kind, _), values in configs.items():
+        if kind is ResourceType.USER:
+            credential = _read(values.get(mechanism))
+            if credential is not None:
+                yield credential
 
 
 class PlainExchange:

@@ -40,8 +40,14 @@ BEFORE_AUTHENTICATION: Final[Collection[ApiKey]] = (
     ApiKey.SASL_HANDSHAKE,
     ApiKey.SASL_AUTHENTICATE,
 )
+# A token may be good for longer, which no number of milliseconds says.
+_LONGEST_SESSION: Final = 10 * 365 * 86400.0
+# The longest message that comes without a request: clients that send such know PLAIN and SCRAM.
+_LONGEST_BARE: Final = 16 << 10
 # How long the peer of a refused connection has to close its side.
 _PARTING_SECONDS: Final = 5.0
+# Until it is looked again whether the last answer has left.
+_LOOK_SECONDS: Final = 0.01
 
 
 class State(Enum):
@@ -61,7 +67,8 @@ class Authentication:
         self._loop = connection.reactor.loop
         self._exchange: Exchange | None = None
         self._mechanism = ""
-        self._expiry: asyncio.TimerHandle | None = None
+        # The end of the session, or what follows a refusal.
+        self._timer: asyncio.TimerHandle | None = None
         # Somebody has been let in on this connection; whoever authenticates again must be the same.
         self._known = False
         self.state = State.BEGUN
@@ -71,6 +78,16 @@ class Authentication:
     def is_served(self) -> bool:
         """Whether requests other than those of the authentication are answered."""
         return self._known and self.state in (State.AGREED, State.AUTHENTICATED)
+
+    def abandon(self) -> None:
+        """The connection is closed: nothing is left that would keep it in memory until its time."""
+        self._exchange = None
+        self._set_timer(None)
+
+    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
 
     def _restrict(self) -> None:
         self._connection.serve_only(self._security.early_apis, self._security.largest_early_request)
@@ -114,6 +131,8 @@ class Authentication:
         assert self._exchange is not None
         try:
             reply = await self._exchange.step(message)
+            if self._connection.closed:
+                return None
             if reply.user is not None:
                 self._let_in(reply)
             return reply.message
@@ -148,6 +167,9 @@ class Authentication:
     ) -> None:
         try:
             reply = await exchange.step(message)
+            if self._connection.closed:
+                answer.cancel()
+                return
             response = SaslAuthenticateResponse(error_message=None, auth_bytes=reply.message)
             if reply.user is not None:
                 response.session_lifetime_ms = self._let_in(reply)
@@ -172,7 +194,7 @@ class Authentication:
             )
         lifetime = self._security.session_lifetime
         if reply.expires_at is not None:
-            left = max(reply.expires_at - time.time(), 0.001)
+            left = min(max(reply.expires_at - time.time(), 0.001), _LONGEST_SESSION)
             lifetime = left if lifetime <= 0 else min(lifetime, left)
         connection.principal = principal
         self._known = True
@@ -180,19 +202,14 @@ class Authentication:
         self.state = State.AUTHENTICATED
         connection.serve_only(connection.reactor.apis, connection.reactor.max_request_bytes)
         connection.reactor.authenticated(connection)
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
-        if lifetime > 0:
-            self._expiry = self._loop.call_later(lifetime, self._expire)
+        self._set_timer(self._loop.call_later(lifetime, self._expire) if lifetime > 0 else None)
         return max(int(lifetime * 1000), 1) if lifetime > 0 else 0
 
     def _expire(self) -> None:
-        self._expiry = None
-        if not self._connection.closed:
-            self.state = State.EXPIRED
-            self._exchange = None
-            self._restrict()
+        self._timer = None
+        self.state = State.EXPIRED
+        self._exchange = None
+        self._restrict()
 
     # Refusals -----------------------------------------------------------------------------------
 
@@ -215,14 +232,26 @@ class Authentication:
         self._note_refusal(why)
 
         def conclude() -> None:
-            if answer.done() or connection.closed:
+            if answer.done():
                 return
             answer.set_result(response)
-            # After the answer has been handed to the socket, which happens in a callback of its own.
-            self._loop.call_soon(connection.close_when_sent)
-            self._loop.call_later(_PARTING_SECONDS, connection.close, "authentication refused")
+            self._loop.call_soon(self._part)
+            self._set_timer(
+                self._loop.call_later(_PARTING_SECONDS, connection.close, "authentication refused")
+            )
 
-        self._loop.call_later(self._security.failure_delay, conclude)
+        if connection.closed:
+            answer.cancel()
+        else:
+            self._set_timer(self._loop.call_later(self._security.failure_delay, conclude))
+
+    def _part(self) -> None:
+        """Close, once the answer has been handed to the socket: that happens in a callback of its own,
+        or in several where the machine is slow."""
+        if self._connection.idle:
+            self._connection.close_when_sent()
+        elif not self._connection.closed:
+            self._loop.call_later(_LOOK_SECONDS, self._part)
 
 
 class BareMessages:
@@ -238,6 +267,7 @@ class BareMessages:
         self._connection = connection
         self._step = step
         self._security = security
+        self._longest = min(security.largest_early_request, _LONGEST_BARE)
         self._received = bytearray()
         self._busy = False
         connection.read_by(self._on_readable)
@@ -252,7 +282,7 @@ class BareMessages:
         except OSError:
             count = 0
         self._received += view[:count]
-        if not count or len(self._received) > self._security.largest_early_request + 4:
+        if not count or len(self._received) > self._longest + 4:
             connection.close("closed by the peer" if not count else "it sent too much")
             return
         self._take()
@@ -262,7 +292,7 @@ class BareMessages:
         if self._busy or len(self._received) < 4:
             return
         end = 4 + int.from_bytes(self._received[:4], "big")
-        if end > self._security.largest_early_request:
+        if end > self._longest:
             self._connection.close("it sent too much")
         elif len(self._received) >= end:
             message = bytes(self._received[4:end])

@@ -6,15 +6,17 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ottla.cluster.metadata import ResourceType
+from ottla.protocol.scram import hash_name
+from ottla.server.security.names import ANONYMOUS
 from ottla.settings import InvalidSetting
 from ottla.wire.sasl import Mechanism, Plain, Scram
 from ottla.wire.security import PLAINTEXT, SecurityError
 from ottla.wire.security import Security as WireSecurity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
+    from ottla.cluster.metadata import ClusterImage, Resource
     from ottla.protocol.errors import ErrorCode
     from ottla.server.broker import Broker
     from ottla.server.configuration.broker_config import BrokerConfig
@@ -59,12 +61,7 @@ class Security:
         if self._users is None:
             from ottla.server.security.mechanisms import Users
 
-            broker = self._broker
-
-            self._users = Users(
-                lambda user: broker.image.config(ResourceType.USER, user),
-                lambda: broker.image.cluster_id.encode(),
-            )
+            self._users = Users(lambda: self._broker.image)
         return self._users
 
     def between_brokers(self) -> WireSecurity:
@@ -142,18 +139,34 @@ class Security:
         if self._broker.authorizer is not None:
             from ottla.server.security.acl_filters import acls_of
 
-            self._broker.authorizer.load(acls_of(self._broker.image))
+            self._broker.authorizer.change((), acls_of(self._broker.image))
+
+    def follow_acls(
+        self, old: ClusterImage, new: ClusterImage, resources: Collection[Resource]
+    ) -> None:
+        """Some of these have changed: what there is of others is not looked at, for it may be much."""
+        if self._broker.authorizer is not None:
+            from ottla.server.security.acl_filters import acls_among
+
+            self._broker.authorizer.change(acls_among(old, resources), acls_among(new, resources))
 
     def start(self) -> None:
         for address in self.open_listeners():
+            authorizer = self._broker.authorizer
             who = (
                 "ANYBODY WHO REACHES IT CAN READ, WRITE AND DELETE EVERYTHING"
-                if self._broker.authorizer is None
-                else "whoever reaches it is User:ANONYMOUS"
+                if authorizer is None or ANONYMOUS in authorizer.super_users
+                else f"whoever reaches it is {ANONYMOUS}"
             )
             log.warning(
                 "the listener %s asks nobody who they are: %s (docs/security.md)", address, who
             )
+        metrics = self._broker.config.metrics_listener
+        if metrics is not None and not _is_loopback(metrics[0]):
+            log.warning(
+                "metrics are served on %s:%d to whoever reaches it: they have the names of topics and "
+                "groups (docs/security.md)", metrics[0] or "*", metrics[1],
+            )  # fmt: skip
         if any(listener.tls is not None for listener in self._listeners.values()):
             self._broker.spawn(self._watch_certificates(), "watch over certificates")
 
@@ -165,8 +178,12 @@ class Security:
     async def look_at_certificates(self) -> None:
         """Take over certificates that changed on disk."""
         for listener in self._listeners.values():
-            if listener.tls is not None:
+            if listener.tls is None:
+                continue
+            try:
                 await self._broker.loop.run_in_executor(self._broker.threads, listener.tls.look)
+            except Exception as error:  # noqa: BLE001 - it is looked again, whatever went wrong
+                log.error("certificates not looked at: listener=%s %r", listener.name, error)
 
     def follow(self, config: BrokerConfig) -> None:
         """Settings were changed while running."""
@@ -202,4 +219,4 @@ def _own_mechanism(config: BrokerConfig, listener: str) -> Mechanism:
         )
     if name == "PLAIN":
         return Plain(username, password)
-    return Scram(username, password, "sha256" if name == "SCRAM-SHA-256" else "sha512")
+    return Scram(username, password, hash_name(name))

@@ -127,10 +127,14 @@ class ListenerTls:
             context = newer.server_context(self._asking)
             if newer.authorities is not None:
                 newer.context()
-        except SecurityError as error:
+        except Exception as error:  # whatever a file can make OpenSSL raise
             # The next look finds the files as they were left, and is silent about them.
             self._seen = seen
-            log.error("certificates not reloaded: listener=%s %s", self._listener, error)
+            unforeseen = None if isinstance(error, SecurityError) else error
+            log.error(
+                "certificates not reloaded: listener=%s %s", self._listener, error,
+                exc_info=unforeseen,
+            )  # fmt: skip
             return
         self._tls, self._seen, self.context = newer, seen, context
         log.info("certificates reloaded: listener=%s", self._listener)

@@ -14,13 +14,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.security.mechanisms import Refused, Reply
 from ottla.server.security.principals import can_be_name
 
 if TYPE_CHECKING:
     from ottla.server.configuration.broker_config import BrokerConfig
 
-log = logging.getLogger("ottla.security")
+log = LimitedLog(logging.getLogger("ottla.security"))
 
 ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -106,9 +107,9 @@ class Keys:
 
 
 def _load(url: str) -> Any:
-    import urllib.request
+    from ottla.wire.http import opener
 
-    with urllib.request.urlopen(url, timeout=_PATIENCE) as response:
+    with opener().open(url, timeout=_PATIENCE) as response:
         return json.loads(response.read(_LARGEST_SET))
 
 
@@ -128,7 +129,8 @@ class TokenExchange:
             return await self._check(_token_in(message))
         except _BadToken as error:
             self._why = str(error)
-            log.info("token refused: %s", error)
+            # What the library says may hold parts of the token.
+            log.info("token refused: %r", str(error))
             return Reply(_REFUSAL)
 
     async def _check(self, token: str) -> Reply:
@@ -151,7 +153,8 @@ class TokenExchange:
                 leeway=rules.leeway_seconds,
                 options={"require": ["exp"], "verify_aud": bool(rules.audience)},
             )
-        except jwt.exceptions.PyJWTError as error:
+        except (jwt.exceptions.PyJWTError, RecursionError, OverflowError) as error:
+            # Beside what the library says: JSON in a thousand brackets, and a time of Infinity.
             raise _BadToken(f"{type(error).__name__}: {error}") from None
         user = claims.get(rules.subject_claim)
         if not isinstance(user, str) or not user or not can_be_name(user):

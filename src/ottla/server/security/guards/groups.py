@@ -28,7 +28,20 @@ from ottla.protocol.messages.offset_fetch import (
 from ottla.server.api import Answer, Request
 from ottla.server.operations import NOT_ASKED
 from ottla.server.security.access import GROUP, TOPIC, TRANSACTIONAL_ID, Access
-from ottla.server.security.guards.tools import REFUSAL, Proceed, divided, failure, then
+from ottla.server.security.guards.tools import (
+    REFUSAL,
+    Finish,
+    Guarded,
+    Proceed,
+    adding,
+    divided,
+    failure,
+    keeping,
+    listed,
+    passed_on,
+    then,
+)
+from ottla.server.turns import Steps
 
 _READ, _DESCRIBE = AclOperation.READ, AclOperation.DESCRIBE
 _NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -49,87 +62,70 @@ def topic_name(request: Request[Any], each: Any) -> str | None:
 
 def _sorted_out(
     access: Access, request: Request[Any], topics: Any, operation: AclOperation
-) -> tuple[list[Any], list[Any]]:
-    allowed: list[Any] = []
-    refused: list[Any] = []
-    for each in topics:
+) -> Steps[tuple[list[Any], list[Any]]]:
+    def may(each: Any) -> bool:
         name = topic_name(request, each)
         # Of an unknown id the handler says so.
-        may = name is None or access.may(operation, TOPIC, name)
-        (allowed if may else refused).append(each)
-    return allowed, refused
+        return name is None or access.may(operation, TOPIC, name)
+
+    return divided(topics, may)
 
 
-def find_coordinator(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def find_coordinator(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     message = request.message
     kind = TRANSACTIONAL_ID if message.key_type == 1 else GROUP
     code = REFUSAL[kind]
     if request.version < _FIRST_COORDINATOR_KEYS:
         if access.may(_DESCRIBE, kind, message.key):
-            return proceed(request)
+            return (yield from passed_on(proceed(request)))
         return FindCoordinatorResponse(
             error_code=code, error_message=code.message, node_id=-1, host="", port=-1
         )
-    allowed, not_allowed = divided(
+    message.coordinator_keys, not_allowed = yield from divided(
         message.coordinator_keys, lambda key: access.may(_DESCRIBE, kind, key)
     )
-    refused = [
-        Coordinator(
+    refused = yield from listed(
+        not_allowed,
+        lambda key: Coordinator(
             key=key, error_code=code, error_message=code.message, node_id=-1, host="", port=-1
-        )
-        for key in not_allowed
-    ]
-    message.coordinator_keys = allowed
-
-    def finish(response: Any) -> Message:
-        response.coordinators = [*response.coordinators, *refused]
-        answer: Message = response
-        return answer
-
-    return then(proceed(request), finish)
+        ),
+    )
+    return (yield from then(proceed(request), adding("coordinators", refused)))
 
 
 def list_groups(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
     if access.cluster(_DESCRIBE, told=False):
         return proceed(request)
-
-    def finish(response: Any) -> Message:
-        response.groups = [
-            each
-            for each in response.groups
-            if access.may(_DESCRIBE, GROUP, each.group_id, told=False)
-        ]
-        answer: Message = response
-        return answer
-
-    return then(proceed(request), finish)
+    return then(
+        proceed(request),
+        keeping("groups", lambda each: access.may(_DESCRIBE, GROUP, each.group_id, told=False)),
+    )
 
 
-def describe_groups(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def describe_groups(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     """DescribeGroups and ConsumerGroupDescribe: groups, and what may be done to them."""
     message = request.message
     field = "groups" if hasattr(message, "groups") else "group_ids"
     asked: list[str] = getattr(message, field)
-    allowed, refused = divided(asked, lambda name: access.may(_DESCRIBE, GROUP, name))
+    allowed, refused = yield from divided(asked, lambda name: access.may(_DESCRIBE, GROUP, name))
     setattr(message, field, allowed)
 
-    def finish(response: Any) -> Message:
+    def finish(response: Any) -> Steps[Message]:
         for each in response.groups:
             if each.authorized_operations != NOT_ASKED:
                 each.authorized_operations = access.operations(GROUP, each.group_id)
-            if field == "group_ids" and not _may_see_topics(access, each):
+            if field == "group_ids" and not (yield from _may_see_topics(access, each)):
                 each.error_code = _NO_TOPIC
                 each.error_message = _UNSEEN_TOPICS
                 each.members = []
+            yield
         kind = _described_class(response)
-        response.groups = [
-            *response.groups,
-            *(kind(group_id=name, error_code=_NO_GROUP, error_message=None) for name in refused),
-        ]
-        answer: Message = response
-        return answer
+        refusals = yield from listed(
+            refused, lambda name: kind(group_id=name, error_code=_NO_GROUP, error_message=None)
+        )
+        return (yield from adding("groups", refusals)(response))
 
-    return then(proceed(request), finish)
+    return (yield from then(proceed(request), finish))
 
 
 def _described_class(response: Any) -> Any:
@@ -138,177 +134,169 @@ def _described_class(response: Any) -> Any:
     return sys.modules[type(response).__module__].DescribedGroup
 
 
-def _may_see_topics(access: Access, group: Any) -> bool:
-    names: set[str] = set()
+def _may_see_topics(access: Access, group: Any) -> Steps[bool]:
+    seen: set[str] = set()
     for member in group.members:
         for assignment in (member.assignment, member.target_assignment):
-            names.update(each.topic_name for each in assignment.topic_partitions)
-    return all(access.may(_DESCRIBE, TOPIC, name, told=False) for name in names)
+            for each in assignment.topic_partitions:
+                if each.topic_name not in seen:
+                    seen.add(each.topic_name)
+                    if not access.may(_DESCRIBE, TOPIC, each.topic_name, told=False):
+                        return False
+                yield
+    return True
 
 
-def consumer_group_heartbeat(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def consumer_group_heartbeat(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     message = request.message
     if not access.may(_READ, GROUP, message.group_id):
         return failure(request, _NO_GROUP)
     for name in message.subscribed_topic_names or ():
         if not access.may(_DESCRIBE, TOPIC, name):
             return failure(request, _NO_TOPIC)
-    return proceed(request)
+        yield
+    return (yield from passed_on(proceed(request)))
 
 
-def offset_commit(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def offset_commit(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     message = request.message
     if not access.may(_READ, GROUP, message.group_id):
-        return OffsetCommitResponse(topics=_not_committed(message.topics, _NO_GROUP))
-    message.topics, refused = _sorted_out(access, request, message.topics, _READ)
-    if refused and not message.topics:
-        return OffsetCommitResponse(topics=_not_committed(refused, _NO_TOPIC))
-
-    def finish(response: Any) -> Message:
-        response.topics = [*response.topics, *_not_committed(refused, _NO_TOPIC)]
-        answer: Message = response
-        return answer
-
-    return then(proceed(request), finish) if refused else proceed(request)
+        refusals = yield from _not_committed(message.topics, _NO_GROUP)
+        return OffsetCommitResponse(topics=refusals)
+    message.topics, refused = yield from _sorted_out(access, request, message.topics, _READ)
+    if not refused:
+        return (yield from passed_on(proceed(request)))
+    refusals = yield from _not_committed(refused, _NO_TOPIC)
+    if not message.topics:
+        return OffsetCommitResponse(topics=refusals)
+    return (yield from then(proceed(request), adding("topics", refusals)))
 
 
-def _not_committed(topics: Any, code: ErrorCode) -> list[OffsetCommitResponseTopic]:
-    return [
-        OffsetCommitResponseTopic(
-            name=each.name,
-            topic_id=each.topic_id,
-            partitions=[
-                OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code)
-                for one in each.partitions
-            ],
+def _not_committed(topics: Any, code: ErrorCode) -> Steps[list[OffsetCommitResponseTopic]]:
+    refusals = []
+    for each in topics:
+        partitions = yield from listed(
+            each.partitions,
+            lambda one: OffsetCommitResponsePartition(
+                partition_index=one.partition_index, error_code=code
+            ),
         )
-        for each in topics
-    ]
+        refusals.append(
+            OffsetCommitResponseTopic(name=each.name, topic_id=each.topic_id, partitions=partitions)
+        )
+        yield
+    return refusals
 
 
-def offset_delete(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def offset_delete(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     message = request.message
     if not access.may(AclOperation.DELETE, GROUP, message.group_id):
         return failure(request, _NO_GROUP)
-    message.topics, refused = _sorted_out(access, request, message.topics, _READ)
-
-    def finish(response: Any) -> Message:
-        response.topics = [
-            *response.topics,
-            *(
-                OffsetDeleteResponseTopic(
-                    name=each.name,
-                    partitions=[
-                        OffsetDeleteResponsePartition(
-                            partition_index=one.partition_index, error_code=_NO_TOPIC
-                        )
-                        for one in each.partitions
-                    ],
-                )
-                for each in refused
+    message.topics, refused = yield from _sorted_out(access, request, message.topics, _READ)
+    refusals = []
+    for each in refused:
+        partitions = yield from listed(
+            each.partitions,
+            lambda one: OffsetDeleteResponsePartition(
+                partition_index=one.partition_index, error_code=_NO_TOPIC
             ),
-        ]
-        answer: Message = response
-        return answer
+        )
+        refusals.append(OffsetDeleteResponseTopic(name=each.name, partitions=partitions))
+        yield
+    return (yield from then(proceed(request), adding("topics", refusals)))
 
-    return then(proceed(request), finish)
 
-
-def offset_fetch(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def offset_fetch(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     if request.version < _FIRST_GROUPS:
-        return _offset_fetch_of_one(access, request, proceed)
+        return (yield from _offset_fetch_of_one(access, request, proceed))
     message = request.message
     groups, refused_groups = [], []
-    refused_topics: dict[str, list[Any]] = {}
+    # What is added to the topics of a group; None: it was asked for all of them.
+    more_of: dict[str, list[Any] | None] = {}
     for each in message.groups:
+        yield
         if not access.may(_DESCRIBE, GROUP, each.group_id):
             refused_groups.append(
                 OffsetFetchResponseGroup(group_id=each.group_id, topics=[], error_code=_NO_GROUP)
             )
             continue
         groups.append(each)
+        more_of[each.group_id] = None
         if each.topics is not None:
-            each.topics, refused = _sorted_out(access, request, each.topics, _DESCRIBE)
-            refused_topics[each.group_id] = refused
+            each.topics, refused = yield from _sorted_out(access, request, each.topics, _DESCRIBE)
+            more_of[each.group_id] = yield from _not_fetched(refused)
     message.groups = groups
 
-    def finish(response: Any) -> Message:
+    def finish(response: Any) -> Steps[Message]:
         for each in response.groups:
-            refused = refused_topics.get(each.group_id)
-            if refused is None:
-                each.topics = _seen(access, request, each.topics)
+            more = more_of.get(each.group_id)
+            if more is None:
+                yield from _keeping_seen(access, request)(each)
             elif not each.error_code:
-                each.topics = [*each.topics, *(_not_fetched(one) for one in refused)]
-        response.groups = [*response.groups, *refused_groups]
-        answer: Message = response
-        return answer
+                each.topics = [*each.topics, *more]
+            yield
+        return (yield from adding("groups", refused_groups)(response))
 
-    return then(proceed(request), finish)
+    return (yield from then(proceed(request), finish))
 
 
-def _offset_fetch_of_one(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def _offset_fetch_of_one(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     message = request.message
     if not access.may(_DESCRIBE, GROUP, message.group_id):
         if request.version >= _FIRST_ERROR_OF_ALL:
             return OffsetFetchResponse(error_code=_NO_GROUP)
-        return OffsetFetchResponse(
-            topics=[_not_fetched_of_one(each, _NO_GROUP) for each in message.topics or ()]
-        )
-    refused: list[Any] | None = None
-    if message.topics is not None:
-        message.topics, refused = _sorted_out(access, request, message.topics, _DESCRIBE)
-
-    def finish(response: Any) -> Message:
-        if refused is None:
-            response.topics = _seen(access, request, response.topics)
-        else:
-            response.topics = [
-                *response.topics,
-                *(_not_fetched_of_one(each, _NO_TOPIC) for each in refused),
-            ]
-        answer: Message = response
-        return answer
-
-    return then(proceed(request), finish)
+        refusals = yield from _not_fetched_of_one(message.topics or (), _NO_GROUP)
+        return OffsetFetchResponse(topics=refusals)
+    if message.topics is None:
+        return (yield from then(proceed(request), _keeping_seen(access, request)))
+    message.topics, refused = yield from _sorted_out(access, request, message.topics, _DESCRIBE)
+    refusals = yield from _not_fetched_of_one(refused, _NO_TOPIC)
+    return (yield from then(proceed(request), adding("topics", refusals)))
 
 
-def _seen(access: Access, request: Request[Any], topics: Any) -> list[Any]:
-    seen = []
-    for each in topics:
+def _keeping_seen(access: Access, request: Request[Any]) -> Finish:
+    """Leaves the topics that the client may see."""
+
+    def may(each: Any) -> bool:
         name = topic_name(request, each)
-        if name is not None and access.may(_DESCRIBE, TOPIC, name, told=False):
-            seen.append(each)
-    return seen
+        return name is not None and access.may(_DESCRIBE, TOPIC, name, told=False)
+
+    return keeping("topics", may)
 
 
-def _not_fetched(each: Any) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        name=each.name,
-        topic_id=each.topic_id,
-        partitions=[
-            OffsetFetchResponsePartitions(
+def _not_fetched(topics: Any) -> Steps[list[OffsetFetchResponseTopics]]:
+    refusals = []
+    for each in topics:
+        partitions = yield from listed(
+            each.partition_indexes,
+            lambda index: OffsetFetchResponsePartitions(
                 partition_index=index,
                 committed_offset=-1,
                 committed_leader_epoch=-1,
                 metadata="",
                 error_code=_NO_TOPIC,
-            )
-            for index in each.partition_indexes
-        ],
-    )
+            ),
+        )
+        refusals.append(
+            OffsetFetchResponseTopics(name=each.name, topic_id=each.topic_id, partitions=partitions)
+        )
+        yield
+    return refusals
 
 
-def _not_fetched_of_one(each: Any, code: ErrorCode) -> OffsetFetchResponseTopic:
-    return OffsetFetchResponseTopic(
-        name=each.name,
-        partitions=[
-            OffsetFetchResponsePartition(
+def _not_fetched_of_one(topics: Any, code: ErrorCode) -> Steps[list[OffsetFetchResponseTopic]]:
+    refusals = []
+    for each in topics:
+        partitions = yield from listed(
+            each.partition_indexes,
+            lambda index: OffsetFetchResponsePartition(
                 partition_index=index,
                 committed_offset=-1,
                 committed_leader_epoch=-1,
                 metadata="",
                 error_code=code,
-            )
-            for index in each.partition_indexes
-        ],
-    )
+            ),
+        )
+        refusals.append(OffsetFetchResponseTopic(name=each.name, partitions=partitions))
+        yield
+    return refusals

@@ -58,63 +58,69 @@ from ottla.server.security.guards import groups, topics, transactions
 from ottla.server.security.guards.tools import (
     REFUSAL,
     Guard,
+    Guarded,
     Proceed,
     adding,
     anybody,
+    listed,
     on_cluster,
     on_each,
     on_one,
+    passed_on,
     then,
 )
+from ottla.server.turns import Steps
 
 _Op = AclOperation
 _NO_CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def _refused_offsets(each: Any, code: ErrorCode) -> ListOffsetsTopicResponse:
-    return ListOffsetsTopicResponse(
-        name=each.name,
-        partitions=[
-            ListOffsetsPartitionResponse(
-                partition_index=one.partition_index, error_code=code, timestamp=-1, offset=-1
-            )
-            for one in each.partitions
-        ],
+def _refused_offsets(each: Any, code: ErrorCode) -> Steps[ListOffsetsTopicResponse]:
+    partitions = yield from listed(
+        each.partitions,
+        lambda one: ListOffsetsPartitionResponse(
+            partition_index=one.partition_index, error_code=code, timestamp=-1, offset=-1
+        ),
     )
+    return ListOffsetsTopicResponse(name=each.name, partitions=partitions)
 
 
-def _refused_deletion(each: Any, code: ErrorCode) -> DeleteRecordsTopicResult:
-    return DeleteRecordsTopicResult(
-        name=each.name,
-        partitions=[
-            DeleteRecordsPartitionResult(
-                partition_index=one.partition_index, error_code=code, low_watermark=-1
-            )
-            for one in each.partitions
-        ],
+def _refused_deletion(each: Any, code: ErrorCode) -> Steps[DeleteRecordsTopicResult]:
+    partitions = yield from listed(
+        each.partitions,
+        lambda one: DeleteRecordsPartitionResult(
+            partition_index=one.partition_index, error_code=code, low_watermark=-1
+        ),
     )
+    return DeleteRecordsTopicResult(name=each.name, partitions=partitions)
 
 
-def _refused_marks(each: Any, code: ErrorCode) -> DeleteRecordsAtTopicResult:
-    return DeleteRecordsAtTopicResult(
-        name=each.name,
-        partitions=[
-            DeleteRecordsAtPartitionResult(
-                partition_index=one.partition_index, error_code=code, error_message=code.message
-            )
-            for one in each.partitions
-        ],
+def _refused_marks(each: Any, code: ErrorCode) -> Steps[DeleteRecordsAtTopicResult]:
+    partitions = yield from listed(
+        each.partitions,
+        lambda one: DeleteRecordsAtPartitionResult(
+            partition_index=one.partition_index, error_code=code, error_message=code.message
+        ),
     )
+    return DeleteRecordsAtTopicResult(name=each.name, partitions=partitions)
 
 
-def _refused_producers(each: Any, code: ErrorCode) -> TopicResponse:
-    return TopicResponse(
-        name=each.name,
-        partitions=[
-            PartitionResponse(partition_index=index, error_code=code, error_message=None)
-            for index in each.partition_indexes
-        ],
+def _refused_producers(each: Any, code: ErrorCode) -> Steps[TopicResponse]:
+    partitions = yield from listed(
+        each.partition_indexes,
+        lambda index: PartitionResponse(partition_index=index, error_code=code, error_message=None),
     )
+    return TopicResponse(name=each.name, partitions=partitions)
+
+
+def _refused_growth(each: Any, code: ErrorCode) -> Steps[CreatePartitionsTopicResult]:
+    yield
+    return CreatePartitionsTopicResult(name=each.name, error_code=code, error_message=code.message)
+
+
+def _refused_group(name: str, code: ErrorCode) -> Steps[DeletableGroupResult]:
+    yield
+    return DeletableGroupResult(group_id=name, error_code=code)
 
 
 # What a configuration belongs to, by the numbers of the wire.
@@ -128,9 +134,10 @@ _CONFIGURED: Final[Mapping[int, AclResource]] = {
 
 
 def _on_configs(operation: AclOperation, answers: str, kind: Any) -> Guard:
-    def guard(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+    def guard(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
         allowed, refused = [], []
         for each in request.message.resources:
+            yield
             resource = _CONFIGURED.get(each.resource_type)
             if resource is None:
                 allowed.append(each)  # the handler says what is wrong with it
@@ -152,98 +159,88 @@ def _on_configs(operation: AclOperation, answers: str, kind: Any) -> Guard:
                 )
             )
         if not refused:
-            return proceed(request)
+            return (yield from passed_on(proceed(request)))
         request.message.resources = allowed
-        return then(proceed(request), adding(answers, refused))
+        return (yield from then(proceed(request), adding(answers, refused)))
 
     return guard
 
 
-def _create_acls(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
-    if access.cluster(_Op.ALTER):
-        return proceed(request)
+# Refusals of requests whose every entry needs the cluster.
+
+
+def _no_new_acls(request: Request[Any]) -> Answer:
     refusal = AclCreationResult(error_code=_NO_CLUSTER, error_message=_NO_CLUSTER.message)
-    return CreateAclsResponse(results=[refusal for _ in request.message.creations])
+    return CreateAclsResponse(results=[refusal] * len(request.message.creations))
 
 
-def _delete_acls(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
-    if access.cluster(_Op.ALTER):
-        return proceed(request)
+def _no_fewer_acls(request: Request[Any]) -> Answer:
     refusal = DeleteAclsFilterResult(error_code=_NO_CLUSTER, error_message=_NO_CLUSTER.message)
-    return DeleteAclsResponse(filter_results=[refusal for _ in request.message.filters])
+    return DeleteAclsResponse(filter_results=[refusal] * len(request.message.filters))
 
 
-def _alter_users(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
-    if access.cluster(_Op.ALTER):
-        return proceed(request)
+def _no_other_users(request: Request[Any]) -> Guarded:
     message = request.message
-    names = dict.fromkeys(each.name for each in (*message.deletions, *message.upsertions))
-    return AlterUserScramCredentialsResponse(
-        results=[
-            AlterUserScramCredentialsResult(
-                user=name, error_code=_NO_CLUSTER, error_message=_NO_CLUSTER.message
-            )
-            for name in names
-        ]
+    names: dict[str, None] = {}
+    for each in (*message.deletions, *message.upsertions):
+        names[each.name] = None
+        yield
+    results = yield from listed(
+        names,
+        lambda name: AlterUserScramCredentialsResult(
+            user=name, error_code=_NO_CLUSTER, error_message=_NO_CLUSTER.message
+        ),
     )
+    return AlterUserScramCredentialsResponse(results=results)
 
 
-def _alter_quotas(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
-    if access.cluster(_Op.ALTER_CONFIGS):
-        return proceed(request)
-    return AlterClientQuotasResponse(
-        entries=[
+def _no_other_quotas(request: Request[Any]) -> Guarded:
+    entries = []
+    for each in request.message.entries:
+        entity = yield from listed(
+            each.entity,
+            lambda one: EntityDataResponse(
+                entity_type=one.entity_type, entity_name=one.entity_name
+            ),
+        )
+        entries.append(
             EntryDataResponse(
-                error_code=_NO_CLUSTER,
-                error_message=_NO_CLUSTER.message,
-                entity=[
-                    EntityDataResponse(entity_type=one.entity_type, entity_name=one.entity_name)
-                    for one in each.entity
-                ],
+                error_code=_NO_CLUSTER, error_message=_NO_CLUSTER.message, entity=entity
             )
-            for each in request.message.entries
-        ]
-    )
+        )
+        yield
+    return AlterClientQuotasResponse(entries=entries)
 
 
-def _alter_log_dirs(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
-    if access.cluster(_Op.ALTER):
-        return proceed(request)
-    return AlterReplicaLogDirsResponse(
-        results=[
-            AlterReplicaLogDirTopicResult(
-                topic_name=each.name,
-                partitions=[
-                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=_NO_CLUSTER)
-                    for index in each.partitions
-                ],
+def _no_other_folders(request: Request[Any]) -> Guarded:
+    results = []
+    for folder in request.message.dirs:
+        for each in folder.topics:
+            partitions = yield from listed(
+                each.partitions,
+                lambda index: AlterReplicaLogDirPartitionResult(
+                    partition_index=index, error_code=_NO_CLUSTER
+                ),
             )
-            for folder in request.message.dirs
-            for each in folder.topics
-        ]
-    )
-
-
-def _elect_leaders(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
-    if access.cluster(_Op.ALTER):
-        return proceed(request)
-    return ElectLeadersResponse(
-        error_code=_NO_CLUSTER,
-        replica_election_results=[
-            ReplicaElectionResult(
-                topic=each.topic,
-                partition_result=[
-                    PartitionResult(
-                        partition_id=index,
-                        error_code=_NO_CLUSTER,
-                        error_message=_NO_CLUSTER.message,
-                    )
-                    for index in each.partitions
-                ],
+            results.append(
+                AlterReplicaLogDirTopicResult(topic_name=each.name, partitions=partitions)
             )
-            for each in request.message.topic_partitions or ()
-        ],
-    )
+            yield
+    return AlterReplicaLogDirsResponse(results=results)
+
+
+def _no_elections(request: Request[Any]) -> Guarded:
+    results = []
+    for each in request.message.topic_partitions or ():
+        partitions = yield from listed(
+            each.partitions,
+            lambda index: PartitionResult(
+                partition_id=index, error_code=_NO_CLUSTER, error_message=_NO_CLUSTER.message
+            ),
+        )
+        results.append(ReplicaElectionResult(topic=each.topic, partition_result=partitions))
+        yield
+    return ElectLeadersResponse(error_code=_NO_CLUSTER, replica_election_results=results)
 
 
 _group_member = on_one(_Op.READ, GROUP, "group_id")
@@ -275,40 +272,38 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.WRITE_TXN_MARKERS: transactions.write_txn_markers,
     ApiKey.TXN_OFFSET_COMMIT: transactions.txn_offset_commit,
     ApiKey.DESCRIBE_ACLS: on_cluster(_Op.DESCRIBE),
-    ApiKey.CREATE_ACLS: _create_acls,
-    ApiKey.DELETE_ACLS: _delete_acls,
+    ApiKey.CREATE_ACLS: on_cluster(_Op.ALTER, _no_new_acls),
+    ApiKey.DELETE_ACLS: on_cluster(_Op.ALTER, _no_fewer_acls),
     ApiKey.DESCRIBE_CONFIGS: _on_configs(_Op.DESCRIBE_CONFIGS, "results", DescribeConfigsResult),
     ApiKey.ALTER_CONFIGS: _on_configs(_Op.ALTER_CONFIGS, "responses", AlterConfigsResourceResponse),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _on_configs(
         _Op.ALTER_CONFIGS, "responses", IncrementalResponse
     ),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_log_dirs,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: on_cluster(_Op.ALTER, _no_other_folders),
     ApiKey.DESCRIBE_LOG_DIRS: on_cluster(_Op.DESCRIBE),
     ApiKey.CREATE_PARTITIONS: on_each(
         _Op.ALTER,
         TOPIC,
         "topics",
         "results",
-        lambda each, code: CreatePartitionsTopicResult(
-            name=each.name, error_code=code, error_message=code.message
-        ),
+        _refused_growth,
     ),
     ApiKey.DELETE_GROUPS: on_each(
         _Op.DELETE,
         GROUP,
         "groups_names",
         "results",
-        lambda name, code: DeletableGroupResult(group_id=name, error_code=code),
+        _refused_group,
         str,
     ),
-    ApiKey.ELECT_LEADERS: _elect_leaders,
+    ApiKey.ELECT_LEADERS: on_cluster(_Op.ALTER, _no_elections),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: on_cluster(_Op.ALTER),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: on_cluster(_Op.DESCRIBE),
     ApiKey.OFFSET_DELETE: groups.offset_delete,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: on_cluster(_Op.DESCRIBE_CONFIGS),
-    ApiKey.ALTER_CLIENT_QUOTAS: _alter_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: on_cluster(_Op.ALTER_CONFIGS, _no_other_quotas),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: on_cluster(_Op.DESCRIBE),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_users,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: on_cluster(_Op.ALTER, _no_other_users),
     ApiKey.ALTER_PARTITION: on_cluster(_Op.CLUSTER_ACTION),
     ApiKey.UPDATE_FEATURES: on_cluster(_Op.ALTER),
     ApiKey.DESCRIBE_CLUSTER: topics.describe_cluster,

@@ -1,4 +1,9 @@
-"""What guards are made of."""
+"""What guards are made of.
+
+A request may name a million topics, so a guard that looks at each of them does it in steps (`turns`),
+as handlers do: it is a generator that pauses after each and returns the answer. What it leaves of a
+response (`Finish`) is made in steps, too.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +17,20 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
 from ottla.server.api import Answer, Later, Outcome, Request
 from ottla.server.security.access import Access
-from ottla.server.turns import Steps
+from ottla.server.turns import Steps, advance, in_turns, run_in_turns
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 Proceed = Callable[[Request[Any]], Answer]
 # Called in place of the handler, which it is given.
 Guard = Callable[[Access, Request[Any], Proceed], Answer]
-Finish = Callable[[Any], Message]
+# What a guard returns that works in steps.
+Guarded = Steps[Outcome | Later]
+# Takes a response as the handler made it, and returns it as it leaves.
+Finish = Callable[[Any], Steps[Message]]
+# Makes the refusal of one entry.
+Refuse = Callable[[Any, ErrorCode], Steps[Any]]
 
 REFUSAL = {
     AclResource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -29,28 +40,46 @@ REFUSAL = {
 }
 
 
-def anybody(_: Access, request: Request[Any], proceed: Proceed) -> Answer:
-    """No check at all."""
-    return proceed(request)
+# Lists in steps -----------------------------------------------------------------------------------
 
 
-def divided(items: Iterable[T], may: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+def listed(items: Iterable[T], make: Callable[[T], R]) -> Steps[list[R]]:
+    """What is made of each."""
+    made: list[R] = []
+    for item in items:
+        made.append(make(item))
+        yield
+    return made
+
+
+def divided(items: Iterable[T], may: Callable[[T], bool]) -> Steps[tuple[list[T], list[T]]]:
     """Those that may, and those that may not, each asked for once."""
     allowed: list[T] = []
     refused: list[T] = []
     for item in items:
         (allowed if may(item) else refused).append(item)
+        yield
     return allowed, refused
 
 
-def then(answer: Answer, finish: Finish) -> Answer:
+# Answers ------------------------------------------------------------------------------------------
+
+
+def passed_on(answer: Answer) -> Guarded:
+    """The handler's answer as it is."""
+    if isinstance(answer, Generator):
+        return (yield from answer)
+    return answer
+
+
+def then(answer: Answer, finish: Finish) -> Guarded:
     """The answer, once there is one, as `finish` leaves it."""
+    if isinstance(answer, Generator):
+        answer = yield from answer
     if isinstance(answer, Message):
-        return finish(answer)
+        return (yield from finish(answer))
     if isinstance(answer, Later):
         return _then_later(answer, finish)
-    if isinstance(answer, Generator):
-        return _then_steps(answer, finish)
     return _then_awaited(answer, finish)
 
 
@@ -59,23 +88,50 @@ def _then_later(answer: Later, finish: Finish) -> Later:
 
     def done(message: Message) -> None:
         assert finished.done is not None
-        finished.done(finish(message))
+        steps = finish(message)
+        over = advance(steps)
+        if over is not None:
+            finished.done(over.result)
+        else:
+            loop = asyncio.get_running_loop()
+            run_in_turns(loop, steps, finished.done, _raise, lambda: True)
 
     answer.done = done
     return finished
 
 
-def _then_steps(steps: Steps[Outcome], finish: Finish) -> Steps[Outcome]:
-    outcome = yield from steps
-    if isinstance(outcome, Message):
-        return finish(outcome)
-    return _then_awaited(outcome, finish)
+def _raise(error: Exception) -> None:
+    raise error
 
 
 async def _then_awaited(
     answer: Coroutine[Any, Any, Message] | asyncio.Future[Message], finish: Finish
 ) -> Message:
-    return finish(await answer)
+    return await in_turns(finish(await answer))
+
+
+def adding(answers: str, more: list[Any]) -> Finish:
+    """Adds entries to a list of the response."""
+
+    def finish(response: Any) -> Steps[Message]:
+        setattr(response, answers, [*getattr(response, answers), *more])
+        yield
+        message: Message = response
+        return message
+
+    return finish
+
+
+def keeping(answers: str, may: Callable[[Any], bool]) -> Finish:
+    """Leaves in a list of the response what the client may see."""
+
+    def finish(response: Any) -> Steps[Message]:
+        kept, _ = yield from divided(getattr(response, answers), may)
+        setattr(response, answers, kept)
+        message: Message = response
+        return message
+
+    return finish
 
 
 def failure(request: Request[Any], code: ErrorCode, **more: Any) -> Message:
@@ -88,12 +144,25 @@ def failure(request: Request[Any], code: ErrorCode, **more: Any) -> Message:
     return response
 
 
-def on_cluster(operation: AclOperation) -> Guard:
-    """The whole request needs an operation on the cluster; a refusal is one error for all of it."""
+# Guards -------------------------------------------------------------------------------------------
+
+
+def anybody(_: Access, request: Request[Any], proceed: Proceed) -> Answer:
+    """No check at all."""
+    return proceed(request)
+
+
+def on_cluster(
+    operation: AclOperation, refuse: Callable[[Request[Any]], Answer] | None = None
+) -> Guard:
+    """The whole request needs an operation on the cluster; a refusal is one error for all of it, unless
+    `refuse` makes another."""
 
     def guard(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
         if access.cluster(operation):
             return proceed(request)
+        if refuse is not None:
+            return refuse(request)
         return failure(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
     return guard
@@ -115,33 +184,23 @@ def on_each(
     resource: AclResource,
     field: str,
     answers: str,
-    refuse: Callable[[Any, ErrorCode], Any],
+    refuse: Refuse,
     name_of: Callable[[Any], str] = lambda each: str(each.name),
 ) -> Guard:
     """Each entry of a list needs an operation on what it names. Those that are refused do not reach the
     handler; `refuse` makes their entries of the list `answers` in the response."""
 
-    def guard(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+    def guard(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
         allowed, refused = [], []
         for each in getattr(request.message, field) or ():
             if access.may(operation, resource, name_of(each)):
                 allowed.append(each)
             else:
-                refused.append(refuse(each, REFUSAL[resource]))
+                refused.append((yield from refuse(each, REFUSAL[resource])))
+            yield
         if not refused:
-            return proceed(request)
+            return (yield from passed_on(proceed(request)))
         setattr(request.message, field, allowed)
-        return then(proceed(request), adding(answers, refused))
+        return (yield from then(proceed(request), adding(answers, refused)))
 
     return guard
-
-
-def adding(answers: str, refused: list[Any]) -> Finish:
-    """Adds refusals to a list of the response."""
-
-    def finish(response: Any) -> Message:
-        setattr(response, answers, [*getattr(response, answers), *refused])
-        message: Message = response
-        return message
-
-    return finish

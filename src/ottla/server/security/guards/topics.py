@@ -21,14 +21,23 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 from ottla.server.api import Answer, Request
 from ottla.server.operations import NOT_ASKED
 from ottla.server.security.access import CLUSTER, TOPIC, Access
-from ottla.server.security.guards.tools import Proceed, adding, on_each, then
+from ottla.server.security.guards.tools import (
+    Guarded,
+    Proceed,
+    adding,
+    divided,
+    listed,
+    on_each,
+    then,
+)
+from ottla.server.turns import Steps, in_order
 
 REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _DESCRIBE, _CREATE = AclOperation.DESCRIBE, AclOperation.CREATE
 _FIRST_DELETED_BY_ID = 6
 
 
-def metadata(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def metadata(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     """Topics that may not be described are not confirmed to exist, and left out of a list of all."""
     message, image = request.message, request.broker.image
     of_all = message.topics is None or (request.version == 0 and not message.topics)
@@ -49,34 +58,35 @@ def metadata(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
                         topic_id=each.topic_id,
                     )
                 )
+            yield
         message.topics = allowed
 
-    def finish(response: Any) -> Message:
-        topics = response.topics
-        if of_all:
-            topics = [
-                each for each in topics if access.may(_DESCRIBE, TOPIC, each.name, told=False)
-            ]
-        for each in topics:
-            if each.topic_authorized_operations != NOT_ASKED and each.name is not None:
-                each.topic_authorized_operations = access.operations(TOPIC, each.name)
-        response.topics = [*topics, *refused]
+    def finish(response: Any) -> Steps[Message]:
+        if only_refused:
+            response.topics = []
+        response.topics = yield from _seen(access, response.topics, left_out=of_all)
         _fill_cluster_operations(access, response)
-        message: Message = response
-        return message
+        return (yield from adding("topics", refused)(response))
 
-    if refused and not message.topics and request.version == 0:
-        # To the handler an empty list would mean all topics.
-        message.topics = []
+    # To the handler an empty list would mean all topics.
+    only_refused = bool(refused) and not message.topics and request.version == 0
+    if only_refused:
         message.allow_auto_topic_creation = False
-        return then(proceed(request), lambda response: _only(response, refused))
-    return then(proceed(request), finish)
+    return (yield from then(proceed(request), finish))
 
 
-def _only(response: Any, topics: list[Any]) -> Message:
-    response.topics = topics
-    message: Message = response
-    return message
+def _seen(access: Access, topics: list[Any], *, left_out: bool) -> Steps[list[Any]]:
+    """Of the topics in an answer those that may be described, if others are to be left out, with what
+    may be done to them."""
+    if left_out:
+        topics, _ = yield from divided(
+            topics, lambda each: access.may(_DESCRIBE, TOPIC, each.name, told=False)
+        )
+    for each in topics:
+        if each.topic_authorized_operations != NOT_ASKED and each.name is not None:
+            each.topic_authorized_operations = access.operations(TOPIC, each.name)
+        yield
+    return topics
 
 
 def _may_see(access: Access, request: Request[Any], name: str) -> bool:
@@ -97,80 +107,68 @@ def _fill_cluster_operations(access: Access, response: Any) -> None:
 
 
 def describe_cluster(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
-    def finish(response: Any) -> Message:
+    def finish(response: Any) -> Steps[Message]:
         _fill_cluster_operations(access, response)
+        yield
         message: Message = response
         return message
 
     return then(proceed(request), finish)
 
 
-def describe_topic_partitions(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def describe_topic_partitions(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     message = request.message
     of_all = not message.topics
-    refused = []
+    refused: list[Any] = []
     if not of_all:
-        allowed = []
-        for each in message.topics:
-            if access.may(_DESCRIBE, TOPIC, each.name):
-                allowed.append(each)
-            else:
-                refused.append(
-                    DescribeTopicPartitionsResponseTopic(error_code=REFUSED, name=each.name)
-                )
-        message.topics = allowed
+        message.topics, not_allowed = yield from divided(
+            message.topics, lambda each: access.may(_DESCRIBE, TOPIC, each.name)
+        )
+        refused = yield from listed(
+            not_allowed,
+            lambda each: DescribeTopicPartitionsResponseTopic(error_code=REFUSED, name=each.name),
+        )
 
-    def finish(response: Any) -> Message:
-        topics = response.topics
+    def finish(response: Any) -> Steps[Message]:
         if of_all:
-            topics = [
-                each for each in topics if access.may(_DESCRIBE, TOPIC, each.name, told=False)
-            ]
-            _move_cursor(access, request, response)
+            yield from _move_cursor(access, request, response)
         elif not message.topics:
-            topics = []  # an empty list would have meant all topics
+            response.topics = []  # an empty list would have meant all topics
             response.next_cursor = None
-        for each in topics:
-            if each.topic_authorized_operations != NOT_ASKED:
-                each.topic_authorized_operations = access.operations(TOPIC, each.name)
-        response.topics = [*topics, *refused]
-        message_: Message = response
-        return message_
+        response.topics = yield from _seen(access, response.topics, left_out=of_all)
+        return (yield from adding("topics", refused)(response))
 
-    return then(proceed(request), finish)
+    return (yield from then(proceed(request), finish))
 
 
-def _move_cursor(access: Access, request: Request[Any], response: Any) -> None:
+def _move_cursor(access: Access, request: Request[Any], response: Any) -> Steps[None]:
     """The next page begins with a topic that the client may see: the names of others are not told."""
     cursor = response.next_cursor
     if cursor is None or access.may(_DESCRIBE, TOPIC, cursor.topic_name, told=False):
         return
-    names = sorted(name for name in request.broker.image.topics if name > cursor.topic_name)
-    following = next(
-        (name for name in names if access.may(_DESCRIBE, TOPIC, name, told=False)), None
-    )
-    response.next_cursor = (
-        None if following is None else CursorResponse(topic_name=following, partition_index=0)
-    )
+    response.next_cursor = None
+    for name in (yield from in_order(request.broker.image.topics)):
+        yield
+        if name > cursor.topic_name and access.may(_DESCRIBE, TOPIC, name, told=False):
+            response.next_cursor = CursorResponse(topic_name=name, partition_index=0)
+            return
 
 
-def create_topics(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def create_topics(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     message = request.message
     refused: list[Any] = []
     if not access.cluster(_CREATE, told=False):
-        allowed = []
-        for each in message.topics:
-            if access.may(_CREATE, TOPIC, each.name):
-                allowed.append(each)
-            else:
-                refused.append(
-                    CreatableTopicResult(
-                        name=each.name, error_code=REFUSED, error_message="Authorization failed."
-                    )
-                )
-        message.topics = allowed
+        message.topics, not_allowed = yield from divided(
+            message.topics, lambda each: access.may(_CREATE, TOPIC, each.name)
+        )
+        refused = yield from listed(
+            not_allowed,
+            lambda each: CreatableTopicResult(
+                name=each.name, error_code=REFUSED, error_message="Authorization failed."
+            ),
+        )
 
-    def finish(response: Any) -> Message:
+    def finish(response: Any) -> Steps[Message]:
         for each in response.topics:
             if not each.error_code and not access.may(
                 AclOperation.DESCRIBE_CONFIGS, TOPIC, each.name, told=False
@@ -178,27 +176,26 @@ def create_topics(access: Access, request: Request[Any], proceed: Proceed) -> An
                 each.topic_config_error_code = REFUSED
                 each.num_partitions = each.replication_factor = -1
                 each.configs = []
-        response.topics = [*response.topics, *refused]
-        message: Message = response
-        return message
+            yield
+        return (yield from adding("topics", refused)(response))
 
-    return then(proceed(request), finish)
+    return (yield from then(proceed(request), finish))
 
 
-def delete_topics(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def delete_topics(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     message, image = request.message, request.broker.image
     refused = []
     if request.version < _FIRST_DELETED_BY_ID:
-        names = []
-        for name in message.topic_names:
-            if access.may(AclOperation.DELETE, TOPIC, name):
-                names.append(name)
-            else:
-                refused.append(DeletableTopicResult(name=name, error_code=REFUSED))
-        message.topic_names = names
+        message.topic_names, not_allowed = yield from divided(
+            message.topic_names, lambda name: access.may(AclOperation.DELETE, TOPIC, name)
+        )
+        refused = yield from listed(
+            not_allowed, lambda name: DeletableTopicResult(name=name, error_code=REFUSED)
+        )
     else:
         allowed = []
         for each in message.topics:
+            yield
             topic = image.topics_by_id.get(each.topic_id)
             name = each.name if topic is None else topic.name
             if name is None or access.may(AclOperation.DELETE, TOPIC, name):
@@ -214,17 +211,17 @@ def delete_topics(access: Access, request: Request[Any], proceed: Proceed) -> An
                 )
             )
         message.topics = allowed
-    return then(proceed(request), adding("responses", refused))
+    return (yield from then(proceed(request), adding("responses", refused)))
 
 
-def _refused_epochs(each: Any, code: ErrorCode) -> OffsetForLeaderTopicResult:
-    return OffsetForLeaderTopicResult(
-        topic=each.topic,
-        partitions=[
-            EpochEndOffset(error_code=code, partition=one.partition, leader_epoch=-1, end_offset=-1)
-            for one in each.partitions
-        ],
+def _refused_epochs(each: Any, code: ErrorCode) -> Steps[OffsetForLeaderTopicResult]:
+    partitions = yield from listed(
+        each.partitions,
+        lambda one: EpochEndOffset(
+            error_code=code, partition=one.partition, leader_epoch=-1, end_offset=-1
+        ),
     )
+    return OffsetForLeaderTopicResult(topic=each.topic, partitions=partitions)
 
 
 _epochs_of_topics = on_each(

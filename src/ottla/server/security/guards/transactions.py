@@ -26,7 +26,18 @@ from ottla.protocol.messages.write_txn_markers import (
 )
 from ottla.server.api import Answer, Request
 from ottla.server.security.access import GROUP, TOPIC, TRANSACTIONAL_ID, Access
-from ottla.server.security.guards.tools import Proceed, divided, failure, then
+from ottla.server.security.guards.tools import (
+    Guarded,
+    Proceed,
+    adding,
+    divided,
+    failure,
+    keeping,
+    listed,
+    passed_on,
+    then,
+)
+from ottla.server.turns import Steps
 
 _READ, _WRITE, _DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
 _NO_ID = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -52,44 +63,45 @@ def init_producer_id(access: Access, request: Request[Any], proceed: Proceed) ->
     return proceed(request)
 
 
-def add_partitions_to_txn(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def add_partitions_to_txn(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     message = request.message
     if request.version >= _FIRST_BATCHED:
         # Of brokers, which ask for the transactions of their producers.
         if access.cluster(AclOperation.CLUSTER_ACTION):
-            return proceed(request)
+            return (yield from passed_on(proceed(request)))
         return failure(request, _NO_CLUSTER)
     topics = message.v3_and_below_topics
+    codes: dict[str, ErrorCode] = {}
     if not access.may(_WRITE, TRANSACTIONAL_ID, message.v3_and_below_transactional_id):
-        return _not_added({each.name: _NO_ID for each in topics}, topics)
-    refused = {each.name for each in topics if not access.may(_WRITE, TOPIC, each.name)}
-    if not refused:
-        return proceed(request)
+        return (yield from _not_added(topics, codes, _NO_ID))
+    for each in topics:
+        if not access.may(_WRITE, TOPIC, each.name):
+            codes[each.name] = _NO_TOPIC
+        yield
+    if not codes:
+        return (yield from passed_on(proceed(request)))
     # All of them, or none.
-    return _not_added(
-        {
-            each.name: _NO_TOPIC if each.name in refused else ErrorCode.OPERATION_NOT_ATTEMPTED
-            for each in topics
-        },
-        topics,
-    )
+    return (yield from _not_added(topics, codes, ErrorCode.OPERATION_NOT_ATTEMPTED))
 
 
-def _not_added(codes: dict[str, ErrorCode], topics: Any) -> AddPartitionsToTxnResponse:
-    return AddPartitionsToTxnResponse(
-        results_by_topic_v3_and_below=[
-            AddPartitionsToTxnTopicResult(
-                name=each.name,
-                results_by_partition=[
-                    AddPartitionsToTxnPartitionResult(
-                        partition_index=index, partition_error_code=codes[each.name]
-                    )
-                    for index in each.partitions
-                ],
-            )
-            for each in topics
-        ]
+def _not_added(
+    topics: Any, codes: dict[str, ErrorCode], otherwise: ErrorCode
+) -> Steps[AddPartitionsToTxnResponse]:
+    results = []
+    for each in topics:
+        results.append((yield from _topic_not_added(each, codes.get(each.name, otherwise))))
+        yield
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+
+
+def _topic_not_added(each: Any, code: ErrorCode) -> Steps[AddPartitionsToTxnTopicResult]:
+    results = yield from listed(
+        each.partitions,
+        lambda index: AddPartitionsToTxnPartitionResult(
+            partition_index=index, partition_error_code=code
+        ),
     )
+    return AddPartitionsToTxnTopicResult(name=each.name, results_by_partition=results)
 
 
 def add_offsets_to_txn(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
@@ -101,101 +113,83 @@ def add_offsets_to_txn(access: Access, request: Request[Any], proceed: Proceed) 
     return proceed(request)
 
 
-def txn_offset_commit(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def txn_offset_commit(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     message = request.message
-    if not access.may(_WRITE, TRANSACTIONAL_ID, message.transactional_id):
-        return TxnOffsetCommitResponse(topics=_not_committed(message.topics, _NO_ID))
-    if not access.may(_READ, GROUP, message.group_id):
-        return TxnOffsetCommitResponse(topics=_not_committed(message.topics, _NO_GROUP))
-    allowed, refused = divided(message.topics, lambda topic: access.may(_READ, TOPIC, topic.name))
+    for operation, kind, name, code in (
+        (_WRITE, TRANSACTIONAL_ID, message.transactional_id, _NO_ID),
+        (_READ, GROUP, message.group_id, _NO_GROUP),
+    ):
+        if not access.may(operation, kind, name):
+            refusals = yield from _not_committed(message.topics, code)
+            return TxnOffsetCommitResponse(topics=refusals)
+    message.topics, refused = yield from divided(
+        message.topics, lambda topic: access.may(_READ, TOPIC, topic.name)
+    )
     if not refused:
-        return proceed(request)
-    answers = _not_committed(refused, _NO_TOPIC)
-    message.topics = allowed
+        return (yield from passed_on(proceed(request)))
+    refusals = yield from _not_committed(refused, _NO_TOPIC)
     if not message.topics:
-        return TxnOffsetCommitResponse(topics=answers)
-
-    def finish(response: Any) -> Message:
-        response.topics = [*response.topics, *answers]
-        answer: Message = response
-        return answer
-
-    return then(proceed(request), finish)
+        return TxnOffsetCommitResponse(topics=refusals)
+    return (yield from then(proceed(request), adding("topics", refusals)))
 
 
-def _not_committed(topics: Any, code: ErrorCode) -> list[TxnOffsetCommitResponseTopic]:
-    return [
-        TxnOffsetCommitResponseTopic(
-            name=each.name,
-            partitions=[
-                TxnOffsetCommitResponsePartition(
-                    partition_index=one.partition_index, error_code=code
-                )
-                for one in each.partitions
-            ],
+def _not_committed(topics: Any, code: ErrorCode) -> Steps[list[TxnOffsetCommitResponseTopic]]:
+    refusals = []
+    for each in topics:
+        partitions = yield from listed(
+            each.partitions,
+            lambda one: TxnOffsetCommitResponsePartition(
+                partition_index=one.partition_index, error_code=code
+            ),
         )
-        for each in topics
-    ]
+        refusals.append(TxnOffsetCommitResponseTopic(name=each.name, partitions=partitions))
+        yield
+    return refusals
 
 
-def write_txn_markers(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def write_txn_markers(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     if access.cluster(AclOperation.ALTER, told=False) or access.cluster(
         AclOperation.CLUSTER_ACTION
     ):
-        return proceed(request)
-    return WriteTxnMarkersResponse(
-        markers=[
-            WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            WritableTxnMarkerPartitionResult(
-                                partition_index=index, error_code=_NO_CLUSTER
-                            )
-                            for index in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
+        return (yield from passed_on(proceed(request)))
+    markers = []
+    for marker in request.message.markers:
+        topics = []
+        for topic in marker.topics:
+            partitions = yield from listed(
+                topic.partition_indexes,
+                lambda index: WritableTxnMarkerPartitionResult(
+                    partition_index=index, error_code=_NO_CLUSTER
+                ),
             )
-            for marker in request.message.markers
-        ]
-    )
+            topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
+            yield
+        markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
+        yield
+    return WriteTxnMarkersResponse(markers=markers)
 
 
-def describe_transactions(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
+def describe_transactions(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     message = request.message
-    asked = message.transactional_ids
-    allowed, not_allowed = divided(
-        asked, lambda name: access.may(_DESCRIBE, TRANSACTIONAL_ID, name)
+    message.transactional_ids, not_allowed = yield from divided(
+        message.transactional_ids, lambda name: access.may(_DESCRIBE, TRANSACTIONAL_ID, name)
     )
-    refused = [TransactionState(transactional_id=each, error_code=_NO_ID) for each in not_allowed]
-    message.transactional_ids = allowed
+    refused = yield from listed(
+        not_allowed, lambda each: TransactionState(transactional_id=each, error_code=_NO_ID)
+    )
+    seen = keeping("topics", lambda each: access.may(_DESCRIBE, TOPIC, each.topic, told=False))
 
-    def finish(response: Any) -> Message:
+    def finish(response: Any) -> Steps[Message]:
         for state in response.transaction_states:
-            state.topics = [
-                each
-                for each in state.topics
-                if access.may(_DESCRIBE, TOPIC, each.topic, told=False)
-            ]
-        response.transaction_states = [*response.transaction_states, *refused]
-        answer: Message = response
-        return answer
+            yield from seen(state)
+            yield
+        return (yield from adding("transaction_states", refused)(response))
 
-    return then(proceed(request), finish)
+    return (yield from then(proceed(request), finish))
 
 
 def list_transactions(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
-    def finish(response: Any) -> Message:
-        response.transaction_states = [
-            each
-            for each in response.transaction_states
-            if access.may(_DESCRIBE, TRANSACTIONAL_ID, each.transactional_id, told=False)
-        ]
-        answer: Message = response
-        return answer
+    def may(each: Any) -> bool:
+        return access.may(_DESCRIBE, TRANSACTIONAL_ID, each.transactional_id, told=False)
 
-    return then(proceed(request), finish)
+    return then(proceed(request), keeping("transaction_states", may))
