@@ -112,7 +112,10 @@ def test_lines_of_a_file(start_rsyslog, reference, broker, topic, tmp_path, code
     assert [record.value.decode() for record in records] == LINES
     assert {record.key for record in records} == {b"web-1"}
     assert all(before <= record.timestamp <= before + 120_000 for record in records)
-    assert {batch.codec for batch in stored_batches(broker.bootstrap, topic)} == {codec}
+    # Its library leaves a batch as it is that would not get smaller: a single line.
+    codecs = {batch.codec for batch in stored_batches(broker.bootstrap, topic)}
+    assert codec in codecs
+    assert codecs <= {codec, "none"}
 
 
 def test_log_of_a_program(start_rsyslog, reference, broker, topic, tmp_path) -> None:
