@@ -105,6 +105,8 @@ quota set producer_byte_rate=1000000 --user bob
 quota list
 quota delete producer_byte_rate --user bob
 cluster rebalance --dry-run --sample 0
+cluster features
+cluster upgrade --dry-run
 topic delete orders --yes
 """
 # On Spark, and tested as programs (tests/pipeline/test_secured.py); the last only writes files.

@@ -65,7 +65,8 @@ def test_two_attempts_of_a_task(
             check=False,
         )
     assert ended.returncode == 0, ended.stderr
-    assert faults.struck == faults.second_attempts == rounds
+    # On a busy machine Spark begins a second attempt of other tasks, too.
+    assert faults.struck == rounds <= faults.second_attempts
     written = values(kafka__bootstrap__servers=broker.bootstrap, subscribe=topic)
     assert len(written) >= (rounds + 1) * ROWS
     assert sorted(map(int, written)) == list(range(len(written)))
