@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ottla.cluster.acls import CLUSTER_NAME
 from ottla.protocol.acls import AclOperation, AclResource
 from ottla.server.observability.limited_log import LimitedLog
+from ottla.server.operations import OPERATIONS
 
 if TYPE_CHECKING:
     from ottla.server.network.connection import Connection
@@ -22,35 +23,6 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     AclResource.CLUSTER,
     AclResource.TRANSACTIONAL_ID,
 )
-
-_ALL: Final = {
-    TOPIC: (
-        AclOperation.READ,
-        AclOperation.WRITE,
-        AclOperation.CREATE,
-        AclOperation.DELETE,
-        AclOperation.ALTER,
-        AclOperation.DESCRIBE,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-    ),
-    GROUP: (
-        AclOperation.READ,
-        AclOperation.DELETE,
-        AclOperation.DESCRIBE,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-    ),
-    CLUSTER: (
-        AclOperation.CREATE,
-        AclOperation.ALTER,
-        AclOperation.DESCRIBE,
-        AclOperation.CLUSTER_ACTION,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-        AclOperation.IDEMPOTENT_WRITE,
-    ),
-}
 
 
 class Access:
@@ -91,5 +63,5 @@ class Access:
 
     def operations(self, resource: AclResource, name: str = CLUSTER_NAME) -> int:
         """What it may do to a resource, as a bit field."""
-        among: Iterable[AclOperation] = _ALL[resource]
+        among: Iterable[AclOperation] = OPERATIONS[resource]
         return self._authorizer.operations(self._principal, self._host, resource, name, among)
