@@ -9,8 +9,18 @@ from collections.abc import Iterator
 
 import pytest
 from record_kit.crafted_batches import CASES, HOUR, build
+from record_kit.guarded import Guarded
 
-from ottla.record.batch import ATTRIBUTES, ATTRIBUTES_AT, CRC_AT, MAX_TIMESTAMP, check_produced
+from ottla.protocol.wiretypes import unsigned_varint
+from ottla.record.batch import (
+    ATTRIBUTES,
+    ATTRIBUTES_AT,
+    BATCH_LENGTH,
+    CRC_AT,
+    LENGTH_OVERHEAD,
+    MAX_TIMESTAMP,
+    check_produced,
+)
 from ottla.record.checksum import crc32c
 from ottla.record.codecs import Codec
 from ottla.record.errors import InvalidBatch
@@ -26,19 +36,6 @@ BEFORE = b"what stands before the partition"
 RULES = [Rules(), Rules(True, True, HOUR, HOUR), Rules(False, True, 2**63 - 1, HOUR)]
 
 
-class Guarded:
-    """Bytes that may not be read beyond their ends, for the kernel run as plain Python."""
-
-    def __init__(self, data: bytes, start: int, stop: int) -> None:
-        self._data = data
-        self._start = start
-        self._stop = stop
-
-    def __getitem__(self, at: int) -> int:
-        assert self._start <= at < self._stop
-        return self._data[at]
-
-
 @pytest.fixture(scope="module")
 def address() -> int:
     compiled = readiness.load()
@@ -50,12 +47,7 @@ def framed(batch: bytes, is_compact: bool, index: int = 7) -> bytes:
     start = BEFORE + struct.pack(">i", index)
     if not is_compact:
         return start + struct.pack(">i", len(batch)) + batch
-    size = len(batch) + 1
-    varint = bytearray()
-    while size > 0x7F:
-        varint.append(size & 0x7F | 0x80)
-        size >>= 7
-    return start + bytes(varint) + bytes([size]) + batch + bytes(3)
+    return start + unsigned_varint(len(batch) + 1) + batch + bytes(3)
 
 
 def is_right(batch: bytes, rules: Rules) -> bool:
@@ -64,7 +56,7 @@ def is_right(batch: bytes, rules: Rules) -> bool:
         fields = check_produced(batch)
         if fields[ATTRIBUTES] > max(Codec) or fields[ATTRIBUTES] < 0:
             return False
-        if fields[1] + 12 != len(batch) or len(batch) > LARGEST:
+        if fields[BATCH_LENGTH] + LENGTH_OVERHEAD != len(batch) or len(batch) > LARGEST:
             return False
         if fields[ATTRIBUTES]:
             return True

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from record_kit.crafted_batches import CASES, HOUR, Codec, batch, build, crafted, good, record
+from record_kit.guarded import Guarded
 from record_kit.kafkas_answers import expected, kafkas_answers
 
 from ottla.record.batch import (
@@ -125,17 +126,6 @@ def test_every_crafted_batch_was_shown_to_kafka() -> None:
 
 
 # The two walks beside each other -----------------------------------------------------------------
-
-
-class Guarded:
-    """Bytes that may not be read beyond their ends, for the kernel run as plain Python."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def __getitem__(self, at: int) -> int:
-        assert 0 <= at < len(self._data)
-        return self._data[at]
 
 
 def interpreted_walk(
