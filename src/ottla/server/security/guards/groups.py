@@ -39,6 +39,7 @@ from ottla.server.security.guards.tools import (
     keeping,
     listed,
     passed_on,
+    refused_partitions,
     then,
 )
 from ottla.server.turns import Steps
@@ -173,19 +174,14 @@ def offset_commit(access: Access, request: Request[Any], proceed: Proceed) -> Gu
 
 
 def _not_committed(topics: Any, code: ErrorCode) -> Steps[list[OffsetCommitResponseTopic]]:
-    refusals = []
-    for each in topics:
-        partitions = yield from listed(
-            each.partitions,
-            lambda one: OffsetCommitResponsePartition(
-                partition_index=one.partition_index, error_code=code
-            ),
-        )
-        refusals.append(
-            OffsetCommitResponseTopic(name=each.name, topic_id=each.topic_id, partitions=partitions)
-        )
-        yield
-    return refusals
+    return refused_partitions(
+        topics,
+        code,
+        OffsetCommitResponsePartition,
+        lambda each, partitions: OffsetCommitResponseTopic(
+            name=each.name, topic_id=each.topic_id, partitions=partitions
+        ),
+    )
 
 
 def offset_delete(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
@@ -193,16 +189,12 @@ def offset_delete(access: Access, request: Request[Any], proceed: Proceed) -> Gu
     if not access.may(AclOperation.DELETE, GROUP, message.group_id):
         return failure(request, _NO_GROUP)
     message.topics, refused = yield from _sorted_out(access, request, message.topics, _READ)
-    refusals = []
-    for each in refused:
-        partitions = yield from listed(
-            each.partitions,
-            lambda one: OffsetDeleteResponsePartition(
-                partition_index=one.partition_index, error_code=_NO_TOPIC
-            ),
-        )
-        refusals.append(OffsetDeleteResponseTopic(name=each.name, partitions=partitions))
-        yield
+    refusals = yield from refused_partitions(
+        refused,
+        _NO_TOPIC,
+        OffsetDeleteResponsePartition,
+        lambda each, partitions: OffsetDeleteResponseTopic(name=each.name, partitions=partitions),
+    )
     return (yield from then(proceed(request), adding("topics", refusals)))
 
 

@@ -52,6 +52,25 @@ def listed(items: Iterable[T], make: Callable[[T], R]) -> Steps[list[R]]:
     return made
 
 
+def refused_partitions(
+    topics: Iterable[Any],
+    code: ErrorCode,
+    partition_of: Callable[..., T],
+    topic_of: Callable[[Any, list[T]], R],
+) -> Steps[list[R]]:
+    """The refusals of topics whose partitions are answered one by one: `partition_of` is the class of
+    such an answer, `topic_of` makes that of a topic from what was asked for and its partitions."""
+    refusals: list[R] = []
+    for each in topics:
+        partitions = yield from listed(
+            each.partitions,
+            lambda one: partition_of(partition_index=one.partition_index, error_code=code),
+        )
+        refusals.append(topic_of(each, partitions))
+        yield
+    return refusals
+
+
 def divided(items: Iterable[T], may: Callable[[T], bool]) -> Steps[tuple[list[T], list[T]]]:
     """Those that may, and those that may not, each asked for once."""
     allowed: list[T] = []

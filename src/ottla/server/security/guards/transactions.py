@@ -35,6 +35,7 @@ from ottla.server.security.guards.tools import (
     keeping,
     listed,
     passed_on,
+    refused_partitions,
     then,
 )
 from ottla.server.turns import Steps
@@ -134,17 +135,14 @@ def txn_offset_commit(access: Access, request: Request[Any], proceed: Proceed) -
 
 
 def _not_committed(topics: Any, code: ErrorCode) -> Steps[list[TxnOffsetCommitResponseTopic]]:
-    refusals = []
-    for each in topics:
-        partitions = yield from listed(
-            each.partitions,
-            lambda one: TxnOffsetCommitResponsePartition(
-                partition_index=one.partition_index, error_code=code
-            ),
-        )
-        refusals.append(TxnOffsetCommitResponseTopic(name=each.name, partitions=partitions))
-        yield
-    return refusals
+    return refused_partitions(
+        topics,
+        code,
+        TxnOffsetCommitResponsePartition,
+        lambda each, partitions: TxnOffsetCommitResponseTopic(
+            name=each.name, partitions=partitions
+        ),
+    )
 
 
 def write_txn_markers(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
