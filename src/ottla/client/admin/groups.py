@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from struct import error as struct_error
 from struct import unpack_from
@@ -50,6 +50,8 @@ from ottla.protocol.records.consumer_protocol import (
 )
 from ottla.wire.connection import Connection
 
+_Answer = TypeVar("_Answer", bound=Message)
+_Value = TypeVar("_Value")
 _Opaque = TypeVar("_Opaque", bound=Message)
 GroupType = Literal["classic", "consumer", "share", "streams"]
 
@@ -178,19 +180,17 @@ class GroupsAdmin(AdminPart):
         self, names: list[str], timeout: float | None
     ) -> Outcomes[str, GroupDescription]:
         def read(
-            answer: ConsumerGroupDescribeResponse, _: list[str]
+            answer: ConsumerGroupDescribeResponse,
         ) -> Iterable[Verdict[str, DescribedConsumerGroup]]:
             for each in answer.groups:
                 yield Verdict(each.group_id, each.error_code, each, each.error_message)
 
-        outcomes = await spread(
-            self.cluster,
+        outcomes = await self._ask_coordinators(
             names,
-            Coordinators(self.cluster, CoordinatorKind.GROUP),
-            build=lambda _, some: ConsumerGroupDescribeRequest(group_ids=some),
-            answer=ConsumerGroupDescribeResponse,
-            read=read,
-            timeout=timeout,
+            lambda some: ConsumerGroupDescribeRequest(group_ids=some),
+            ConsumerGroupDescribeResponse,
+            read,
+            timeout,
         )
         return Outcomes(
             {name: await self._modern(group) for name, group in outcomes.results.items()},
@@ -226,23 +226,19 @@ class GroupsAdmin(AdminPart):
     async def _describe_classic(
         self, names: list[str], timeout: float | None
     ) -> Outcomes[str, GroupDescription]:
-        def read(
-            answer: DescribeGroupsResponse, _: list[str]
-        ) -> Iterable[Verdict[str, DescribedGroup]]:
+        def read(answer: DescribeGroupsResponse) -> Iterable[Verdict[str, DescribedGroup]]:
             for each in answer.groups:
                 code = each.error_code
                 if not code and each.group_state == "Dead":
                     code = ErrorCode.GROUP_ID_NOT_FOUND  # what versions before 6 say of it
                 yield Verdict(each.group_id, code, each, each.error_message)
 
-        outcomes = await spread(
-            self.cluster,
+        outcomes = await self._ask_coordinators(
             names,
-            Coordinators(self.cluster, CoordinatorKind.GROUP),
-            build=lambda _, some: DescribeGroupsRequest(groups=some),
-            answer=DescribeGroupsResponse,
-            read=read,
-            timeout=timeout,
+            lambda some: DescribeGroupsRequest(groups=some),
+            DescribeGroupsResponse,
+            read,
+            timeout,
         )
         return Outcomes(
             {name: await self._classic(group) for name, group in outcomes.results.items()},
@@ -263,6 +259,25 @@ class GroupsAdmin(AdminPart):
             protocol_type=group.protocol_type,
         )
 
+    async def _ask_coordinators(
+        self,
+        groups: list[str],
+        build: Callable[[list[str]], Message],
+        answer: type[_Answer],
+        read: Callable[[_Answer], Iterable[Verdict[str, _Value]]],
+        timeout: float | None,
+    ) -> Outcomes[str, _Value]:
+        """One request to each coordinator, about those of the groups that it has."""
+        return await spread(
+            self.cluster,
+            groups,
+            Coordinators(self.cluster, CoordinatorKind.GROUP),
+            build=lambda _, some: build(some),
+            answer=answer,
+            read=lambda decoded, _: read(decoded),
+            timeout=timeout,
+        )
+
     async def _coordinator_of(self, group: str) -> int:
         found = await self.cluster.coordinators(CoordinatorKind.GROUP, [group])
         return found[group].id
@@ -270,18 +285,16 @@ class GroupsAdmin(AdminPart):
     async def delete_groups(self, groups: Names, *, timeout: float | None = None) -> None:
         """Delete groups that have no members, with their offsets. GroupNotFound, GroupNotEmpty."""
 
-        def read(answer: DeleteGroupsResponse, _: list[str]) -> Iterable[Verdict[str, None]]:
+        def read(answer: DeleteGroupsResponse) -> Iterable[Verdict[str, None]]:
             for each in answer.results:
                 yield Verdict(each.group_id, each.error_code, None)
 
-        deleted = await spread(
-            self.cluster,
+        deleted = await self._ask_coordinators(
             names_of(groups, "groups"),
-            Coordinators(self.cluster, CoordinatorKind.GROUP),
-            build=lambda _, some: DeleteGroupsRequest(groups_names=some),
-            answer=DeleteGroupsResponse,
-            read=read,
-            timeout=timeout,
+            lambda some: DeleteGroupsRequest(groups_names=some),
+            DeleteGroupsResponse,
+            read,
+            timeout,
         )
         deleted.all()
 
