@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from cluster_kit.commands import ottla
 
 from ottla import Admin, Producer
+from ottla.cli import moving
+from ottla.cli.cluster_failures import failures_told
 from ottla.cli.commands import cluster as commands
+from ottla.cli.failures import Failure
+from ottla.client.moves import running
+from ottla.client.moves.plan import Move
 from ottla.client.positions import TopicPartition
 from ottla.testing.cluster import LocalCluster
 
@@ -112,3 +118,46 @@ def test_a_dry_run_removes_no_broker_that_holds_nothing(
     monkeypatch.setattr(commands, "_cluster", lambda _: Removable())
     commands.remove(3, force=force, dry_run=True)
     assert "broker 3 would be removed" in capsys.readouterr().out
+
+
+class Moved:
+    """A cluster in which somebody moves a partition while a plan is carried out, some times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, disturbed: int) -> None:
+        self.admin = None
+        self.plans: list[list[Move]] = []
+        self.left = [Move(TopicPartition("orders", 0), (1, 2), (1, 3), 0)]
+
+        def carry_out(_: object, moves: list[Move], **__: object) -> None:
+            self.plans.append(moves)
+            if len(self.plans) <= disturbed:
+                raise running.MovesFailed("1 partitions are not where the plan wanted them")
+
+        monkeypatch.setattr(running, "carry_out", carry_out)
+        monkeypatch.setattr(running, "survey", lambda _, *, seconds: ([], []))
+
+    def failures_told(self) -> AbstractContextManager[None]:
+        return failures_told("127.0.0.1:9092")
+
+    def carry_out(self) -> None:
+        moving.carry_out(self, self.left, None, lambda *_: self.left)  # type: ignore[arg-type]
+
+
+def test_what_somebody_moved_meanwhile_is_planned_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Moved(monkeypatch, disturbed=2)
+    cluster.carry_out()
+    assert len(cluster.plans) == 3
+    assert capsys.readouterr().err.count("planning again for what is left") == 2
+    # Nothing is left to do.
+    cluster = Moved(monkeypatch, disturbed=1)
+    moving.carry_out(cluster, cluster.left, None, lambda *_: [])  # type: ignore[arg-type]
+    assert len(cluster.plans) == 1
+
+
+def test_somebody_who_moves_the_same_partitions_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Moved(monkeypatch, disturbed=99)
+    with pytest.raises(Failure, match="try again when nobody else moves partitions"):
+        cluster.carry_out()
+    assert len(cluster.plans) == 3

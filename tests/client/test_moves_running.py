@@ -28,6 +28,9 @@ class Cluster:
         self.moving: dict[TopicPartition, tuple[int, ...]] = {}
         self.settings: dict[Resource, dict[str, str]] = {}
         self.goes_on = True
+        # Where partitions were in the beginning, and how often the controller, too, tells of that.
+        self.before = dict(self.replicas)
+        self.behind = 0
 
     def end_moves(self) -> None:
         self.replicas.update(self.moving)
@@ -41,18 +44,23 @@ class Cluster:
             self.end_moves()
         return [Reassignment(each, self.replicas[each], to, ()) for each, to in self.moving.items()]
 
-    def list_topics(self, *, internal: bool) -> list[Any]:
+    def list_topics(self, *, internal: bool, from_controller: bool = False) -> list[Any]:
         assert internal
+        # What was before is told by a broker that has not heard of the last changes yet.
+        told = self.replicas if from_controller and not self.behind else self.before
+        self.behind = max(0, self.behind - 1)
         partitions = [
             SimpleNamespace(partition=each.partition, replicas=replicas)
-            for each, replicas in self.replicas.items()
+            for each, replicas in told.items()
         ]
         return [SimpleNamespace(name="orders", partitions=partitions)]
 
     def describe_cluster(self) -> Any:
-        return SimpleNamespace(brokers=[SimpleNamespace(id=number) for number in (1, 2, 3)])
+        return SimpleNamespace(
+            brokers=[SimpleNamespace(id=number, rack=None) for number in (1, 2, 3)]
+        )
 
-    def describe_log_folders(self, _: Iterable[int]) -> list[Any]:
+    def describe_log_folders(self, _: Iterable[int] = ()) -> list[Any]:
         return []
 
     def describe_configs(self, resources: Iterable[Resource], *, names: Iterable[str]) -> Any:
@@ -144,3 +152,68 @@ def test_somebodys_own_limit_stays() -> None:
     cluster.settings = deepcopy(own)
     carry_out(cluster)
     assert cluster.settings == own
+
+
+def test_brokers_that_have_not_heard_of_the_end_are_not_believed() -> None:
+    cluster = Cluster()
+    carry_out(cluster)
+    # A controller that was elected meanwhile may be one of them, for a moment.
+    cluster = Cluster()
+    cluster.behind = 3
+    carry_out(cluster)
+    assert cluster.behind == 0
+    assert set(cluster.replicas.values()) == {(1, 3)}
+
+
+def test_partitions_that_somebody_moved_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_SETTLE_SECONDS", 0.0)
+    cluster = Cluster()
+    listed = cluster.list_reassignments
+
+    def move_back() -> list[Reassignment]:
+        found = listed()
+        cluster.replicas[PARTITIONS[1]] = (1, 2)
+        return found
+
+    cluster.list_reassignments = move_back  # type: ignore[method-assign]
+    with pytest.raises(running.MovesFailed, match=r"1 partitions .*orders-1"):
+        carry_out(cluster)
+    # One that was deleted meanwhile is nobody's fault.
+    cluster = Cluster()
+    listed = cluster.list_reassignments
+
+    def delete() -> list[Reassignment]:
+        found = listed()
+        cluster.replicas.pop(PARTITIONS[1], None)
+        return found
+
+    cluster.list_reassignments = delete  # type: ignore[method-assign]
+    carry_out(cluster)
+
+
+def test_a_move_that_ends_while_partitions_are_looked_at() -> None:
+    """Its partition lies where the move led to, and not in both places."""
+    cluster = Cluster()
+    cluster.goes_on = False
+    first = PARTITIONS[0]
+    topics = cluster.list_topics
+    # With the new replica beside those of before, as long as the move lasts.
+    cluster.replicas[first] = (1, 2, 3)
+    cluster.moving = {first: (1, 3)}
+
+    def moves_under_way() -> list[Reassignment]:
+        return [Reassignment(each, (1, 2, 3), (3,), (2,)) for each in cluster.moving]
+
+    def end_after_looking(**asked: bool) -> list[Any]:
+        found = topics(**asked)
+        cluster.end_moves()
+        return found
+
+    cluster.list_reassignments = moves_under_way  # type: ignore[method-assign]
+    cluster.list_topics = end_after_looking  # type: ignore[method-assign]
+    placed, _ = running.survey(cluster, seconds=0)  # type: ignore[arg-type]
+    assert {each.partition: each.replicas for each in placed} == {
+        first: (1, 3),
+        PARTITIONS[1]: (1, 2),
+        PARTITIONS[2]: (1, 2),
+    }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ottla.client.moves.running import Progress
 
 _SHOWN_MOVES = 20
+_PLANS = 3  # in all, where somebody else moves the same partitions
 
 Throttle = Annotated[
     int | None,
@@ -95,8 +96,25 @@ def confirm(question: str, *, yes: bool, refusal: str = "nothing was moved") -> 
         raise Failure(refusal)
 
 
-def carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) -> None:
-    """Moves, and tells how far it is on standard error."""
+def carry_out(
+    cluster: Cluster, moves: Sequence[Move], throttle: int | None, planner: Planner
+) -> None:
+    """Moves, and tells how far it is on standard error. What lies elsewhere in the end, for somebody
+    moved it meanwhile, is planned anew."""
+    for plans_left in reversed(range(_PLANS)):
+        problem = _carry_out(cluster, moves, throttle)
+        if problem is None:
+            return
+        if not plans_left:
+            raise Failure(f"{problem}; try again when nobody else moves partitions")
+        note(f"{problem}; planning again for what is left")
+        moves = planned(planner, *survey(cluster, seconds=0.0))
+        if not moves:
+            return
+
+
+def _carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) -> str | None:
+    """Why some of it lies elsewhere than was planned; None if nothing does."""
     from ottla.client.moves import running
 
     told = ""
@@ -110,7 +128,11 @@ def carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) -> 
 
     try:
         with cluster.failures_told():
-            running.carry_out(cluster.admin, moves, throttle=throttle, tell=tell)
+            try:
+                running.carry_out(cluster.admin, moves, throttle=throttle, tell=tell)
+            except running.MovesFailed as error:
+                return str(error)
+            return None
     except KeyboardInterrupt:
         limited = "" if throttle is None else " (no faster than --throttle says)"
         raise Failure(

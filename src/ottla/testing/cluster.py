@@ -592,7 +592,8 @@ class LocalCluster:
             request_timeout_ms=_STATUS_TIMEOUT * 1000,
         )
         try:
-            topics = admin.list_topics(internal=True)
+            # A broker that has not heard of the last moves yet would tell of what was there before.
+            topics = admin.list_topics(internal=True, from_controller=True)
         except OttlaError as error:
             raise ClusterError(
                 f"no broker tells what broker {broker} holds ({error}); start the cluster first, or "

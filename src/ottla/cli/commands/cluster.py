@@ -581,7 +581,7 @@ def _move(
         moving.show(moves, partitions, brokers)
     if not dry_run and moves:
         moving.confirm("Move them?", yes=yes or json)
-        moving.carry_out(cluster, moves, throttle)
+        moving.carry_out(cluster, moves, throttle, planner)
     if json:
         write_document(moving.document(moves, moved=not dry_run))
     elif not dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +28,7 @@ from ottla.cli.positions import EARLIEST, LATEST, Kind, parse_position, show_tim
 
 if TYPE_CHECKING:
     from ottla.cli.cluster_admin import Cluster
+    from ottla.client.moves.plan import BrokerRoom, Move, PlacedPartition
 
 app = help_group("Create, list, describe, alter and delete topics.")
 
@@ -268,13 +270,17 @@ def _replicate(
 
     if topic is not None:
         cluster.describe_topics([topic])  # says that there is no such topic
+
+    def planner(partitions: Sequence[PlacedPartition], brokers: Sequence[BrokerRoom]) -> list[Move]:
+        chosen = [each for each in partitions if topic in (None, each.partition.topic)]
+        return with_factor(chosen, brokers, factor)
+
     partitions, brokers = moving.survey(cluster, seconds=0.0)
-    chosen = [each for each in partitions if topic in (None, each.partition.topic)]
-    moves = moving.planned(lambda some, rooms: with_factor(some, rooms, factor), chosen, brokers)
+    moves = moving.planned(planner, partitions, brokers)
     if moves and not json:
         moving.show(moves, partitions, brokers)
     if moves:
-        moving.carry_out(cluster, moves, throttle)
+        moving.carry_out(cluster, moves, throttle, planner)
     else:
         moving.lift_left_limits(cluster)
     if json:

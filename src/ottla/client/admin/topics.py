@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla.client.admin.base import AdminPart
-from ottla.client.cluster import ANY, CONTROLLER
+from ottla.client.cluster import ANY, CONTROLLER, Route
 from ottla.client.errors import OttlaError, broker_error
 from ottla.client.metadata import TopicInfo
 from ottla.client.naming import Names, by_partition, names_of, several_of
@@ -102,10 +102,20 @@ class TopicsAdmin(AdminPart):
     """The calls about topics."""
 
     async def list_topics(
-        self, *, internal: bool = False, timeout: float | None = None
+        self,
+        *,
+        internal: bool = False,
+        from_controller: bool = False,
+        timeout: float | None = None,
     ) -> list[TopicDescription]:
-        """All topics, by name; those that brokers keep for themselves only if asked for."""
-        listed = await self._describe(None, timeout)
+        """All topics, by name; those that brokers keep for themselves only if asked for.
+
+        Brokers hear of changes one after the other, from the controller: with `from_controller` it is
+        the one that is asked.
+        """
+        if from_controller:
+            await self.cluster.refresh(())  # another broker may be it by now
+        listed = await self._describe(None, timeout, CONTROLLER if from_controller else ANY)
         return [topic for topic in listed.all().values() if internal or not topic.internal]
 
     async def describe_topics(
@@ -115,14 +125,14 @@ class TopicsAdmin(AdminPart):
         return (await self._describe(names_of(topics, "topics"), timeout)).all()
 
     async def _describe(
-        self, names: list[str] | None, timeout: float | None
+        self, names: list[str] | None, timeout: float | None, at: Route = ANY
     ) -> Outcomes[str, TopicDescription]:
         # Straight from a broker: the client's cache may be minutes old.
         asked = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         answer = await self.cluster.ask(
             MetadataRequest(topics=asked, allow_auto_topic_creation=False),
             MetadataResponse,
-            at=ANY,
+            at=at,
             timeout=timeout,
         )
         self.cluster.metadata.learn(answer, names, asyncio.get_running_loop().time())

@@ -22,6 +22,10 @@ from ottla.client.positions import TopicPartition
 # Partitions that are on their way at the same time.
 AT_ONCE = 10
 _LOOK_SECONDS = 0.2
+# For how long a controller that was elected meanwhile may tell of where partitions were before.
+_SETTLE_SECONDS = 15.0
+# Tries to see all partitions while others end, or begin, moves.
+_PLACEMENT_TRIES = 50
 _SAMPLE_SECONDS = 2.0
 _SIDES = ("leader", "follower")
 _RATES = [f"{side}.replication.throttled.rate" for side in _SIDES]
@@ -29,7 +33,7 @@ _NAMED = [f"{side}.replication.throttled.replicas" for side in _SIDES]
 
 
 class MovesFailed(OttlaError):
-    """A plan that was begun did not come to its end."""
+    """A plan that was begun did not come to its end: some of it was moved elsewhere, or back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +68,46 @@ def survey(
             each: max(0, size - sizes.get(each, size)) / passed for each, size in later.items()
         }
         sizes = later
-    # A partition that is being moved counts as where it goes.
-    leaving = {each.partition: each.removing for each in admin.list_reassignments()}
     partitions = [
-        PlacedPartition(
-            (name := TopicPartition(topic.name, each.partition)),
-            tuple(one for one in each.replicas if one not in leaving.get(name, ())),
-            sizes.get(name, 0),
-            traffic.get(name, 0.0),
-        )
-        for topic in admin.list_topics(internal=True)
-        for each in topic.partitions
+        PlacedPartition(each, replicas, sizes.get(each, 0), traffic.get(each, 0.0))
+        for each, replicas in _placement(admin).items()
     ]
     brokers = [
         BrokerRoom(node.id, node.rack, rooms.get(node.id))
         for node in admin.describe_cluster().brokers
     ]
     return partitions, brokers
+
+
+def _placement(admin: Admin) -> dict[TopicPartition, tuple[int, ...]]:
+    """Where partitions lie; one that is being moved counts as where it goes.
+
+    Both are asked of the controller, and only taken together if no move began or ended in between. A
+    partition whose move has just ended would else count as one with the replicas of before as well,
+    and a plan would keep so many.
+    """
+    moves = _leaving(admin)
+    for _ in range(_PLACEMENT_TRIES):
+        replicas = _replicas(admin)
+        before, moves = moves, _leaving(admin)
+        if before == moves:
+            return {
+                each: tuple(one for one in held if one not in moves.get(each, ()))
+                for each, held in replicas.items()
+            }
+    raise MovesFailed("somebody else moves many partitions; wait until that has come to its end")
+
+
+def _replicas(admin: Admin) -> dict[TopicPartition, tuple[int, ...]]:
+    return {
+        TopicPartition(topic.name, each.partition): tuple(each.replicas)
+        for topic in admin.list_topics(internal=True, from_controller=True)
+        for each in topic.partitions
+    }
+
+
+def _leaving(admin: Admin) -> dict[TopicPartition, tuple[int, ...]]:
+    return {each.partition: each.removing for each in admin.list_reassignments()}
 
 
 def _sizes(admin: Admin) -> tuple[dict[TopicPartition, int], dict[int, int]]:
@@ -105,14 +132,21 @@ def carry_out(
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> None:
     """Does all of it; returns when the last has come to its end. `throttle`: bytes a second for each
-    broker, as leader and as follower. What a broker refuses is raised; what has begun goes on."""
+    broker, as leader and as follower. What a broker refuses is raised; what has begun goes on.
+    MovesFailed if partitions lie elsewhere in the end than the plan wanted."""
     with _throttled(admin, moves, throttle):
         _carry_out(admin, moves, at_once, tell)
     lift_left_limits(admin)
+    there, elsewhere = _ends(admin, moves)
     # Those whose order changed lead now.
-    wanted = [each.partition for each in moves if each.before[0] != each.after[0]]
+    wanted = [each.partition for each in there if each.before[0] != each.after[0]]
     if wanted:
         admin.elect_leaders(wanted)
+    if elsewhere:
+        raise MovesFailed(
+            f"{len(elsewhere)} partitions are not where the plan wanted them "
+            f"({elsewhere[0].partition}, …): somebody moved them meanwhile"
+        )
 
 
 def _carry_out(
@@ -136,7 +170,6 @@ def _carry_out(
         tell(Progress(len(done), len(moves), copied, total, copied / passed if passed > 0 else 0.0))
         if under_way:
             time.sleep(_LOOK_SECONDS)
-    _check_end(admin, done)
 
 
 def _copied(admin: Admin, under_way: Mapping[TopicPartition, Move]) -> int:
@@ -156,27 +189,21 @@ def _copied(admin: Admin, under_way: Mapping[TopicPartition, Move]) -> int:
     )
 
 
-def _check_end(admin: Admin, moves: Sequence[Move]) -> None:
-    """Somebody may have moved them elsewhere, or taken a move back."""
-    topics = {each.partition.topic for each in moves}
-    if not topics:
-        return
-    found = {
-        TopicPartition(topic.name, each.partition): tuple(each.replicas)
-        for topic in admin.list_topics(internal=True)
-        if topic.name in topics
-        for each in topic.partitions
-    }
-    other = [
-        each.partition
-        for each in moves
-        if each.partition in found and set(found[each.partition]) != set(each.after)
-    ]
-    if other:
-        raise MovesFailed(
-            f"{len(other)} partitions are not where the plan wanted them ({other[0]}, …): somebody "
-            "moved them meanwhile"
-        )
+def _ends(admin: Admin, moves: Sequence[Move]) -> tuple[list[Move], list[Move]]:
+    """Those whose partitions are where they were to be, and those whose are not: somebody may have
+    moved them elsewhere, or taken a move back. Partitions that were deleted meanwhile are neither."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        found = _replicas(admin)
+        there: list[Move] = []
+        elsewhere: list[Move] = []
+        for each in moves:
+            replicas = found.get(each.partition)
+            if replicas is not None:
+                (there if set(replicas) == set(each.after) else elsewhere).append(each)
+        if not elsewhere or time.monotonic() > deadline:
+            return there, elsewhere
+        time.sleep(_LOOK_SECONDS)
 
 
 def lift_left_limits(admin: Admin) -> bool:
