@@ -41,12 +41,10 @@ def move(scene: Scene, targets: dict[int, Target | None]) -> None:
 
 
 def replicas(scene: Scene) -> dict[int, list[int]]:
-    metadata = scene.metadata()
-    if metadata is None or TOPIC not in metadata.topics:
+    view = scene.view()
+    if view is None:
         return {}
-    return {
-        index: each.replicas for index, each in sorted(metadata.topics[TOPIC].partitions.items())
-    }
+    return {index: list(each.replicas) for index, each in sorted(view.partitions.items())}
 
 
 def wait_until_moved(scene: Scene, targets: dict[int, Target]) -> None:
@@ -98,6 +96,7 @@ def test_moves_under_traffic(four: Scene) -> None:
     assert workload.write_errors == []
 
 
+@pytest.mark.long
 def test_bad_plans_are_refused_before_anything_moves(four: Scene) -> None:
     before = replicas(four)
     for targets, words in (

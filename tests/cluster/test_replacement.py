@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cluster_kit.scene import SETTINGS, TOPIC, Scene, expect_no_anomaly, wait_until
+from cluster_kit.scene import PARTITIONS, SETTINGS, Scene, expect_no_anomaly, wait_until
 
 from ottla.testing.cluster import LocalCluster
 
@@ -23,10 +23,14 @@ def test_replicas_of_a_broker_that_stays_away(tmp_path: Path) -> None:
             scene.cluster.kill(gone)
 
             def replaced() -> bool:
-                metadata = scene.metadata(scene.others(gone))
-                return metadata is not None and all(
-                    gone not in each.replicas and len(each.isrs) == len(each.replicas) == 3
-                    for each in metadata.topics[TOPIC].partitions.values()
+                view = scene.view(scene.others(gone))
+                return (
+                    view is not None
+                    and len(view.partitions) == PARTITIONS
+                    and all(
+                        gone not in each.replicas and len(each.in_sync) == len(each.replicas) == 3
+                        for each in view.partitions.values()
+                    )
                 )
 
             wait_until("all replicas are on other brokers, and in sync", replaced)

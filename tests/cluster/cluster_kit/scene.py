@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from cluster_kit.asking import View
+from cluster_kit.asking import ask as look_at
 from cluster_kit.checker import check, report
 from cluster_kit.workload import Workload
 from ottla.testing.cluster import LocalCluster
@@ -18,6 +19,7 @@ from ottla.testing.process_identity import send
 
 TOPIC: Final = "events"
 PARTITIONS: Final = 3
+REPLICAS: Final = 3
 SESSION_SECONDS: Final = 2.0
 WAIT_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.05
@@ -45,23 +47,14 @@ class Brokers:
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
-    def metadata(self, bootstrap: str | None = None) -> ClusterMetadata | None:
-        """What one of the brokers says now; None if none answers in time."""
-        admin = AdminClient(
-            {
-                "bootstrap.servers": bootstrap or self.bootstrap,
-                "socket.timeout.ms": 2000,
-                "log_level": 0,
-            }
-        )
-        try:
-            return admin.list_topics(timeout=3.0)
-        except KafkaException:
-            return None
+    def view(self, ask: str | None = None) -> View | None:
+        """What the first of these brokers that answers says now; None if none does in time."""
+        views = (look_at(each, TOPIC) for each in (ask or self.bootstrap).split(","))
+        return next((view for view in views if view is not None), None)
 
     def create_topic(self, **config: str) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        topic = NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2", **config})
+        topic = NewTopic(TOPIC, PARTITIONS, REPLICAS, config={"min.insync.replicas": "2", **config})
         admin.create_topics([topic])[TOPIC].result(WAIT_SECONDS)
         self.wait_until_in_sync()
 
@@ -71,10 +64,10 @@ class Brokers:
 
         def look() -> bool:
             nonlocal found
-            metadata = self.metadata(ask)
-            if metadata is None or TOPIC not in metadata.topics:
+            view = self.view(ask)
+            if view is None or partition not in view.partitions:
                 return False
-            found = metadata.topics[TOPIC].partitions[partition].leader
+            found = view.partitions[partition].leader
             return found not in (-1, other_than)
 
         wait_until(f"a leader of partition {partition} other than {other_than}", look)
@@ -85,26 +78,31 @@ class Brokers:
 
         def look() -> bool:
             nonlocal found
-            metadata = self.metadata()
-            found = -1 if metadata is None else metadata.controller_id
+            view = self.view()
+            found = -1 if view is None else view.controller
             return found != -1
 
         wait_until("a controller", look)
         return found
 
-    def wait_until_in_sync(self, replicas: int = 3) -> None:
-        """Until every partition of the topic has a leader and so many replicas in sync."""
+    def wait_until_in_sync(self) -> None:
+        """Until every partition of the topic has a leader and all its replicas in sync, and every
+        broker knows it: whichever of them a client asks next, it hears of no former leader."""
 
         def look() -> bool:
-            metadata = self.metadata()
-            if metadata is None or TOPIC not in metadata.topics:
-                return False
-            partitions = metadata.topics[TOPIC].partitions.values()
-            return len(partitions) == PARTITIONS and all(
-                each.leader != -1 and len(each.isrs) >= replicas for each in partitions
+            views = [look_at(each, TOPIC) for each in self.bootstrap.split(",")]
+            first = views[0]
+            return (
+                first is not None
+                and len(first.partitions) == PARTITIONS
+                and all(
+                    each.leader != -1 and len(each.in_sync) == len(each.replicas) == REPLICAS
+                    for each in first.partitions.values()
+                )
+                and all(view is not None and view.partitions == first.partitions for view in views)
             )
 
-        wait_until(f"{replicas} replicas in sync", look)
+        wait_until("all replicas in sync, which every broker knows", look)
 
     def workload(self, *, producers: int = 2, transactional: int = 0) -> Workload:
         return Workload(
