@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import test_clients as scenarios
-from interop_kit.client import EARLIEST, A, Client, Start
-from interop_kit.python_clients import ConfluentClient
+from confluent_kafka import KafkaError, KafkaException
+from interop_kit.client import EARLIEST, READ_TIMEOUT, A, Client, Start
+from interop_kit.driver import DriverError
+from interop_kit.python_clients import AWAY, ConfluentClient
 from interop_kit.records import Record
 from interop_kit.registry import CLIENTS
 from interop_kit.running_cluster import BROKERS, RunningCluster, running_cluster
@@ -49,6 +52,23 @@ NO_READERS = {
     "kafkajs": "reads as a member of a group, and some records again after a failover",
     "platformatic": "is asked for single fetches, always of the leader that it found first",
 }
+
+# Clients on librdkafka, and kafkajs. Their calls for offsets hand on what a broker answers that does not
+# lead any more, or that its connection broke; they look for the leader then, and leave it to the program
+# to ask again.
+ASK_ONCE = {"confluent-kafka", "kcat", "php", "kafkajs"}
+MOVED = (
+    "Not leader",
+    "not the leader",
+    "Leader not available",
+    "Unknown partition",  # a topic of which a broker that has just come back has not heard yet
+    "leader epoch",
+    "Broker transport failure",
+    "Connection error",
+)
+ASK_AGAIN_SECONDS = 0.1
+
+T = TypeVar("T")
 
 
 class Killer:
@@ -93,6 +113,7 @@ class Idempotent(Client):
         self.codecs = client.codecs
         self.abilities = client.abilities - {A.CREATE}
         self.unreadable = client.unreadable
+        self._asks_once = client.name in ASK_ONCE
 
     def create_topic(
         self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
@@ -118,13 +139,33 @@ class Idempotent(Client):
     def consume(
         self, topic: str, partition: int, count: int, start: Start = EARLIEST
     ) -> list[Record]:
+        if start.time is not None and self._asks_once:
+            # As the client would do it.
+            offset = self.offset_for_time(topic, partition, start.time)
+            assert offset is not None
+            start = Start(offset=offset)
         return self._client.consume(topic, partition, count, start)
 
     def offsets(self, topic: str, partition: int) -> tuple[int, int]:
-        return self._client.offsets(topic, partition)
+        return self._asked(lambda: self._client.offsets(topic, partition))
 
     def offset_for_time(self, topic: str, partition: int, timestamp: int) -> int | None:
-        return self._client.offset_for_time(topic, partition, timestamp)
+        return self._asked(lambda: self._client.offset_for_time(topic, partition, timestamp))
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        """Asks again, as a program has to, where the client does not."""
+        deadline = time.monotonic() + READ_TIMEOUT
+        while True:
+            try:
+                return ask()
+            except (KafkaException, DriverError, AssertionError) as error:
+                told = str(error)
+                if isinstance(error, DriverError):
+                    told = told.partition("\n")[0]  # what it logged before comes after that
+                passing = self._asks_once and any(each in told for each in MOVED)
+                if not passing or time.monotonic() > deadline:
+                    raise
+                time.sleep(ASK_AGAIN_SECONDS)
 
 
 class Reference(ConfluentClient):
@@ -137,7 +178,18 @@ class Reference(ConfluentClient):
 
         admin = AdminClient(self._settings())
         new = NewTopic(topic, partitions, BROKERS, config=dict(config or {}))
-        admin.create_topics([new], operation_timeout=30)[topic].result(60)
+        deadline = time.monotonic() + READ_TIMEOUT
+        while True:
+            try:
+                admin.create_topics([new], operation_timeout=30)[topic].result(60)
+                return
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return  # by a request of before, whose answer was lost
+                # What a request came to whose broker died is for the program to find out.
+                if code not in AWAY or time.monotonic() > deadline:
+                    raise
 
     def produce(
         self,

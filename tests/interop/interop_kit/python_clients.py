@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from interop_kit.client import EARLIEST, READ_TIMEOUT, Client, Start
 from interop_kit.records import Record
@@ -120,8 +120,7 @@ class ConfluentClient(Client):
         consumer = self._consumer()
         try:
             if start.time is not None:
-                asked = [TopicPartition(topic, partition, start.time)]
-                place = consumer.offsets_for_times(asked, timeout=30)[0]
+                place = self._at_time(topic, partition, start.time)
             elif start.offset is not None:
                 place = TopicPartition(topic, partition, start.offset)
             else:
@@ -157,11 +156,17 @@ class ConfluentClient(Client):
         return first, following
 
     def offset_for_time(self, topic: str, partition: int, timestamp: int) -> int | None:
+        offset: int = self._at_time(topic, partition, timestamp).offset
+        return None if offset < 0 else offset
+
+    def _at_time(self, topic: str, partition: int, timestamp: int) -> Any:
         from confluent_kafka import TopicPartition
 
         asked = [TopicPartition(topic, partition, timestamp)]
-        offset: int = self._consumer().offsets_for_times(asked, timeout=30)[0].offset
-        return None if offset < 0 else offset
+        (place,) = self._consumer().offsets_for_times(asked, timeout=30)
+        if place.error is not None:
+            raise KafkaException(place.error)
+        return place
 
     def delete_topic(self, topic: str) -> None:
         from confluent_kafka.admin import AdminClient

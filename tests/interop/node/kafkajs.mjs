@@ -72,20 +72,29 @@ const commands = {
     const producer = kafka.producer({ idempotent, maxInFlightRequests: idempotent ? 1 : 5 })
     await producer.connect()
     try {
-      const sent = await producer.send({
-        topic,
-        acks: ACKS[acks],
-        compression: CODECS[codec],
-        messages: records.map(({ partition, timestamp, key, value, headers }) => ({
-          partition,
-          key: bytes(key),
-          value: bytes(value),
-          headers: headersToSend(headers),
-          ...(timestamp === null ? {} : { timestamp: String(timestamp) })
-        }))
-      })
-      if (acks === '0') return records.map(() => -1)
-      return offsetsOf(records, sent.map(({ partition, baseOffset }) => [partition, Number(baseOffset)]))
+      const bases = new Map()
+      // kafkajs asks no broker again that has answered (its issue 1303). If another one dies meanwhile, and
+      // the first becomes the leader of its partitions, their records are not sent, and the call succeeds
+      // without naming these partitions: they have to be sent once more.
+      let left = records
+      while (left.length > 0) {
+        const sent = await producer.send({
+          topic,
+          acks: ACKS[acks],
+          compression: CODECS[codec],
+          messages: left.map(({ partition, timestamp, key, value, headers }) => ({
+            partition,
+            key: bytes(key),
+            value: bytes(value),
+            headers: headersToSend(headers),
+            ...(timestamp === null ? {} : { timestamp: String(timestamp) })
+          }))
+        })
+        if (acks === '0') return records.map(() => -1)
+        for (const { partition, baseOffset } of sent) bases.set(partition, Number(baseOffset))
+        left = left.filter(({ partition }) => !bases.has(partition))
+      }
+      return offsetsOf(records, bases)
     } finally {
       await producer.disconnect()
     }

@@ -8,6 +8,8 @@ const CONSUMER = 1;
 const EVENT_DELIVERY = 1;
 const COPY = 2;
 const TIMEOUT = 30000;
+// A broker went away, or all of them; librdkafka goes on trying.
+const BROKER_AWAY = [-195, -187];
 
 // What a member of the argument list of rd_kafka_produceva says.
 const ARGUMENT_TOPIC = 1;
@@ -233,6 +235,7 @@ final class Driver
         $list = $this->kafka->rd_kafka_topic_partition_list_new(1);
         $this->kafka->rd_kafka_topic_partition_list_add($list, $topic, $partition)->offset = $time;
         $this->check($this->kafka->rd_kafka_offsets_for_times($client, $list, TIMEOUT));
+        $this->check($list->elems[0]->err);
         $offset = $list->elems[0]->offset;
         $this->kafka->rd_kafka_topic_partition_list_destroy($list);
         $this->kafka->rd_kafka_destroy($client);
@@ -256,8 +259,10 @@ final class Driver
         while (count($found) < $request['count'] && microtime(true) < $deadline) {
             $message = $this->kafka->rd_kafka_consume($topic, $partition, 500);
             if ($message !== null) {
-                $this->check($message->err);
-                $found[] = $this->record($message);
+                if (!in_array($message->err, BROKER_AWAY, true)) {
+                    $this->check($message->err);
+                    $found[] = $this->record($message);
+                }
                 $this->kafka->rd_kafka_message_destroy($message);
             }
         }
