@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import pytest
 from server_kit.broker_thread import BrokerThread
@@ -53,10 +54,13 @@ def test_others_have_their_turn_in_a_flood(
             encode_request(request, 0, number, "c" * size) for number in range(1, MANY + 1)
         )
         inside.run(turns.begin)
-        wire.sock.sendall(frames)
+        # It reads while it sends: a broker does not go on reading from a peer that takes no answers.
+        sending = threading.Thread(target=wire.sock.sendall, args=(frames,))
+        sending.start()
         for number in range(1, MANY + 1):
             wire.receive(ApiVersionsResponse, 0)
             assert wire.answered == number
+        sending.join()
         inside.run(turns.end)
         # The connection is read on afterwards.
         wire.call(request, ApiVersionsResponse, 0)
