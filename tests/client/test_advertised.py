@@ -116,11 +116,10 @@ def test_an_address_that_takes_no_notice(tmp_path: Path) -> None:
 async def test_one_broker_of_several_is_waited_for(broker: BrokerProcess, nowhere: str) -> None:
     """A leader may be dead and another not elected yet: that is no wrong address."""
     host, port = nowhere.split(":")
-    settings = replace(
-        read_settings(AdminSettings, broker.bootstrap, {}), bootstrap_timeout=0.1, api_timeout=1.0
-    )
+    settings = replace(read_settings(AdminSettings, broker.bootstrap, {}), api_timeout=1.0)
     async with Cluster(settings) as cluster:
         await cluster.refresh(())
+        cluster.settings = replace(settings, bootstrap_timeout=0.1)  # it was reached
         cluster.metadata.nodes[4711] = Node(4711, host, int(port))
         # Metadata that is asked for meanwhile must not take the broker away again.
         cluster.request_refresh = lambda *_: None  # type: ignore[method-assign]
@@ -131,13 +130,10 @@ async def test_one_broker_of_several_is_waited_for(broker: BrokerProcess, nowher
 async def test_a_cluster_that_goes_away_is_waited_for(tmp_path: Path, nowhere: str) -> None:
     settings = {"advertised.listeners": f"PLAINTEXT://{nowhere}"}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:
-        chosen = replace(
-            read_settings(AdminSettings, broker.bootstrap, {}),
-            bootstrap_timeout=0.1,
-            api_timeout=1.0,
-        )
+        chosen = replace(read_settings(AdminSettings, broker.bootstrap, {}), api_timeout=1.0)
         async with Cluster(chosen) as cluster:
             await cluster.refresh(())
+            cluster.settings = replace(chosen, bootstrap_timeout=0.1)  # it was reached
             [node] = cluster.metadata.nodes
             await asyncio.to_thread(broker.kill)
             with pytest.raises(TimedOut):
