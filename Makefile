@@ -66,7 +66,7 @@ tests: setup
 	$(call timed,$(PYTEST) -m "not soak and not long",480)
 
 long-tests: setup
-	$(call timed,$(PYTEST) -m "long and not soak",1500)
+	$(call timed,$(PYTEST) -m "(long or hypothesis) and not soak" --hypothesis-profile ottla-long,1900)
 
 pythons: setup
 	$(call timed,$(BIN)/python tools/other_pythons.py,300)

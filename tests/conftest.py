@@ -32,8 +32,11 @@ from wire_kit.fixtures import certificates, kafka  # noqa: E402 - found only now
 
 __all__ = ["certificates", "kafka"]
 
-# How long one example takes says something of the machine, not of the code.
-hypothesis.settings.register_profile("ottla", deadline=None)
+# How long one example takes says something of the machine, not of the code. `make test` tries some
+# examples of what must always hold; `make test-long` tries the same tests with more of them
+# (--hypothesis-profile ottla-long).
+hypothesis.settings.register_profile("ottla", deadline=None, max_examples=30)
+hypothesis.settings.register_profile("ottla-long", deadline=None, max_examples=100)
 hypothesis.settings.load_profile("ottla")
 
 HERE = Path(__file__).resolve().parent

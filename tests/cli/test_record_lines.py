@@ -104,7 +104,7 @@ def as_columns(
     return records, None if failure is None else failure.message
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples, deadline=None)
 @given(
     pieces=st.lists(LINES, min_size=1, max_size=5)
     | st.lists(st.builds(as_json, PLAIN_RECORDS, st.booleans()), min_size=1, max_size=5),
@@ -123,7 +123,7 @@ def test_json(
     assert as_columns(lines, 7, block) == one_by_one(lines, 7, pieces)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(
     pieces=st.lists(st.text("ab:N\n ", max_size=6).map(str.encode), min_size=1, max_size=6),
     separator=st.sampled_from([None, b":", b"::", b"a"]),

@@ -52,7 +52,7 @@ def _through_typer(words: list[str], monkeypatch: pytest.MonkeyPatch) -> ServeAr
     return seen[0] if seen else None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 4, deadline=None)
 @given(_command_lines())
 def test_both_ways_understand_the_same(words: list[str]) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:

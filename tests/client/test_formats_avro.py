@@ -196,7 +196,7 @@ def _plain(value: bytes) -> dict[str, Any] | None:
     return row  # type: ignore[no-any-return]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(st.lists(st.none() | wide_rows, max_size=8), st.booleans())
 def test_round_trip_against_fastavro(rows: list[dict[str, Any] | None], fast: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -211,7 +211,7 @@ def test_round_trip_against_fastavro(rows: list[dict[str, Any] | None], fast: bo
         assert AvroFormat(WIDE).encode(decoded.array).to_pylist() == data
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(st.lists(wide_rows, min_size=1, max_size=4), st.data())
 def test_damaged_data_never_disturbs_other_rows(rows: list[Any], data: st.DataObject) -> None:
     good = [written(WIDE, row) for row in rows]

@@ -82,7 +82,7 @@ def _row(order: Any) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(st.lists(st.none() | orders, max_size=6), st.integers(0, 2))
 def test_messages_against_google(given_orders: list[Any], skip: int) -> None:
     data = [None if order is None else order.SerializeToString() for order in given_orders]
@@ -97,7 +97,7 @@ def test_messages_against_google(given_orders: list[Any], skip: int) -> None:
     assert [None if each is None else Order.FromString(each) for each in encoded] == given_orders
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(st.lists(st.binary(max_size=12) | orders.map(lambda o: o.SerializeToString()), max_size=6))
 def test_malformed_messages_are_rejected_as_google_does(values: list[bytes]) -> None:
     decoded = ProtobufFormat(Order).decode(pa.array(values, pa.binary()))
@@ -177,7 +177,7 @@ def test_streams_round_trip(lists: list[Any], compression: str | None) -> None:
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(st.data())
 def test_damaged_streams_are_rejected(data: st.DataObject) -> None:
     schema = pa.schema([("s", pa.string()), ("l", pa.list_(pa.int32()))])

@@ -112,7 +112,7 @@ values = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(values, st.integers(0, 3))
 def test_every_json_value_stays_in_its_row(given_values: list[bytes | None], skip: int) -> None:
     # A slice, because offsets into a parent's buffers are where such code goes wrong.
@@ -127,7 +127,7 @@ def test_every_json_value_stays_in_its_row(given_values: list[bytes | None], ski
         assert (reason is not None) == (value is not None and expected is None), value
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(st.lists(rows, min_size=1, max_size=8), st.integers(0, 2))
 def test_json_round_trip(given_rows: list[dict[str, Any]], skip: int) -> None:
     column = pa.array([None] * skip + given_rows, pa.struct(list(ROW))).slice(skip)
@@ -239,7 +239,7 @@ plain_json = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), plain_json, max_size=3), max_size=6))
 def test_no_json_object_is_refused_and_no_field_is_lost(given_rows: list[dict[str, Any]]) -> None:
     column = pa.array([json.dumps(row).encode() for row in given_rows], pa.binary())
@@ -341,7 +341,7 @@ def test_what_json_cannot_hold_is_refused() -> None:
         JsonFormat(pa.int64())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(st.lists(st.none() | st.binary(max_size=6) | texts.map(str.encode), max_size=20))
 def test_text_against_python(given_values: list[bytes | None]) -> None:
     decoded = TextFormat().decode(pa.array(given_values, pa.binary()))

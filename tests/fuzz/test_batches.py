@@ -39,7 +39,7 @@ LIMIT = 1 << 20
 many = settings(
     deadline=None,
     derandomize=True,
-    max_examples=1500,
+    max_examples=15 * settings.default.max_examples,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

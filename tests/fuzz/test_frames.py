@@ -25,7 +25,7 @@ from ottla.protocol.messages.produce import (
 many = settings(
     deadline=None,
     derandomize=True,
-    max_examples=500,
+    max_examples=5 * settings.default.max_examples,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 

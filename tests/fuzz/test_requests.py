@@ -1,4 +1,4 @@
-"""Hundreds of spoilt requests for each API and version, a thousand of each in `make test-long`.
+"""A hundred spoilt requests for each API and version, a thousand of each in `make test-long`.
 
 The broker answers each with the protocol's own words or closes the connection that it came by. It does
 not fail, hang, or store what is not a batch. A failure names the seed, the number of the input and
@@ -21,7 +21,7 @@ from ottla.protocol.message import UnencodableMessage
 from ottla.server import handlers
 from ottla.server.api import DECLARED
 
-FEW = int(os.environ.get("FUZZ_INPUTS", "300"))
+FEW = int(os.environ.get("FUZZ_INPUTS", "100"))
 MANY = int(os.environ.get("FUZZ_INPUTS", "1000"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 # As many requests are made from the declarations; the inputs are these, spoilt.

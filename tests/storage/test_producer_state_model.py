@@ -391,6 +391,6 @@ class ProducersAgainstTheModel(RuleBasedStateMachine):
 
 
 ProducersAgainstTheModel.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None
+    max_examples=3 * settings.default.max_examples // 2, stateful_step_count=40, deadline=None
 )
 TestProducersAgainstTheModel = ProducersAgainstTheModel.TestCase
