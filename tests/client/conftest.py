@@ -19,6 +19,32 @@ from wire_kit.older import OlderBroker
 from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
 
+# What `make test` tries against other kinds of brokers: each kind of call. `make test-long` has all.
+WITH_OTHER_BROKERS = frozenset(
+    {
+        "test_topics",
+        "test_settings_of_topics",
+        "test_list_offsets",
+        "test_a_topic_as_a_table",
+        "test_commits",
+        "test_members_share_and_inherit",
+        "test_send",
+        "test_what_is_written_is_what_others_read",
+        "test_committed_records_are_seen_and_aborted_ones_are_not",
+    }
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).resolve().parent
+    for item in items:
+        if item.path.is_relative_to(here) and isinstance(item, pytest.Function):
+            callspec = getattr(item, "callspec", None)
+            kind = None if callspec is None else callspec.params.get("kind")
+            if kind in ("older", "kafka") and item.originalname not in WITH_OTHER_BROKERS:
+                item.add_marker(pytest.mark.long)
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

@@ -23,6 +23,13 @@ def name(value: object) -> str:
     return getattr(value, "__name__", str(value))
 
 
+def test_faults(scene: Scene) -> None:
+    workload = scene.workload()
+    faults.run(scene, workload, list(SHORT))
+    expect_no_anomaly(workload)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("fault", SHORT, ids=name)
 def test_fault(scene: Scene, fault: Fault) -> None:
     workload = scene.workload()

@@ -16,7 +16,14 @@ TEXT, BINARY = 0, 1  # partitions: not every reader shows bytes that are no text
 # One worker does them all: what was written is there already, and so is every client.
 pytestmark = pytest.mark.xdist_group("cross-reading")
 
-PAIRS = [(writer, reader) for writer in CLIENTS for reader in CLIENTS if writer != reader]
+# Of these `make test` has all pairs: they run in this process, or as a command.
+AT_HAND = {"confluent-kafka", "kafka-python", "aiokafka", "kcat"}
+PAIRS = [
+    pytest.param(writer, reader, marks=() if {writer, reader} <= AT_HAND else pytest.mark.long)
+    for writer in CLIENTS
+    for reader in CLIENTS
+    if writer != reader
+]
 
 
 @pytest.fixture(scope="session")

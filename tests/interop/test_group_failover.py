@@ -20,10 +20,9 @@ RECORDS = 3_000
 PATIENCE = 60.0
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.timeout(300, func_only=True),
-    pytest.mark.parametrize(
-        "protocol", [pytest.param("classic", marks=pytest.mark.long), "consumer"]
-    ),
+    pytest.mark.parametrize("protocol", ["classic", "consumer"]),
 ]
 
 
@@ -152,7 +151,6 @@ def test_what_was_committed_is_there_after_the_coordinator_died(
     member.close()
 
 
-@pytest.mark.long
 def test_rebalances_end_without_the_coordinator_that_began_them(
     cluster: RunningCluster, topic: str, protocol: str
 ) -> None:

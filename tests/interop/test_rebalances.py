@@ -258,6 +258,7 @@ def test_members_come_go_die_and_pause(
     assert max(generations) <= 2 * group.changes + 2
 
 
+@pytest.mark.long
 def test_a_group_at_rest_does_not_rebalance(
     group: Group, quick_broker: BrokerProcess, topic: str
 ) -> None:

@@ -194,6 +194,7 @@ def test_values_as_columns(
         run(spark, plain)
 
 
+@pytest.mark.long
 def test_a_topic_that_was_made_anew(
     spark: SparkSession, broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ except PySparkException as error:
 """
 
 
+@pytest.mark.long
 def test_a_wrong_option_is_told_by_its_name(address: str) -> None:
     """As in a session with a JVM; only later, for over Connect a plan is looked at when it is used."""
     done = subprocess.run(

@@ -25,7 +25,7 @@ POINTS = [
     pytest.param("before flush", marks=pytest.mark.long),
     "prepared",
     pytest.param("before decision", marks=pytest.mark.long),
-    "after decision",
+    pytest.param("after decision", marks=pytest.mark.long),
     pytest.param("between ends", marks=pytest.mark.long),
 ]
 ROUNDS = [
@@ -64,6 +64,7 @@ def test_killed(numbers: Numbers, admin: Admin, tmp_path: Path, point: str, roun
     numbers.check(rounds + 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_attempts_that_lose_a_race(
     numbers: Numbers, admin: Admin, tmp_path: Path, rounds: int
@@ -74,6 +75,7 @@ def test_attempts_that_lose_a_race(
     numbers.check(rounds + 1)
 
 
+@pytest.mark.long
 def test_a_query_that_was_stopped_and_goes_on(numbers: Numbers, admin: Admin) -> None:
     query = numbers.start()
     wait_for(query, 2)
@@ -83,6 +85,7 @@ def test_a_query_that_was_stopped_and_goes_on(numbers: Numbers, admin: Admin) ->
     assert open_transactions(admin, numbers) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize(
     "point", ["prepared", pytest.param("after decision", marks=pytest.mark.long)]

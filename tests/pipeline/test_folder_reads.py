@@ -258,6 +258,7 @@ def test_a_folder_of_ottla(broker: BrokerProcess, topic: str) -> None:
     compare_with_broker(broker.bootstrap, broker.data, topic)
 
 
+@pytest.mark.long
 @pytest.mark.interop
 def test_a_folder_of_apache_kafka(apache: Any, topic: str) -> None:
     compare_with_broker(apache.bootstrap, apache.data, topic)

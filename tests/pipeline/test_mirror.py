@@ -138,6 +138,7 @@ def test_a_group_that_moves_in_mid_stream(
     assert now != at
 
 
+@pytest.mark.long
 def test_a_mirror_of_a_pattern_goes_on_without_its_state(
     spark: SparkSession,
     broker: BrokerProcess,
@@ -169,6 +170,7 @@ def test_one_cluster_is_not_two(
         run(spark, options(broker.bootstrap, broker.bootstrap, tmp_path, topic))
 
 
+@pytest.mark.long
 @pytest.mark.interop
 def test_from_apache_kafka(
     spark: SparkSession, apache: Any, target: BrokerProcess, topic: str, tmp_path: Path

@@ -134,10 +134,18 @@ DIFFERENTIAL: list[tuple[bool, dict[str, Any]]] = [
     (REFUSED, {"minPartitions": "0"}),
     (REFUSED, {"kafka__auto__offset__reset": "latest"}),
 ]
+# In `make test`: rows, and something that is refused. `make test-long` has all.
+SHORTLY = (0, 5)
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize(("refused", "options"), DIFFERENTIAL)
+@pytest.mark.parametrize(
+    ("refused", "options"),
+    [
+        pytest.param(refused, options, marks=() if at in SHORTLY else pytest.mark.long)
+        for at, (refused, options) in enumerate(DIFFERENTIAL)
+    ],
+)
 def test_as_sparks_own_source(
     spark: SparkSession,
     connector: Any,

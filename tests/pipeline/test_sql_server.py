@@ -154,6 +154,7 @@ def prompted_by_the_server(
     assert lines[-2:] == ["many", "10"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_next_query_finds_spark_ready(
     broker: BrokerProcess, admin: Admin, environment: dict[str, str], numbers: str, tmp_path: Path

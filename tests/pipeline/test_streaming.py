@@ -143,6 +143,7 @@ def test_what_is_for_batch_queries_is_told_when_a_query_starts(
         started(frame, tmp_path, Run()).awaitTermination()
 
 
+@pytest.mark.long
 def test_apache_kafka(spark: SparkSession, apache: Any, topic: str, tmp_path: Path) -> None:
     with Admin(apache.bootstrap) as admin:
         admin.create_topic(topic, 1)

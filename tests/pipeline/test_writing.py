@@ -285,6 +285,7 @@ def test_write_batches_wants_a_name_where_spark_tells_none(spark: SparkSession) 
 # Apache Kafka
 
 
+@pytest.mark.long
 def test_apache_kafka(spark: SparkSession, apache: Any, topic: str, tmp_path: Path) -> None:
     with Admin(apache.bootstrap) as admin:
         for name in (topic, f"{topic}-stream"):

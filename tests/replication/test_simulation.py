@@ -9,7 +9,8 @@ from simulation_kit.coordinated import run_coordinated_seed
 from simulation_kit.members import run_grouped_seed
 from simulation_kit.world import run_seed
 
-# Seeds in one test, and how many tests `make test` has of them; `make soak` has more.
+# Seeds in one test, and how many tests there are of them; of each kind the first is in `make test`, the
+# others are in `make test-long`, and `make soak` has more.
 IN_A_TEST = 10
 TESTS = 20
 # Those with coordinators take ten times as long.
@@ -18,7 +19,15 @@ MOVING_TESTS = 5
 SOAK_SEEDS = int(os.environ.get("SIMULATION_SEEDS", "10000"))
 
 
-@pytest.mark.parametrize("first", range(0, IN_A_TEST * TESTS, IN_A_TEST))
+def portions(seeds: int, size: int) -> list[object]:
+    """The first seed of each test."""
+    return [
+        pytest.param(first, marks=pytest.mark.long if first else ())
+        for first in range(0, seeds, size)
+    ]
+
+
+@pytest.mark.parametrize("first", portions(IN_A_TEST * TESTS, IN_A_TEST))
 def test_seeds(first: int) -> None:
     acknowledged = 0
     for seed in range(first, first + IN_A_TEST):
@@ -48,7 +57,7 @@ def _run_coordinated(first: int, seeds: int) -> None:
     assert offsets > seeds
 
 
-@pytest.mark.parametrize("first", range(0, COORDINATED, COORDINATED // 2))
+@pytest.mark.parametrize("first", portions(COORDINATED, COORDINATED // 2))
 def test_offsets_and_transactions(first: int) -> None:
     _run_coordinated(first, COORDINATED // 2)
 
@@ -94,7 +103,7 @@ def test_many_groups() -> None:
         run_grouped_seed(seed, brokers=3 + seed % 3)
 
 
-@pytest.mark.parametrize("first", range(0, IN_A_TEST * MOVING_TESTS, IN_A_TEST))
+@pytest.mark.parametrize("first", portions(IN_A_TEST * MOVING_TESTS, IN_A_TEST))
 def test_moves(first: int) -> None:
     """Partitions are moved between five brokers all the while."""
     acknowledged = moves = 0
@@ -123,7 +132,7 @@ def test_damaged_logs_are_fetched_again() -> None:
     assert given_up > IN_A_TEST
 
 
-@pytest.mark.parametrize("moves", [0.0, 0.3])
+@pytest.mark.parametrize("moves", [pytest.param(0.0, marks=pytest.mark.long), 0.3])
 def test_single_records_are_deleted_and_erased(moves: float) -> None:
     deleted = erased = 0
     for seed in range(IN_A_TEST):

@@ -7,7 +7,7 @@ the loop no more than that are done, whatever the machine does meanwhile.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -65,7 +65,18 @@ def ready(inside: BrokerThread) -> BrokerThread:
     return inside
 
 
-@pytest.mark.parametrize("name", LONG)
+# Each way of working in slices is in `make test`, and every request in `make test-long`.
+SHORTLY = {"Metadata", "Fetch", "OffsetCommit", "CreateTopics", "DescribeGroups", "ListGroups"}
+
+
+def one_of(names: Iterable[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "name",
+        [pytest.param(each, marks=() if each in SHORTLY else pytest.mark.long) for each in names],
+    )
+
+
+@one_of(LONG)
 @pytest.mark.usefixtures("counted")
 def test_the_loop_has_its_turn_after_every_slice(ready: BrokerThread, name: str) -> None:
     make, kind, version = LONG[name]
@@ -82,7 +93,7 @@ def test_the_loop_has_its_turn_after_every_slice(ready: BrokerThread, name: str)
     assert errors_of(response) == errors_of(short)
 
 
-@pytest.mark.parametrize("name", LONG_QUESTIONS)
+@one_of(LONG_QUESTIONS)
 @pytest.mark.usefixtures("counted")
 def test_the_loop_has_its_turn_in_a_long_question(ready: BrokerThread, name: str) -> None:
     make, kind, version = LONG_QUESTIONS[name]

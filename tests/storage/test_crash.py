@@ -25,7 +25,14 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "ottla.storage")
 
 
-@pytest.mark.parametrize("first", range(0, 400, SEEDS_IN_A_TEST))
+# A quarter of the seeds is in `make test`.
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=() if first < 100 else pytest.mark.long)
+        for first in range(0, 400, SEEDS_IN_A_TEST)
+    ],
+)
 def test_power_loss(first: int) -> None:
     for seed in range(first, first + SEEDS_IN_A_TEST):
         run_seed(seed)
@@ -47,8 +54,15 @@ def test_power_loss_for_long(first: int) -> None:
         run_long(seed)
 
 
-@pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power loss"])
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
+@pytest.mark.parametrize(
+    ("error", "power_loss"),
+    [
+        pytest.param(errno.ENOSPC, True, id="full-power loss"),
+        pytest.param(errno.ENOSPC, False, id="full-kill", marks=pytest.mark.long),
+        pytest.param(errno.EIO, True, id="broken-power loss", marks=pytest.mark.long),
+        pytest.param(errno.EIO, False, id="broken-kill", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("seed", [0])
 def test_every_call_fails_once(seed: int, error: int, power_loss: bool) -> None:
     calls = run_fault(seed, 0, 0, power_loss)

@@ -119,7 +119,8 @@ def _recovered(scene: Scene, workload: Workload) -> None:
     scene.wait_until_in_sync()
 
 
-SHORT: tuple[Fault, ...] = (kill_of_a_leader, kill_of_the_controller)
+# In this order: a leader that is killed in the second round has records that no follower has.
+SHORT: tuple[Fault, ...] = (kill_of_the_controller, kill_of_a_leader)
 LONG: tuple[Fault, ...] = (
     kill_of_a_follower,
     kill_of_zookeeper,

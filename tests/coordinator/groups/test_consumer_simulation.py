@@ -31,6 +31,7 @@ def test_writes_fail_now_and_then(seed: int) -> None:
     ConsumerWorld(seed, failures=True).run(300)
 
 
+@pytest.mark.long
 def test_the_simulation_sees_trouble() -> None:
     """It would prove nothing if its clients never met an error, or never found together."""
     seen = set()

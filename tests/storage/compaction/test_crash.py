@@ -193,11 +193,18 @@ def small() -> Scene:
     return Scene(segment_bytes=700)
 
 
-@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(act, id=name, marks=() if name == "swap" else pytest.mark.long)
+        for name, act in ACTS.items()
+    ],
+)
 def test_killed_or_without_power_at_every_call(scene: Scene, act: Act) -> None:
     interrupt_everywhere(scene, act, CHANCES)
 
 
+@pytest.mark.long
 def test_killed_or_without_power_in_one_of_several_swaps(small: Scene) -> None:
     interrupt_everywhere(small, ACTS["swap"], 1)
 
