@@ -30,6 +30,7 @@ from ottla.cluster.metadata import (
     delta_of,
     difference,
     differing,
+    stages,
 )
 from ottla.cluster.names import collision_key
 from ottla.cluster.store import (
@@ -41,6 +42,7 @@ from ottla.cluster.store import (
     StoreUnavailable,
     Stream,
 )
+from ottla.turns import Steps, in_turns
 
 log = logging.getLogger(__name__)
 
@@ -203,7 +205,10 @@ class MetadataFollower:
                     self._dirty.clear()
                     image = await load_image(self._store)
                     if image is not None and not self.led:
-                        self.publish(image)
+                        base = self.image
+                        await self._publish_in_stages(
+                            base, image, await in_turns(difference.steps(base, image))
+                        )
                     continue
                 dirty, self._dirty = self._dirty, set()
                 try:
@@ -232,7 +237,23 @@ class MetadataFollower:
             return
         await self._read_late_configs(nodes)
         if not self.led and not self._resync:
-            self.publish(*_patched(self.image, nodes, revision.version))
+            base = self.image
+            new, delta = await in_turns(_patched(base, nodes, revision.version))
+            await self._publish_in_stages(base, new, delta)
+
+    async def _publish_in_stages(
+        self, base: ClusterImage, new: ClusterImage, delta: ImageDelta
+    ) -> None:
+        """A new image, with the loop's turn between the parts of what is new about it. Not if a
+        controller has taken office here meanwhile: its images are newer."""
+        for image, part in stages(base, new, delta):
+            if base is not self._image:
+                return
+            self.publish(image, part)
+            if image is new:
+                return
+            base = image
+            await asyncio.sleep(0)
 
     async def _read_chunks(self, nodes: dict[str, Node | None]) -> bool:
         """Adds the partitions of large topics that are new or have more of them; False if some are
@@ -270,9 +291,9 @@ def _release(waiting: deque[asyncio.Future[None]] | list[asyncio.Future[None]]) 
 
 def _patched(
     image: ClusterImage, nodes: dict[str, Node | None], version: int
-) -> tuple[ClusterImage, ImageDelta]:
-    """The image with these nodes as they are now, and what is new about it: found by looking at what was
-    read, not at all that there is."""
+) -> Steps[tuple[ClusterImage, ImageDelta]]:
+    """The image with these nodes as they are now, and what is new about it, in steps: found by looking
+    at what was read, not at all that there is."""
     topics, by_id = dict(image.topics), dict(image.topics_by_id)
     collisions = dict(image.collisions)
     brokers, fenced = dict(image.brokers), dict(image.fenced)
@@ -284,6 +305,7 @@ def _patched(
     read_brokers: list[int] = []
     read_configs: list[Resource] = []
     for path, node in nodes.items():
+        yield
         folder, _, name = path.rpartition("/")
         if folder == layout.TOPICS:
             base = image.leader_epoch_base
@@ -311,7 +333,7 @@ def _patched(
             changes["controller_id"] = layout.decode_controller(node)
         elif path == layout.CONTROLLER_EPOCH and node is not None:
             changes["controller_epoch"] = int(node.value)
-    read_topics.update(_put_chunks(chunks, image.leader_epoch_base, topics, by_id))
+    read_topics.update((yield from _put_chunks(chunks, image.leader_epoch_base, topics, by_id)))
     new = replace(
         image,
         version=version,
@@ -323,13 +345,17 @@ def _patched(
         configs=configs,
         **changes,
     )
-    return new, delta_of(
-        image,
-        new,
-        list(read_topics),
-        frozenset(each for each in read_brokers if image.brokers.get(each) != brokers.get(each)),
-        frozenset(read_configs),  # also one that was set to what it was, to be heard of
-        frozenset(differing(image.features, new.features)),
+    return new, (
+        yield from delta_of(
+            image,
+            new,
+            read_topics,
+            frozenset(
+                each for each in read_brokers if image.brokers.get(each) != brokers.get(each)
+            ),
+            frozenset(read_configs),  # also one that was set to what it was, to be heard of
+            frozenset(differing(image.features, new.features)),
+        )
     )
 
 
@@ -362,11 +388,12 @@ def _put_chunks(
     epoch_base: int,
     topics: dict[str, Topic],
     by_id: dict[bytes, Topic],
-) -> dict[str, None]:
+) -> Steps[dict[str, None]]:
     """Partitions of large topics that changed; the names of those topics. Those of a topic that is not
     known, or is no longer, concern nobody: the topic's own node tells of it."""
     changed: dict[bytes, list[Partition]] = {}
     for (topic_id, number), node in chunks.items():
+        yield
         topic = by_id.get(topic_id)
         if topic is None or node is None or not layout.is_large(topic):
             continue

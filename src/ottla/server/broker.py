@@ -85,6 +85,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
 from ottla.storage.index.maps import SHARED_MAPS
 from ottla.storage.logs import Logs
+from ottla.turns import Turns
 from ottla.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -660,13 +661,19 @@ class Broker:
             has_new = bool(delta.created)
             self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))
         if delta.brokers:
-            # Nobody waits for the replicas of a broker that has gone.
-            for held in self.partitions:
-                held.look_at_starts()
+            self.spawn(self._look_at_starts(), "logs' starts")
         if delta.brokers or old.controller_id != new.controller_id:
             self.liveness.follow()
         if old.brokers.get(self.id) != new.brokers.get(self.id):
             self._follow_or_not()
+
+    async def _look_at_starts(self) -> None:
+        """Nobody waits for the replicas of a broker that has gone."""
+        turns = Turns()
+        for partitions in list(self.partitions.by_name.values()):
+            for held in partitions:
+                held.look_at_starts()
+            await turns.pause()
 
     def _follow_or_not(self) -> None:
         """This broker was taken in, or fenced: whom to follow depends on it."""
