@@ -112,3 +112,23 @@ def test_a_dry_run_removes_no_broker_that_holds_nothing(
     monkeypatch.setattr(commands, "_cluster", lambda _: Removable())
     commands.remove(3, force=force, dry_run=True)
     assert "broker 3 would be removed" in capsys.readouterr().out
+
+
+def test_one_command_at_a_time_moves_partitions(tmp_path: Path) -> None:
+    """What one moves to a broker that another drains would keep both from their ends."""
+    cluster = LocalCluster(tmp_path / "cluster", brokers=2, base_port=None)
+    cluster.folder.mkdir()
+    cluster._new_state()
+    with cluster.moving():
+        for words in (("rebalance", "--yes"), ("remove", "1"), ("remove", "1", "--force", "--yes")):
+            told = ottla("cluster", *words, "--data", cluster.folder, fails=True)
+            assert "another command moves partitions" in told
+
+
+@pytest.mark.parametrize("name", ["node.id", "log.dirs", "zookeeper.connect"])
+def test_settings_that_cannot_be_those_of_all_brokers(tmp_path: Path, name: str) -> None:
+    told = ottla(
+        "cluster", "start", "--data", tmp_path / "cluster", "--set", f"{name}=1", fails=True
+    )
+    assert told.count(name) == 1
+    assert not (tmp_path / "cluster" / "cluster.json").exists()

@@ -361,8 +361,13 @@ def rebalance(
     """
     from ottla.client.moves.plan import rebalanced
 
-    cluster = _chosen(context, data, server)
-    _move(cluster, rebalanced, seconds, throttle, dry_run=dry_run, yes=yes, json=json)
+    server = _chosen_server(context, server)
+    with ExitStack() as held:
+        if server is None:
+            with _failures_told():
+                held.enter_context(_moving(data, dry_run=dry_run))
+        cluster = _servers(data, server)
+        _move(cluster, rebalanced, seconds, throttle, dry_run=dry_run, yes=yes, json=json)
 
 
 @app.command()
@@ -384,7 +389,7 @@ def remove(
     """
     from ottla.client.moves.plan import drained
 
-    with _failures_told():
+    with _failures_told(), _moving(data, dry_run=dry_run):
         local = _cluster(data)
         local.check_removable(broker)
         if not force:
@@ -585,11 +590,16 @@ def _wanted_levels(given: list[str]) -> dict[str, int]:
 
 def _chosen(context: typer.Context, data: Path, server: str | None) -> Cluster:
     """The cluster that --data or --server names."""
+    return _servers(data, _chosen_server(context, server))
+
+
+def _chosen_server(context: typer.Context, server: str | None) -> str | None:
+    """What --server names; None if it is the cluster of --data."""
     if _is_typed(context, "data"):
         if _is_typed(context, "server"):
             raise Misuse("take either --data or --server")
-        server = None  # that of the environment is another cluster's
-    return _servers(data, server)
+        return None  # that of the environment is another cluster's
+    return server
 
 
 def _is_typed(context: typer.Context, parameter: str) -> bool:
@@ -604,6 +614,16 @@ def _servers(folder: Path, server: str | None) -> Cluster:
         return connect(server)
     with _failures_told():
         return connect(_cluster(folder).bootstrap)
+
+
+@contextmanager
+def _moving(folder: Path, *, dry_run: bool) -> Iterator[None]:
+    """For as long as partitions are moved: no other command does so in the cluster of this folder."""
+    if dry_run:
+        yield
+        return
+    with _cluster(folder).moving():
+        yield
 
 
 def _move(

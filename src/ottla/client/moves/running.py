@@ -9,15 +9,16 @@ unless they are still under way then.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from ottla.client.admin.client import Admin
 from ottla.client.admin.configs import Resource
-from ottla.client.errors import OttlaError
+from ottla.client.errors import BrokerError, Failures, OttlaError, TopicNotFound
 from ottla.client.moves.plan import BrokerRoom, Move, PlacedPartition
 from ottla.client.positions import TopicPartition
+from ottla.protocol.errors import ErrorCode
 
 # Partitions that are on their way at the same time.
 AT_ONCE = 10
@@ -72,6 +73,7 @@ def survey(
             tuple(one for one in each.replicas if one not in leaving.get(name, ())),
             sizes.get(name, 0),
             traffic.get(name, 0.0),
+            each.leader is not None,
         )
         for topic in admin.list_topics(internal=True)
         for each in topic.partitions
@@ -111,8 +113,21 @@ def carry_out(
     lift_left_limits(admin)
     # Those whose order changed lead now.
     wanted = [each.partition for each in moves if each.before[0] != each.after[0]]
+    there = _replicas(admin, {each.topic for each in wanted})
+    wanted = [each for each in wanted if each in there]
     if wanted:
-        admin.elect_leaders(wanted)
+        _elect(admin, wanted)
+
+
+def _elect(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
+    """Has preferred leaders elected; one that died meanwhile leads when it is back."""
+    try:
+        admin.elect_leaders(partitions)
+    except OttlaError as error:
+        errors = error.exceptions if isinstance(error, Failures) else (error,)
+        codes = {each.code if isinstance(each, BrokerError) else None for each in errors}
+        if codes != {ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}:
+            raise
 
 
 def _carry_out(
@@ -125,10 +140,9 @@ def _carry_out(
     total = sum(each.bytes for each in moves)
     while waiting or under_way:
         begin = waiting[: at_once - len(under_way)]
+        del waiting[: len(begin)]
         if begin:
-            admin.alter_reassignments({each.partition: each.after for each in begin})
-            under_way.update((each.partition, each) for each in begin)
-            del waiting[: len(begin)]
+            under_way.update((each.partition, each) for each in _begun(admin, begin))
         moving = {each.partition for each in admin.list_reassignments()}
         done += [under_way.pop(each) for each in list(under_way) if each not in moving]
         copied = sum(each.bytes for each in done) + _copied(admin, under_way)
@@ -137,6 +151,32 @@ def _carry_out(
         if under_way:
             time.sleep(_LOOK_SECONDS)
     _check_end(admin, done)
+
+
+def _begun(admin: Admin, moves: Sequence[Move]) -> Sequence[Move]:
+    """Begins moves; those of partitions that are still there."""
+    try:
+        admin.alter_reassignments({each.partition: each.after for each in moves})
+    except OttlaError:
+        # Some may have been deleted since the plan was made; any other refusal comes again.
+        there = _replicas(admin, {each.partition.topic for each in moves})
+        left = [each for each in moves if each.partition in there]
+        if len(left) == len(moves):
+            raise
+        return _begun(admin, left) if left else []
+    return moves
+
+
+def _replicas(admin: Admin, topics: Collection[str]) -> dict[TopicPartition, tuple[int, ...]]:
+    """The partitions of these topics, as far as they are there, with their replicas."""
+    if not topics:
+        return {}
+    return {
+        TopicPartition(topic.name, each.partition): tuple(each.replicas)
+        for topic in admin.list_topics(internal=True)
+        if topic.name in topics
+        for each in topic.partitions
+    }
 
 
 def _copied(admin: Admin, under_way: Mapping[TopicPartition, Move]) -> int:
@@ -158,15 +198,7 @@ def _copied(admin: Admin, under_way: Mapping[TopicPartition, Move]) -> int:
 
 def _check_end(admin: Admin, moves: Sequence[Move]) -> None:
     """Somebody may have moved them elsewhere, or taken a move back."""
-    topics = {each.partition.topic for each in moves}
-    if not topics:
-        return
-    found = {
-        TopicPartition(topic.name, each.partition): tuple(each.replicas)
-        for topic in admin.list_topics(internal=True)
-        if topic.name in topics
-        for each in topic.partitions
-    }
+    found = _replicas(admin, {each.partition.topic for each in moves})
     other = [
         each.partition
         for each in moves
@@ -205,7 +237,9 @@ def _throttled(admin: Admin, moves: Sequence[Move], rate: int | None) -> Iterato
     if rate is None:
         yield
         return
-    brokers = sorted({each for move in moves for each in (*move.before, *move.after)})
+    running = {each.id for each in admin.describe_cluster().brokers}
+    named = {each for move in moves for each in (*move.before, *move.after)}
+    brokers = sorted(named & running)  # one that is away copies nothing
     topics = sorted({move.partition.topic for move in moves})
     try:
         for broker in brokers:
@@ -216,13 +250,14 @@ def _throttled(admin: Admin, moves: Sequence[Move], rate: int | None) -> Iterato
                 [(move.partition.partition, each) for move in of_topic for each in move.before],
                 [(move.partition.partition, each) for move in of_topic for each in move.adding],
             )
-            admin.alter_configs(
-                Resource.topic(topic),
-                assign={
-                    name: ",".join(f"{index}:{broker}" for index, broker in some)
-                    for name, some in zip(_NAMED, pairs, strict=True)
-                },
-            )
+            with suppress(TopicNotFound):  # deleted since the plan was made
+                admin.alter_configs(
+                    Resource.topic(topic),
+                    assign={
+                        name: ",".join(f"{index}:{broker}" for index, broker in some)
+                        for name, some in zip(_NAMED, pairs, strict=True)
+                    },
+                )
         yield
     except BaseException:
         # What has begun goes on by itself, and no faster than it was to.
@@ -243,6 +278,12 @@ def _are_moving(admin: Admin, moves: Sequence[Move]) -> bool:
 
 def _lift(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> None:
     for topic in topics:
-        admin.alter_configs(Resource.topic(topic), unset=_NAMED)
+        with suppress(TopicNotFound):
+            admin.alter_configs(Resource.topic(topic), unset=_NAMED)
     for broker in brokers:
-        admin.alter_configs(Resource.broker(broker), unset=_RATES)
+        try:
+            admin.alter_configs(Resource.broker(broker), unset=_RATES)
+        except OttlaError:
+            # Gone meanwhile: without replicas that are named, its rate holds nobody back.
+            if broker in (each.id for each in admin.describe_cluster().brokers):
+                raise
