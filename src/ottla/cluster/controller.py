@@ -217,9 +217,14 @@ class Controller:
         """Of this controller's office."""
         return self._epoch
 
-    async def open(self, replacing: Node | None = None) -> ClusterImage:
+    async def open(
+        self,
+        replacing: Node | None = None,
+        elected: Callable[[ClusterImage], Awaitable[None]] | None = None,
+    ) -> ClusterImage:
         """Takes office, and makes the cluster if there is none. NotElected while another holds it,
-        unless that is the one to replace: the node /controller of one that is known to be dead."""
+        unless that is the one to replace: the node /controller of one that is known to be dead. Who is
+        to be told of the image with which it begins is `elected`, before anything changes."""
         image = await self._patiently(self._load)
         if image is None:
             image = await self._found_cluster()
@@ -234,6 +239,8 @@ class Controller:
         self._image = image
         await self._take_office(replacing)
         await self._tidy()
+        if elected is not None:
+            await elected(self.image)
         self._registrations_changed = True
         self._wake.set()
         self._worker = asyncio.create_task(self._work(), name="controller")

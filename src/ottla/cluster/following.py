@@ -114,6 +114,16 @@ class MetadataFollower:
         self._moved.set()
         self._moved = asyncio.Event()
 
+    async def take_over(self, new: ClusterImage, *, of_controller: bool = False) -> None:
+        """A new image of which nobody knows how it differs; published with turns of the loop between."""
+        while (base := self._image) is not None:
+            delta = await in_turns(difference.steps(base, new))
+            if await self._publish_in_stages(base, new, delta, of_controller=of_controller):
+                return
+            if not (of_controller and self.led):
+                return
+        self.publish(new)
+
     def move_to(self, store: Store) -> None:
         """The session was lost; a new one has the news from now on. `run` must have ended."""
         self._store = store
@@ -130,7 +140,7 @@ class MetadataFollower:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if image is not None:
-                self.publish(image)
+                await self.take_over(image)
             return image
 
     async def run(self) -> None:
@@ -205,10 +215,7 @@ class MetadataFollower:
                     self._dirty.clear()
                     image = await load_image(self._store)
                     if image is not None and not self.led:
-                        base = self.image
-                        await self._publish_in_stages(
-                            base, image, await in_turns(difference.steps(base, image))
-                        )
+                        await self.take_over(image)
                     continue
                 dirty, self._dirty = self._dirty, set()
                 try:
@@ -242,18 +249,23 @@ class MetadataFollower:
             await self._publish_in_stages(base, new, delta)
 
     async def _publish_in_stages(
-        self, base: ClusterImage, new: ClusterImage, delta: ImageDelta
-    ) -> None:
-        """A new image, with the loop's turn between the parts of what is new about it. Not if a
-        controller has taken office here meanwhile: its images are newer."""
+        self,
+        base: ClusterImage,
+        new: ClusterImage,
+        delta: ImageDelta,
+        *,
+        of_controller: bool = False,
+    ) -> bool:
+        """A new image, with the loop's turn between the parts of what is new about it. False if others
+        have published meanwhile: a controller has taken office here, and its images are newer."""
         for image, part in stages(base, new, delta):
-            if base is not self._image:
-                return
+            if base is not self._image or self.led is not of_controller:
+                return False
             self.publish(image, part)
-            if image is new:
-                return
-            base = image
-            await asyncio.sleep(0)
+            if image is not new:
+                base = image
+                await asyncio.sleep(0)
+        return True
 
     async def _read_chunks(self, nodes: dict[str, Node | None]) -> bool:
         """Adds the partitions of large topics that are new or have more of them; False if some are

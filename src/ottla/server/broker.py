@@ -285,6 +285,18 @@ class Broker:
         controller.default_policy = self._default_policy()
         return controller
 
+    def _configure_controller(self) -> None:
+        controller = self.membership.controller
+        if controller is not None:
+            controller.defaults = self._topic_defaults()
+            controller.default_policy = self._default_policy()
+
+    def _office_changed(self) -> None:
+        """The controller here has come into office or laid it down. Settings that were in its first
+        image are known here by now, and not to it."""
+        self._configure_controller()
+        self.liveness.follow()
+
     def _default_policy(self) -> ElectionPolicy:
         defaults = self.config.log_defaults
         return ElectionPolicy(defaults.min_insync_replicas, defaults.unclean_leader_election_enable)
@@ -459,7 +471,7 @@ class Broker:
         self.replicas.start()
         self.relocations.resume()
         self.membership.on_registered = self._follow_or_not
-        self.membership.on_office = self.liveness.follow
+        self.membership.on_office = self._office_changed
         self.liveness.follow()
         # What was decided before a crash is ended now, not when somebody asks.
         self.groups.load_all()
@@ -755,10 +767,7 @@ class Broker:
             log.warning("stored setting ignored: broker=%d %s", self.id, error)
 
         self.config = before.with_dynamic(default=default, broker=own, on_invalid=ignore)
-        controller = self.membership.controller
-        if controller is not None:
-            controller.defaults = self._topic_defaults()
-            controller.default_policy = self._default_policy()
+        self._configure_controller()
         self.reactor.limits = self._limits()
         self.security.follow(self.config)
         follow_quotas(self)  # a limit of connections may have changed
