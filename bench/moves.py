@@ -90,9 +90,9 @@ class MovedTopic:
         return written
 
     def _saturation(self, seconds: float) -> float:
-        """Requests a second at full speed, after some that do not count."""
+        """Requests a second at full speed, after many that do not count: a JVM needs its time."""
         addresses, supplies = spread_supplies(self._cluster, self._topic, _SINGLE, SPREAD)
-        produce_load(addresses, supplies, _SINGLE.depth, seconds=seconds)
+        produce_load(addresses, supplies, _SINGLE.depth, seconds=3 * seconds)
         load = produce_load(addresses, supplies, _SINGLE.depth, seconds=seconds)
         return load.requests_per_second
 
