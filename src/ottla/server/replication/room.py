@@ -58,8 +58,8 @@ async def without_room(broker: Broker, wanted: Sequence[WantedMove]) -> dict[Key
     if not targets:
         return {}
     under_way = await _under_way(image, targets)
-    for keys in under_way.values():
-        for key, leader in keys.items():
+    for coming in under_way.values():
+        for key, leader in coming.items():
             leaders.setdefault(leader, {})[key] = None
     rooms, sizes = await _ask(broker, image, leaders, {**targets, **under_way})
     refused: dict[Key, Lack] = {}
