@@ -11,7 +11,9 @@ import pytest
 from cluster_kit.commands import ottla
 
 from ottla import Admin, Producer
+from ottla.cli import moving
 from ottla.cli.commands import cluster as commands
+from ottla.client.moves.plan import BrokerRoom, PlacedPartition, drained
 from ottla.client.positions import TopicPartition
 from ottla.testing.cluster import LocalCluster
 
@@ -132,3 +134,15 @@ def test_settings_that_cannot_be_those_of_all_brokers(tmp_path: Path, name: str)
     )
     assert told.count(name) == 1
     assert not (tmp_path / "cluster" / "cluster.json").exists()
+
+
+def test_a_plan_that_drains_a_broker_that_is_away_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    partition = PlacedPartition(TopicPartition("orders", 0), (5, 2), 1000)
+    brokers = [BrokerRoom(each) for each in (1, 2)]
+    moving.show(drained([partition], brokers, [5]), [partition], brokers)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["orders-0", "5,2", "1,2", "1000"] in lines
+    (away,) = (line for line in lines if line[:1] == ["5"])
+    assert away[:5] == ["5", "1", "0", "1", "0"]

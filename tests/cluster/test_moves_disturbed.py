@@ -48,6 +48,7 @@ def scene_of(folder: Path, brokers: int) -> Iterator[Scene]:
     settings = {**SETTINGS, "offsets.topic.replication.factor": "2"}
     cluster = LocalCluster(folder / "cluster", brokers=brokers, base_port=None, settings=settings)
     with cluster:
+        cluster._brokers = None  # it grows and shrinks
         scene = Scene(cluster)
         scene.create_topic(**{"file.delete.delay.ms": "100"})
         yield scene
