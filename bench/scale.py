@@ -277,6 +277,8 @@ class Simulation:
         tally = self.of_follower.tally
         self.note(f"{key}.read", f"{what}: read by each broker", tally.read, "bytes")
         self.note(f"{key}.followed", f"{what}: a broker has followed", took.seconds, "s")
+        stop = took.longest_stop
+        self.note(f"{key}.followed.stop", f"{what}: longest stop of that broker's loop", stop, "s")
 
     def wrote(self, key: str, what: str, took: Stretch, tally: Tally) -> None:
         self.note(f"{key}.seconds", f"{what}: decided and written", took.seconds, "s")

@@ -17,7 +17,7 @@ from ottla.cli.cluster_failures import failures_told
 from ottla.cli.commands import cluster as commands
 from ottla.cli.failures import Failure
 from ottla.client.moves import running
-from ottla.client.moves.plan import Move
+from ottla.client.moves.plan import BrokerRoom, Move, PlacedPartition, drained
 from ottla.client.positions import TopicPartition
 from ottla.testing.cluster import LocalCluster
 
@@ -161,3 +161,35 @@ def test_somebody_who_moves_the_same_partitions_for_ever(monkeypatch: pytest.Mon
     with pytest.raises(Failure, match="try again when nobody else moves partitions"):
         cluster.carry_out()
     assert len(cluster.plans) == 3
+
+
+def test_one_command_at_a_time_moves_partitions(tmp_path: Path) -> None:
+    """What one moves to a broker that another drains would keep both from their ends."""
+    cluster = LocalCluster(tmp_path / "cluster", brokers=2, base_port=None)
+    cluster.folder.mkdir()
+    cluster._new_state()
+    with cluster.moving():
+        for words in (("rebalance", "--yes"), ("remove", "1"), ("remove", "1", "--force", "--yes")):
+            told = ottla("cluster", *words, "--data", cluster.folder, fails=True)
+            assert "another command moves partitions" in told
+
+
+@pytest.mark.parametrize("name", ["node.id", "log.dirs", "zookeeper.connect"])
+def test_settings_that_cannot_be_those_of_all_brokers(tmp_path: Path, name: str) -> None:
+    told = ottla(
+        "cluster", "start", "--data", tmp_path / "cluster", "--set", f"{name}=1", fails=True
+    )
+    assert told.count(name) == 1
+    assert not (tmp_path / "cluster" / "cluster.json").exists()
+
+
+def test_a_plan_that_drains_a_broker_that_is_away_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    partition = PlacedPartition(TopicPartition("orders", 0), (5, 2), 1000)
+    brokers = [BrokerRoom(each) for each in (1, 2)]
+    moving.show(drained([partition], brokers, [5]), [partition], brokers)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["orders-0", "5,2", "1,2", "1000"] in lines
+    (away,) = (line for line in lines if line[:1] == ["5"])
+    assert away[:5] == ["5", "1", "0", "1", "0"]

@@ -107,6 +107,7 @@ quota delete producer_byte_rate --user bob
 cluster rebalance --dry-run --sample 0
 cluster features
 cluster upgrade --dry-run
+cluster downgrade group.version=0 --dry-run
 topic delete orders --yes
 """
 # On Spark, and tested as programs (tests/pipeline/test_secured.py); the last only writes files.

@@ -146,6 +146,37 @@ def test_more_and_fewer_replicas() -> None:
         with_factor(three, brokers(3), 4)
 
 
+def test_a_broker_that_is_away() -> None:
+    """It holds replicas, and is not among the brokers to plan with."""
+    partitions = [placed(index, 1, *((2, 9) if index % 2 else (9, 2))) for index in range(12)]
+    new = after(partitions, rebalanced(partitions, brokers(3)))
+    assert all(9 in replicas and replicas[0] != 9 for replicas in new.values())
+    held = shares(partitions, rebalanced(partitions, brokers(3)), range(1, 4))
+    assert [held[each][0] for each in (1, 2, 3)] == [8, 8, 8]
+    assert [held[each][1] for each in (1, 2, 3)] == [4, 4, 4]
+    # Of too many replicas those go first that nobody can reach.
+    assert {each.after for each in with_factor(partitions, brokers(3), 2)} == {(1, 2)}
+    # There are as many as are wanted.
+    assert with_factor(partitions, brokers(2), 3) == []
+    # It is drained from the others.
+    gone = after(partitions, drained(partitions, brokers(3), [9]))
+    assert all(9 not in replicas for replicas in gone.values())
+
+
+def test_a_partition_that_nobody_leads() -> None:
+    lost = PlacedPartition(TopicPartition("lost", 0), (1, 9), 50 * MB, is_led=False)
+    partitions = [lost, *(placed(index, 1) for index in range(6))]
+    assert after(partitions, rebalanced(partitions, brokers(3)))[lost.partition] == (1, 9)
+    for impossible in (
+        lambda: drained(partitions, brokers(3), [1]),
+        lambda: drained(partitions, brokers(3), [9]),
+        lambda: with_factor(partitions, brokers(3), 3),
+    ):
+        with pytest.raises(NoPlan, match=r"nobody leads lost-0, .* start the broker that has it"):
+            impossible()
+    assert after(partitions, with_factor(partitions, brokers(3), 1))[lost.partition] == (1,)
+
+
 def test_chance_plans_hold_what_they_promise() -> None:
     chance = random.Random(7)
     for _ in range(60):

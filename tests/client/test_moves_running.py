@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from ottla.client.admin.cluster import Reassignment
-from ottla.client.admin.configs import Resource
+from ottla.client.admin.configs import Resource, ResourceKind
+from ottla.client.errors import BrokerError, ClusterUnreachable, Failures, TopicNotFound
 from ottla.client.moves import running
 from ottla.client.moves.plan import Move
 from ottla.client.positions import TopicPartition
+from ottla.protocol.errors import ErrorCode
 
 PARTITIONS = tuple(TopicPartition("orders", index) for index in range(3))
 RATES = {f"{side}.replication.throttled.rate" for side in ("leader", "follower")}
@@ -28,6 +30,7 @@ class Cluster:
         self.moving: dict[TopicPartition, tuple[int, ...]] = {}
         self.settings: dict[Resource, dict[str, str]] = {}
         self.goes_on = True
+        self.brokers = {1, 2, 3}
         # Where partitions were in the beginning, and how often the controller, too, tells of that.
         self.before = dict(self.replicas)
         self.behind = 0
@@ -37,7 +40,10 @@ class Cluster:
         self.moving.clear()
 
     def alter_reassignments(self, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-        self.moving.update(wanted)
+        self.moving.update({key: to for key, to in wanted.items() if key in self.replicas})
+        gone = {key: unknown(str(key)) for key in wanted if key not in self.replicas}
+        if gone:
+            raise Failures.of(gone, {})
 
     def list_reassignments(self) -> list[Reassignment]:
         if self.goes_on:
@@ -50,14 +56,14 @@ class Cluster:
         told = self.replicas if from_controller and not self.behind else self.before
         self.behind = max(0, self.behind - 1)
         partitions = [
-            SimpleNamespace(partition=each.partition, replicas=replicas)
+            SimpleNamespace(partition=each.partition, replicas=replicas, leader=replicas[0])
             for each, replicas in told.items()
         ]
         return [SimpleNamespace(name="orders", partitions=partitions)]
 
     def describe_cluster(self) -> Any:
         return SimpleNamespace(
-            brokers=[SimpleNamespace(id=number, rack=None) for number in (1, 2, 3)]
+            brokers=[SimpleNamespace(id=number, rack=None) for number in self.brokers]
         )
 
     def describe_log_folders(self, _: Iterable[int] = ()) -> list[Any]:
@@ -80,6 +86,10 @@ class Cluster:
         assign: Mapping[str, str] | None = None,
         unset: Iterable[str] = (),
     ) -> None:
+        if resource.kind is ResourceKind.BROKER and int(resource.name) not in self.brokers:
+            raise ClusterUnreachable(f"{resource} is away")
+        if resource.kind is ResourceKind.TOPIC and not self.replicas:
+            raise unknown(str(resource))
         settings = self.settings.setdefault(resource, {})
         settings.update(assign or {})
         for name in unset:
@@ -89,6 +99,10 @@ class Cluster:
 
     def elect_leaders(self, _: object) -> None:
         raise AssertionError("nobody was to lead")
+
+
+def unknown(about: str) -> TopicNotFound:
+    return TopicNotFound(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, about)
 
 
 def moves() -> list[Move]:
@@ -152,6 +166,64 @@ def test_somebodys_own_limit_stays() -> None:
     cluster.settings = deepcopy(own)
     carry_out(cluster)
     assert cluster.settings == own
+
+
+def test_a_broker_that_is_away_or_goes_does_not_keep_limits_in_place() -> None:
+    cluster = Cluster()
+    cluster.brokers = {1, 3, 4}
+
+    def die(_: running.Progress) -> None:
+        cluster.brokers.discard(3)
+
+    carry_out(cluster, throttle=1000, tell=die)
+    # What is left is the rate of the one that died, which is for replicas that nobody names.
+    assert set(cluster.settings) == {Resource.broker(3)}
+    cluster.brokers.add(3)
+
+
+def test_topics_that_are_deleted_meanwhile_are_left_out() -> None:
+    cluster = Cluster()
+    del cluster.replicas[PARTITIONS[1]]
+    told: list[running.Progress] = []
+    carry_out(cluster, throttle=1000, tell=told.append)
+    assert cluster.replicas == dict.fromkeys((PARTITIONS[0], PARTITIONS[2]), (1, 3))
+    assert told[-1].moves_done == 2
+    assert cluster.settings == {}
+    cluster.replicas.clear()
+    carry_out(cluster, throttle=1000)
+    assert cluster.settings == {}
+
+
+def test_what_is_refused_is_told() -> None:
+    cluster = Cluster()
+
+    def refuse(_: object) -> None:
+        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Broker 3 has room for 0 bytes")
+
+    cluster.alter_reassignments = refuse  # type: ignore[method-assign]
+    with pytest.raises(BrokerError, match="has room for 0 bytes"):
+        carry_out(cluster)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.NOT_CONTROLLER]
+)
+def test_a_preferred_leader_that_died_meanwhile_is_no_failure(code: ErrorCode) -> None:
+    cluster = Cluster()
+    asked: list[object] = []
+
+    def elect(partitions: object) -> None:
+        asked.append(partitions)
+        raise Failures.of({PARTITIONS[0]: BrokerError(code)}, {})
+
+    cluster.elect_leaders = elect  # type: ignore[method-assign]
+    plan = [Move(PARTITIONS[0], (1, 2), (2, 1), 100)]
+    if code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE:
+        running.carry_out(cluster, plan)  # type: ignore[arg-type]
+    else:
+        with pytest.raises(Failures):
+            running.carry_out(cluster, plan)  # type: ignore[arg-type]
+    assert asked == [[PARTITIONS[0]]]
 
 
 def test_brokers_that_have_not_heard_of_the_end_are_not_believed() -> None:

@@ -33,9 +33,15 @@ def test_from_level_to_level(tmp_path: Path) -> None:
             "cluster", "upgrade", "--yes", "--data", cluster.folder
         )
         # As a cluster is that was founded before there was the feature.
+        lower = ("cluster", "downgrade", "--data", cluster.folder)
+        shown = ottla(*lower, f"{FEATURE}=0", "--dry-run")
+        assert [FEATURE, "1", "0"] in [line.split() for line in shown.splitlines()]
+        assert level_of(cluster) == 1
+        assert "lowered 1 feature" in ottla(*lower, f"{FEATURE}=0", "--yes")
         with Admin(cluster.bootstrap) as admin:
-            admin.update_features({FEATURE: 0}, kind="safe-downgrade")
             assert admin.describe_features()[FEATURE].level is None
+        assert "asks for a downgrade" in ottla(*lower, f"{FEATURE}=1", "--yes", fails=True)
+        assert "does not know the feature" in ottla(*lower, "no.such=1", "--yes", fails=True)
         cluster.stop([1, 2])
         cluster.start()
         assert level_of(cluster) == 0, "no level is raised by itself"

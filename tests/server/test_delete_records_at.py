@@ -27,6 +27,7 @@ from server_kit.calls import (
 )
 from server_kit.wire import Wire
 
+from ottla import turns
 from ottla.logfiles.folders import find_logs
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records_at import (
@@ -42,7 +43,6 @@ from ottla.record.batch import Record, build_batch, check_batch, records
 from ottla.record.codecs import Codec
 from ottla.record.deletion import read_mark
 from ottla.record.legacy import messages
-from ottla.server import turns
 from ottla.server.broker import Broker
 from ottla.storage.log import Log
 from ottla.storage.verify import verify_log

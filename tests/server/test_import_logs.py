@@ -155,6 +155,29 @@ def test_after_a_crash_of_kafka(
         assert values(node.bootstrap, "orders") == ORDERS
 
 
+@pytest.mark.parametrize("left", [0, 1, 106])
+def test_half_a_copy_after_a_crash_of_kafka(
+    source: KafkaFolder, take: Callable[..., Taken], tmp_path: Path, left: int
+) -> None:
+    """The end may be cut at a batch, and whatever the checkpoints say may be newer than the logs."""
+    source.add("orders", ORDERS)
+    source.save(clean=False)
+    log = source.path / "orders-0" / f"{0:020}.log"
+    whole = log.read_bytes()
+    half = len(whole) // 2
+    assert batch_of(ORDERS[0][:5]) == whole[:half]
+    log.write_bytes(whole[: left and half + left - 1])
+    if not left:
+        log.unlink()
+    with pytest.raises(
+        CannotImport, match=r"orders-0 ends at offset [05], and Kafka had .* up to 10"
+    ):
+        take()
+    assert not (tmp_path / "data" / "metadata.db").exists()
+    log.write_bytes(whole)
+    assert take().topics[0].offsets == 14
+
+
 def test_broken_off_and_begun_again(
     source: KafkaFolder,
     take: Callable[..., Taken],

@@ -27,6 +27,7 @@ from server_kit.long_requests import (
 )
 from server_kit.wire import Wire
 
+from ottla import turns
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import ZERO_UUID
 from ottla.protocol.messages import (
@@ -41,7 +42,7 @@ from ottla.protocol.messages import (
     offset_commit,
     offset_fetch,
 )
-from ottla.server import api, turns
+from ottla.server import api
 
 
 @pytest.fixture

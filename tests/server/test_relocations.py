@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -255,3 +256,44 @@ def test_a_replica_that_is_yet_to_come_is_made_where_it_is_wanted(
         fill(wire, topic, batch_of(b"one"))
         fill(wire, topic, batch_of(b"one"), index=1)
         assert [place(folders, topic, index) for index in (0, 1)] == [wanted, wanted]
+
+
+@pytest.fixture
+def small(folders: tuple[Path, Path]) -> Iterator[Path]:
+    """The second folder is a file system of its own, with room for 8 MiB."""
+    folder = folders[1]
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={8 << 20}", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    yield folder
+    # Lazily: the broker ends after this.
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.complains
+def test_a_folder_without_room_takes_nothing_and_stays_in_use(
+    small: Path, wire: Wire, folders: tuple[Path, Path]
+) -> None:
+    large_one = f"large-{time.monotonic_ns()}"
+    assert move(wire, large_one, folders[0], 0) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+    large = create_topic(wire, 1, large_one, **{"segment.bytes": "2097152"})
+    written = [b"%d" % number + b"x" * 200_000 for number in range(60)]
+    fill(wire, large, *map(batch_of, written))
+    assert place(folders, large) == folders[0]
+    for _ in range(2):
+        assert move(wire, large.name, small, 0) == [0]
+        until(lambda: not any(described(wire, large.name)[small.name]))
+        until(lambda: not any(small.glob("*-future")) and not any(small.glob("*-delete")))
+        assert place(folders, large) == folders[0]
+        fill(wire, large, batch_of(b"more"))
+        written.append(b"more")
+    assert read_all(wire, large) == written
+    # What fits goes there, and the logs that are there are written to.
+    little = create_topic(wire)
+    fill(wire, little, batch_of(b"one"))
+    assert move(wire, little.name, small, 0) == [0]
+    until(lambda: place(folders, little) == small)
+    fill(wire, little, batch_of(b"two"))
+    assert read_all(wire, little) == [b"one", b"two"]

@@ -39,6 +39,7 @@ from server_kit.security import (
 )
 from server_kit.wire import Wire
 
+from ottla import turns
 from ottla.cluster.credentials import ScramCredential
 from ottla.cluster.decisions.users import ScramChange
 from ottla.cluster.metadata import ClusterImage, ResourceType
@@ -61,7 +62,6 @@ from ottla.protocol.messages.sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from ottla.server import turns
 from ottla.server.observability import limited_log
 from ottla.server.security import tokens
 from ottla.server.security.mechanisms import PlainExchange, Refused, Users

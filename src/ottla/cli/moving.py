@@ -73,7 +73,10 @@ def show(
     )
     if len(moves) > _SHOWN_MOVES:
         write_line(f"… and {len(moves) - _SHOWN_MOVES} more")
-    numbers = [each.id for each in brokers]
+    # Also those that are away, and hold something before or afterwards.
+    holders = {one for each in moves for one in (*each.before, *each.after)}
+    holders |= {one for each in partitions for one in each.replicas}
+    numbers = sorted({each.id for each in brokers} | holders)
     before, after = shares(partitions, [], numbers), shares(partitions, moves, numbers)
     write_table(
         ("broker", "replicas", "after", "leaders", "after", "bytes", "after"),

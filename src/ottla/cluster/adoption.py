@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ottla.cluster import layout
-from ottla.cluster.controller import SECRET_BYTES, in_parts
+from ottla.cluster.controller import SECRET_BYTES
 from ottla.cluster.draft import Draft
 from ottla.cluster.loading import load_image
 from ottla.cluster.metadata import ClusterImage
@@ -28,6 +28,7 @@ from ottla.cluster.store import (
     Store,
     StoreError,
     Unknown,
+    in_parts,
 )
 
 # Deeper ones first.

@@ -8,6 +8,9 @@ on one draft, and writes the draft to the store as one multi, or several if it i
 order: the new image is in place, subscribers are told, the requests are answered. So whoever gets an
 answer finds the change made, on this broker at least. Other brokers follow (following.py).
 
+All of it is done in slices, with the loop's turn between them. Nobody else makes images or writes while
+that goes on, and nothing of a draft is written or told before it has been decided to its end.
+
 Brokers register themselves, each by an ephemeral node of its own session. The controller compares
 those nodes with the brokers it has taken in, when it takes office and whenever one changes.
 
@@ -58,7 +61,7 @@ from ottla.cluster.decisions.topics import (
 )
 from ottla.cluster.draft import Draft
 from ottla.cluster.loading import folder, load_image
-from ottla.cluster.metadata import ClusterImage, ImageDelta, ResourceType, difference
+from ottla.cluster.metadata import ClusterImage, ImageDelta, ResourceType, difference, stages
 from ottla.cluster.store import (
     Check,
     Conflict,
@@ -74,9 +77,11 @@ from ottla.cluster.store import (
     StoreError,
     StoreUnavailable,
     Unknown,
+    in_parts,
 )
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import uuid_text
+from ottla.turns import Steps, Turns, in_turns
 
 if TYPE_CHECKING:
     # Imported when they are first needed: few brokers ever do.
@@ -92,8 +97,6 @@ R = TypeVar("R")
 
 # Requests that are decided and written together at most, so that the first need not wait for all.
 _LARGEST_BATCH: Final = 1000
-# What an operation takes in a multi beside its path and its value.
-_OPERATION_BYTES: Final = 64
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 MIN_ISR: Final = "min.insync.replicas"
 # Pauses before the store is asked again after it gave no answer; about ten seconds in all.
@@ -128,7 +131,7 @@ class _Undecided(StoreError):
 class _Request(Generic[R]):
     """A request in the queue."""
 
-    decide: Callable[[Draft], R]
+    decide: Callable[[Draft], Steps[R]]
     answer: asyncio.Future[R]
 
 
@@ -214,9 +217,14 @@ class Controller:
         """Of this controller's office."""
         return self._epoch
 
-    async def open(self, replacing: Node | None = None) -> ClusterImage:
+    async def open(
+        self,
+        replacing: Node | None = None,
+        elected: Callable[[ClusterImage], Awaitable[None]] | None = None,
+    ) -> ClusterImage:
         """Takes office, and makes the cluster if there is none. NotElected while another holds it,
-        unless that is the one to replace: the node /controller of one that is known to be dead."""
+        unless that is the one to replace: the node /controller of one that is known to be dead. Who is
+        to be told of the image with which it begins is `elected`, before anything changes."""
         image = await self._patiently(self._load)
         if image is None:
             image = await self._found_cluster()
@@ -231,6 +239,8 @@ class Controller:
         self._image = image
         await self._take_office(replacing)
         await self._tidy()
+        if elected is not None:
+            await elected(self.image)
         self._registrations_changed = True
         self._wake.set()
         self._worker = asyncio.create_task(self._work(), name="controller")
@@ -253,8 +263,8 @@ class Controller:
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
         """Creates topics; results in the order of the request, one for each name."""
-        return await self._decide(
-            lambda draft: topic_decisions.create_topics(
+        return await self._decide_in_steps(
+            lambda draft: topic_decisions.create_topics.steps(
                 draft, topics, self.defaults, self._rules, self._random
             ),
             validate_only,
@@ -283,7 +293,7 @@ class Controller:
     ) -> list[ConfigResult]:
         """Changes configurations, whole or entry by entry."""
 
-        def decide(draft: Draft) -> list[ConfigResult]:
+        def decide(draft: Draft) -> Steps[list[ConfigResult]]:
             results = config_decisions.alter_configs(
                 draft, resources, self._rules, incremental=incremental, receiver=receiver
             )
@@ -293,12 +303,12 @@ class Controller:
             if any(kind is ResourceType.BROKER for kind, _ in changed):
                 topics = draft.topics
             policy_of = self._policy_of(draft)
-            partition_decisions.follow_policies(draft, topics, policy_of)
+            yield from partition_decisions.follow_policies.steps(draft, topics, policy_of)
             touched = [draft.topics[name] for name in topics if name in draft.topics]
-            move_decisions.end_moves(draft, touched, policy_of)
+            yield from move_decisions.end_moves.steps(draft, touched, policy_of)
             return results
 
-        return await self._decide(decide, validate_only)
+        return await self._decide_in_steps(decide, validate_only)
 
     async def import_topics(self, topics: Sequence[ImportedTopic], free_producer_id: int) -> None:
         """Makes topics known whose logs are on this broker, all or none; ProtocolError."""
@@ -362,8 +372,8 @@ class Controller:
         self, broker_id: int, broker_epoch: int, wanted: Sequence[WantedIsr]
     ) -> list[IsrResult]:
         """What a leader asks for its partitions' in-sync replicas."""
-        return await self._decide(
-            lambda draft: partition_decisions.alter_isr(
+        return await self._decide_in_steps(
+            lambda draft: partition_decisions.alter_isr.steps(
                 draft, broker_id, broker_epoch, wanted, self._policy_of(draft)
             )
         )
@@ -372,8 +382,8 @@ class Controller:
         self, kind: ElectionType, wanted: Sequence[tuple[str, int]] | None
     ) -> list[ElectionResult]:
         """Elections on demand; for all partitions that need one if `wanted` is None."""
-        return await self._decide(
-            lambda draft: partition_decisions.elect_leaders(
+        return await self._decide_in_steps(
+            lambda draft: partition_decisions.elect_leaders.steps(
                 draft, kind, wanted, self._policy_of(draft)
             )
         )
@@ -382,23 +392,25 @@ class Controller:
         self, wanted: Sequence[WantedMove], *, may_change_factor: bool = True
     ) -> list[MoveResult]:
         """Begins moves of partitions, or takes them back."""
-        return await self._decide(
-            lambda draft: move_decisions.alter_moves(
+        return await self._decide_in_steps(
+            lambda draft: move_decisions.alter_moves.steps(
                 draft, wanted, self._policy_of(draft), may_change_factor=may_change_factor
             )
         )
 
     async def shut_down_broker(self, broker_id: int, broker_epoch: int) -> list[tuple[str, int]]:
         """A broker stops in good order; the partitions that only it can lead."""
-        return await self._decide(
-            lambda draft: broker_decisions.shut_down(
+        return await self._decide_in_steps(
+            lambda draft: broker_decisions.shut_down.steps(
                 draft, broker_id, broker_epoch, policy_of=self._policy_of(draft)
             )
         )
 
     async def unregister_broker(self, broker_id: int) -> None:
         """Forgets a broker that is away."""
-        await self._decide(lambda draft: broker_decisions.unregister_broker(draft, broker_id))
+        await self._decide_in_steps(
+            lambda draft: broker_decisions.unregister_broker.steps(draft, broker_id)
+        )
 
     async def fence_broker(self, broker_id: int, epoch: int) -> None:
         """A life of a broker is known to have ended: its registration is deleted, so that its session
@@ -429,10 +441,19 @@ class Controller:
         self._wake.set()
 
     async def _decide(self, decide: Callable[[Draft], R], validate_only: bool = False) -> R:
+        def steps(draft: Draft) -> Steps[R]:
+            yield
+            return decide(draft)
+
+        return await self._decide_in_steps(steps, validate_only)
+
+    async def _decide_in_steps(
+        self, decide: Callable[[Draft], Steps[R]], validate_only: bool = False
+    ) -> R:
         if self._over is not None:
             raise ProtocolError(self._over.code, self._over.message)
         if validate_only:
-            return decide(Draft(self.image))
+            return await in_turns(decide(Draft(self.image)))
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._queue.append(_Request(decide, answer))
         self._wake.set()
@@ -471,7 +492,7 @@ class Controller:
             found[broker_id] = layout.decode_broker(broker_id, node)
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def decide(draft: Draft) -> None:
+        def decide(draft: Draft) -> Steps[None]:
             turnover = broker_decisions.Turnover(draft)
             for broker_id, broker in list(draft.brokers.items()):
                 if broker_id not in found and self._is_only_broker(draft):
@@ -489,12 +510,12 @@ class Controller:
                         log.error("broker %d is not taken in: %s", broker_id, error.message)
                         if known is not None:
                             turnover.fence(broker_id, policy_of=policy_of)
-            turnover.settle()
+            yield from turnover.settling()
             policy_of = self._policy_of(draft)
             self._compare_minimums(draft)
-            partition_decisions.follow_policies(draft, draft.topics, policy_of)
-            broker_decisions.settle_all(draft, policy_of=policy_of)
-            move_decisions.end_moves(draft, list(draft.topics.values()), policy_of)
+            yield from partition_decisions.follow_policies.steps(draft, draft.topics, policy_of)
+            yield from broker_decisions.settle_all.steps(draft, policy_of=policy_of)
+            yield from move_decisions.end_moves.steps(draft, list(draft.topics.values()), policy_of)
 
         await self._serve([_Request(decide, answer)])
         if answer.done() and not answer.cancelled() and answer.exception() is not None:
@@ -582,7 +603,7 @@ class Controller:
                 await self._refresh()
                 if not await self._tidy():
                     continue
-            draft, outcomes = self._draft(batch)
+            draft, outcomes = await self._draft(batch)
             if not await self._write_draft(draft):
                 continue
             # Errors wait for this too: on a newer image they might not have been any.
@@ -591,20 +612,22 @@ class Controller:
             return
         raise _Undecided("the metadata store keeps changing under the controller")
 
-    def _draft(self, batch: list[_Request[Any]]) -> tuple[Draft, list[_Outcome]]:
+    async def _draft(self, batch: list[_Request[Any]]) -> tuple[Draft, list[_Outcome]]:
         """Lets all requests decide on one draft."""
         broken: dict[_Request[Any], Exception] = {}
+        turns = Turns()
         while True:
             draft = Draft(self.image)
             outcomes: list[_Outcome] = []
             for request in batch:
+                await turns.pause()
                 if request.answer.done():  # nobody waits any more
                     continue
                 if request in broken:
                     outcomes.append((request, None, broken[request]))
                     continue
                 try:
-                    outcomes.append((request, request.decide(draft), None))
+                    outcomes.append((request, await in_turns(request.decide(draft)), None))
                 except ProtocolError as error:
                     outcomes.append((request, None, error))
                 except Exception as error:
@@ -619,7 +642,7 @@ class Controller:
     async def _write_draft(self, draft: Draft) -> bool:
         """Writes what a draft changes, and publishes it; False if another has changed the metadata
         meanwhile, and everything is to be decided anew."""
-        operations = layout.operations_of(draft)
+        operations = await in_turns(layout.operations_of.steps(draft))
         if not operations:
             return True
         version = draft.base.version
@@ -631,19 +654,24 @@ class Controller:
                 return False
             version += 1
         old = self.image
-        new, delta = draft.finish(version)
-        self._publish(old, new, delta)
+        new, delta = await in_turns(draft.finishing(version))
+        await self._publish(old, new, delta)
         self._stale = False
         return True
 
-    def _publish(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
+    async def _publish(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
+        """The new image is in place at once; subscribers are told of it in parts if it is large."""
         self._image = new
-        for subscriber in tuple(self._subscribers):
-            try:
-                subscriber(old, new, delta)
-            except Exception:
-                # One subscriber's fault must not keep the others from the news.
-                log.exception("a subscriber failed over image %d", new.version)
+        for image, part in stages(old, new, delta):
+            for subscriber in tuple(self._subscribers):
+                try:
+                    subscriber(old, image, part)
+                except Exception:
+                    # One subscriber's fault must not keep the others from the news.
+                    log.exception("a subscriber failed over image %d", new.version)
+            old = image
+            if image is not new:
+                await asyncio.sleep(0)
 
     # The store
 
@@ -761,7 +789,7 @@ class Controller:
             if kind is not ResourceType.TOPIC or name in image.topics
         }
         new = replace(image, version=version, configs=configs)
-        self._publish(image, new, difference(image, new))
+        await self._publish(image, new, await in_turns(difference.steps(image, new)))
         self._stale = False
         return True
 
@@ -829,9 +857,9 @@ class Controller:
             raise _Deposed(f"a controller of epoch {new.controller_epoch} has taken office")
         old = self.image
         self._stale = False
-        delta = difference(old, new)
+        delta = await in_turns(difference.steps(old, new))
         if delta or new.version != old.version:
-            self._publish(old, new, delta)
+            await self._publish(old, new, delta)
 
     async def _patiently(self, read: Callable[[], Awaitable[R]]) -> R:
         """Reads, and asks again for a while when no answer comes."""
@@ -843,21 +871,6 @@ class Controller:
             except StoreUnavailable as error:
                 reason = error
         raise _Undecided(f"the metadata store does not answer: {reason}")
-
-
-def in_parts(operations: Sequence[Operation], largest: int) -> Iterable[list[Operation]]:
-    """Operations in order, in groups that one multi can carry."""
-    part: list[Operation] = []
-    size = 0
-    for operation in operations:
-        weight = len(operation.path) + len(getattr(operation, "value", b"")) + _OPERATION_BYTES
-        if part and size + weight > largest:
-            yield part
-            part, size = [], 0
-        part.append(operation)
-        size += weight
-    if part:
-        yield part
 
 
 def _secret_among(operations: Iterable[Operation]) -> bytes:

@@ -20,6 +20,7 @@ from ottla.cluster.metadata import (
     delta_of,
 )
 from ottla.cluster.names import collision_key
+from ottla.turns import Steps, at_once
 
 
 class Draft:
@@ -209,6 +210,10 @@ class Draft:
 
     def finish(self, version: int) -> tuple[ClusterImage, ImageDelta]:
         """The new image and what is new about it. The draft must not be changed afterwards."""
+        return at_once(self.finishing(version))
+
+    def finishing(self, version: int) -> Steps[tuple[ClusterImage, ImageDelta]]:
+        """The same in steps."""
         image = replace(
             self.base,
             version=version,
@@ -223,10 +228,10 @@ class Draft:
             collisions=self._collisions,
         )
         keeps_epochs = self.leader_epoch_base == self.base.leader_epoch_base
-        delta = delta_of(
+        delta = yield from delta_of(
             self.base,
             image,
-            list(self.touched_topics if keeps_epochs else self._topics),
+            self.touched_topics if keeps_epochs else self._topics,
             frozenset(self.touched_brokers),
             frozenset(self.touched_configs),
             frozenset(self.touched_features),

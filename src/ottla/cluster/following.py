@@ -30,6 +30,7 @@ from ottla.cluster.metadata import (
     delta_of,
     difference,
     differing,
+    stages,
 )
 from ottla.cluster.names import collision_key
 from ottla.cluster.store import (
@@ -41,6 +42,7 @@ from ottla.cluster.store import (
     StoreUnavailable,
     Stream,
 )
+from ottla.turns import Steps, in_turns
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +114,16 @@ class MetadataFollower:
         self._moved.set()
         self._moved = asyncio.Event()
 
+    async def take_over(self, new: ClusterImage, *, of_controller: bool = False) -> None:
+        """A new image of which nobody knows how it differs; published with turns of the loop between."""
+        while (base := self._image) is not None:
+            delta = await in_turns(difference.steps(base, new))
+            if await self._publish_in_stages(base, new, delta, of_controller=of_controller):
+                return
+            if not (of_controller and self.led):
+                return
+        self.publish(new)
+
     def move_to(self, store: Store) -> None:
         """The session was lost; a new one has the news from now on. `run` must have ended."""
         self._store = store
@@ -128,7 +140,7 @@ class MetadataFollower:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if image is not None:
-                self.publish(image)
+                await self.take_over(image)
             return image
 
     async def run(self) -> None:
@@ -203,7 +215,7 @@ class MetadataFollower:
                     self._dirty.clear()
                     image = await load_image(self._store)
                     if image is not None and not self.led:
-                        self.publish(image)
+                        await self.take_over(image)
                     continue
                 dirty, self._dirty = self._dirty, set()
                 try:
@@ -232,7 +244,28 @@ class MetadataFollower:
             return
         await self._read_late_configs(nodes)
         if not self.led and not self._resync:
-            self.publish(*_patched(self.image, nodes, revision.version))
+            base = self.image
+            new, delta = await in_turns(_patched(base, nodes, revision.version))
+            await self._publish_in_stages(base, new, delta)
+
+    async def _publish_in_stages(
+        self,
+        base: ClusterImage,
+        new: ClusterImage,
+        delta: ImageDelta,
+        *,
+        of_controller: bool = False,
+    ) -> bool:
+        """A new image, with the loop's turn between the parts of what is new about it. False if others
+        have published meanwhile: a controller has taken office here, and its images are newer."""
+        for image, part in stages(base, new, delta):
+            if base is not self._image or self.led is not of_controller:
+                return False
+            self.publish(image, part)
+            if image is not new:
+                base = image
+                await asyncio.sleep(0)
+        return True
 
     async def _read_chunks(self, nodes: dict[str, Node | None]) -> bool:
         """Adds the partitions of large topics that are new or have more of them; False if some are
@@ -270,9 +303,9 @@ def _release(waiting: deque[asyncio.Future[None]] | list[asyncio.Future[None]]) 
 
 def _patched(
     image: ClusterImage, nodes: dict[str, Node | None], version: int
-) -> tuple[ClusterImage, ImageDelta]:
-    """The image with these nodes as they are now, and what is new about it: found by looking at what was
-    read, not at all that there is."""
+) -> Steps[tuple[ClusterImage, ImageDelta]]:
+    """The image with these nodes as they are now, and what is new about it, in steps: found by looking
+    at what was read, not at all that there is."""
     topics, by_id = dict(image.topics), dict(image.topics_by_id)
     collisions = dict(image.collisions)
     brokers, fenced = dict(image.brokers), dict(image.fenced)
@@ -284,6 +317,7 @@ def _patched(
     read_brokers: list[int] = []
     read_configs: list[Resource] = []
     for path, node in nodes.items():
+        yield
         folder, _, name = path.rpartition("/")
         if folder == layout.TOPICS:
             base = image.leader_epoch_base
@@ -311,7 +345,7 @@ def _patched(
             changes["controller_id"] = layout.decode_controller(node)
         elif path == layout.CONTROLLER_EPOCH and node is not None:
             changes["controller_epoch"] = int(node.value)
-    read_topics.update(_put_chunks(chunks, image.leader_epoch_base, topics, by_id))
+    read_topics.update((yield from _put_chunks(chunks, image.leader_epoch_base, topics, by_id)))
     new = replace(
         image,
         version=version,
@@ -323,13 +357,17 @@ def _patched(
         configs=configs,
         **changes,
     )
-    return new, delta_of(
-        image,
-        new,
-        list(read_topics),
-        frozenset(each for each in read_brokers if image.brokers.get(each) != brokers.get(each)),
-        frozenset(read_configs),  # also one that was set to what it was, to be heard of
-        frozenset(differing(image.features, new.features)),
+    return new, (
+        yield from delta_of(
+            image,
+            new,
+            read_topics,
+            frozenset(
+                each for each in read_brokers if image.brokers.get(each) != brokers.get(each)
+            ),
+            frozenset(read_configs),  # also one that was set to what it was, to be heard of
+            frozenset(differing(image.features, new.features)),
+        )
     )
 
 
@@ -362,11 +400,12 @@ def _put_chunks(
     epoch_base: int,
     topics: dict[str, Topic],
     by_id: dict[bytes, Topic],
-) -> dict[str, None]:
+) -> Steps[dict[str, None]]:
     """Partitions of large topics that changed; the names of those topics. Those of a topic that is not
     known, or is no longer, concern nobody: the topic's own node tells of it."""
     changed: dict[bytes, list[Partition]] = {}
     for (topic_id, number), node in chunks.items():
+        yield
         topic = by_id.get(topic_id)
         if topic is None or node is None or not layout.is_large(topic):
             continue

@@ -68,6 +68,7 @@ from ottla.cluster.metadata import (
 from ottla.cluster.names import collision_key, is_internal
 from ottla.cluster.store import Create, Delete, Node, Operation, Set, StoreError
 from ottla.protocol.message import uuid_from_text, uuid_text
+from ottla.turns import Steps, at_once, stepwise
 
 CLUSTER_ID: Final = "/cluster/id"
 SECRET: Final = "/cluster/secret"
@@ -473,7 +474,7 @@ def _chunk_operations(
     epoch_base: int,
     operations: list[Operation],
     left: list[Operation],
-) -> None:
+) -> Steps[None]:
     """Adds what writes the partitions of a large topic, and what deletes those of a former one."""
     old = before.partitions if before is not None and is_large(before) else ()
     new = after.partitions if after is not None and is_large(after) else ()
@@ -483,6 +484,7 @@ def _chunk_operations(
     if after is None:
         return
     for number, path in enumerate(chunk_paths(after.topic_id, len(new))):
+        yield
         part = slice(CHUNK * number, CHUNK * (number + 1))
         known, wanted = old[part], new[part]
         if not known:
@@ -496,14 +498,15 @@ def rewritten(topics: Iterable[Topic], epoch_base: int) -> list[Operation]:
     topics = list(topics)
     operations: list[Operation] = []
     for topic in topics:
-        _chunk_operations(None, topic, epoch_base, operations, [])
+        at_once(_chunk_operations(None, topic, epoch_base, operations, []))
     operations += [
         Set(topic_path(each.name), encode_topic(each, {}, epoch_base)) for each in topics
     ]
     return operations
 
 
-def operations_of(draft: Draft) -> list[Operation]:
+@stepwise
+def operations_of(draft: Draft) -> Steps[list[Operation]]:
     """What a draft changes in the store, without the revision."""
     base = draft.base
     operations: list[Operation] = []
@@ -516,7 +519,8 @@ def operations_of(draft: Draft) -> list[Operation]:
         before, after = base.topics.get(name), draft.topics.get(name)
         if before is after:
             continue
-        _chunk_operations(before, after, draft.leader_epoch_base, operations, left)
+        yield
+        yield from _chunk_operations(before, after, draft.leader_epoch_base, operations, left)
         if after is None:
             gone.append(Delete(topic_path(name)))
         elif before is None:
@@ -530,6 +534,7 @@ def operations_of(draft: Draft) -> list[Operation]:
                 Set(topic_path(name), encode_topic(after, encoded, draft.leader_epoch_base))
             )
     for resource in draft.touched_configs:
+        yield
         existing, wanted = base.configs.get(resource), draft.configs.get(resource)
         if wanted is not None:  # written even if it is the same: somebody wants it to be heard of
             value = dump({"config": dict(wanted)})
@@ -564,13 +569,14 @@ def operations_of(draft: Draft) -> list[Operation]:
     return operations
 
 
+@stepwise
 def decode_image(
     single: Mapping[str, Node],
     registrations: Iterable[tuple[int, Node]],
     topics: Iterable[tuple[str, Node]],
     configs: Iterable[tuple[Resource, Node]],
     chunks: Mapping[str, Node | None] = _NO_CHUNKS,
-) -> ClusterImage:
+) -> Steps[ClusterImage]:
     """The image that a store holds. `single` has the nodes that are not in a list of their own,
     `chunks` those of large topics' partitions, by their paths."""
     base_node = single.get(LEADER_EPOCH_BASE)
@@ -580,6 +586,7 @@ def decode_image(
     decoded: dict[str, Topic] = {}
     collisions: dict[str, tuple[str, ...]] = {}
     for name, node in topics:
+        yield
         with _readable(topic_path(name)):
             decoded[name] = decode_topic(name, node.value, known, base, chunks)
         key = collision_key(name)

@@ -7,6 +7,7 @@ import asyncio
 from ottla.cluster import layout
 from ottla.cluster.metadata import ClusterImage, Resource
 from ottla.cluster.store import Node, Store
+from ottla.turns import in_turns
 
 _SINGLE = (
     layout.CLUSTER_ID,
@@ -59,9 +60,8 @@ async def _read(store: Store) -> ClusterImage:
     for resource_type, path in layout.CONFIG_FOLDERS.items():
         for name, node in await folder(store, path):
             configs.append(((resource_type, layout.config_name(name)), node))
-    return layout.decode_image(
-        single, [(int(name), node) for name, node in registrations], topics, configs, chunks
-    )
+    brokers = [(int(name), node) for name, node in registrations]
+    return await in_turns(layout.decode_image.steps(single, brokers, topics, configs, chunks))
 
 
 async def folder(store: Store, path: str) -> list[tuple[str, Node]]:

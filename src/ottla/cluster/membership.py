@@ -373,17 +373,20 @@ class Membership:
         controller = self._make_controller(self.store)
         controller.on_resigned = self._resigned
         try:
-            image = await controller.open(replacing=dead)
+            await controller.open(replacing=dead, elected=self._elected)
         except NotElected:
             return
         self._controller = controller
-        self.follower.led = True
-        self.follower.publish(image)
         controller.subscribe(self._publish)
         # A single broker is always its own controller: no news.
         level = logging.INFO if self._reconnects else logging.DEBUG
         log.log(level, "broker %d is the controller, epoch %d", self.broker_id, controller.epoch)
         self.on_office()
+
+    async def _elected(self, image: ClusterImage) -> None:
+        """The controller here has taken office: its image is the newest that there is."""
+        self.follower.led = True
+        await self.follower.take_over(image, of_controller=True)
 
     def _publish(self, _old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         self.follower.publish(new, delta)

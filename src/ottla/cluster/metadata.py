@@ -7,15 +7,19 @@ change with the one before it (draft.py makes it).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, TypeVar
+
+from ottla.turns import Steps, stepwise
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 NO_LEADER: Final = -1
+# Partitions of changed topics that are told of together.
+PARTITIONS_IN_A_STAGE: Final = 500
 CLUSTER_DEFAULT: Final = ""  # the broker resource whose configuration holds for all brokers
 
 
@@ -188,36 +192,41 @@ class ImageDelta:
         )
 
 
-def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta:
+@stepwise
+def difference(old: ClusterImage, new: ClusterImage) -> Steps[ImageDelta]:
     """What differs, found by looking at everything; a draft knows it without."""
     names = [
         name
         for name in {**old.topics, **new.topics}
         if old.topics.get(name) is not new.topics.get(name)
     ]
-    return delta_of(
-        old,
-        new,
-        names,
-        frozenset(differing(old.brokers, new.brokers)),
-        frozenset(differing(old.configs, new.configs)),
-        frozenset(differing(old.features, new.features)),
+    yield
+    return (
+        yield from delta_of(
+            old,
+            new,
+            names,
+            frozenset(differing(old.brokers, new.brokers)),
+            frozenset(differing(old.configs, new.configs)),
+            frozenset(differing(old.features, new.features)),
+        )
     )
 
 
 def delta_of(
     old: ClusterImage,
     new: ClusterImage,
-    topics: list[str],
+    topics: Iterable[str],
     brokers: frozenset[int],
     configs: frozenset[Resource],
     features: frozenset[str],
-) -> ImageDelta:
-    """The delta when it is known which entries may differ."""
+) -> Steps[ImageDelta]:
+    """The delta, in steps, when it is known which entries may differ."""
     created: list[Topic] = []
     deleted: list[Topic] = []
     changed: list[tuple[Topic, Topic]] = []
     for name in topics:
+        yield
         before = old.topics.get(name)
         after = new.topics.get(name)
         if before is not None and after is not None and before.topic_id == after.topic_id:
@@ -229,6 +238,58 @@ def delta_of(
         if after is not None:
             created.append(after)
     return ImageDelta(tuple(created), tuple(deleted), tuple(changed), brokers, configs, features)
+
+
+def stages(
+    old: ClusterImage, new: ClusterImage, delta: ImageDelta
+) -> Iterator[tuple[ClusterImage, ImageDelta]]:
+    """The way from one image to another in images that differ in few partitions each, for those who
+    have to do something for every topic that changed: they do it a part at a time.
+
+    The order is that in which a change is written to the store (layout.py), between whose parts others
+    see such states, too: settings first, then topics, then the rest, brokers above all. The last is the
+    new image itself; only that has its version.
+    """
+    parts = list(_parts(delta))
+    topics, by_id = old.topics, old.topics_by_id
+    for part in parts[:-1]:
+        topics, by_id = dict(topics), dict(by_id)
+        for gone in part.deleted:
+            del topics[gone.name], by_id[gone.topic_id]
+        for after in (*part.created, *(after for _, after in part.changed)):
+            topics[after.name] = by_id[after.topic_id] = after
+        yield replace(old, topics=topics, topics_by_id=by_id, configs=new.configs), part
+    yield new, replace(parts[-1], brokers=delta.brokers, features=delta.features)
+
+
+def _parts(delta: ImageDelta) -> Iterator[ImageDelta]:
+    """The topics of a delta in parts, at least one; settings are in the first."""
+    created = {topic.name: topic for topic in delta.created}
+    # A topic that was made again comes together with the end of the former one.
+    units: list[tuple[Topic | None, Topic | None, tuple[Topic, Topic] | None]] = [
+        *((gone, created.pop(gone.name, None), None) for gone in delta.deleted),
+    ]
+    units += [(None, topic, None) for topic in created.values()]
+    units += [(None, None, pair) for pair in delta.changed]
+    configs, first, size = delta.configs, 0, 0
+    for at, (gone, made, pair) in enumerate(units, 1):
+        size += sum(len(each.partitions) for each in (gone, made, pair and pair[1]) if each)
+        if size >= PARTITIONS_IN_A_STAGE and at < len(units):
+            yield _joined(units[first:at], configs)
+            configs, first, size = frozenset(), at, 0
+    yield _joined(units[first:], configs)
+
+
+def _joined(
+    units: Sequence[tuple[Topic | None, Topic | None, tuple[Topic, Topic] | None]],
+    configs: frozenset[Resource],
+) -> ImageDelta:
+    return ImageDelta(
+        tuple(made for _, made, _ in units if made is not None),
+        tuple(gone for gone, _, _ in units if gone is not None),
+        tuple(pair for _, _, pair in units if pair is not None),
+        configs=configs,
+    )
 
 
 def differing(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:

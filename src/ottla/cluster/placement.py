@@ -17,8 +17,10 @@ from itertools import chain, zip_longest
 
 from ottla.cluster.metadata import RegisteredBroker
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.turns import Steps, stepwise
 
 
+@stepwise
 def place(
     brokers: Collection[RegisteredBroker],
     partitions: int,
@@ -26,7 +28,7 @@ def place(
     start: int,
     away: Collection[RegisteredBroker] = (),
     shift: int = 0,
-) -> list[tuple[int, ...]]:
+) -> Steps[list[tuple[int, ...]]]:
     """Replicas for so many partitions, the leader first.
 
     `start` is where in the order of leaders to begin, any number; `shift` is which of the brokers after
@@ -45,18 +47,21 @@ def place(
     missing = replication_factor - len(brokers)
     if missing > 0:
         others = leader_order(away)
+        here = yield from place.steps(brokers, partitions, len(brokers), start, shift=shift)
         return [
             (*placed, *(others[(start + number + each) % len(others)] for each in range(missing)))
-            for number, placed in enumerate(
-                place(brokers, partitions, len(brokers), start, shift=shift)
-            )
+            for number, placed in enumerate(here)
         ]
     order = leader_order(brokers)
     if replication_factor == 1:
         single = [(broker_id,) for broker_id in order]
         return [single[(start + number) % len(single)] for number in range(partitions)]
     spread = _Spread(brokers, order, start, shift)
-    return [spread.next(replication_factor) for _ in range(partitions)]
+    found = []
+    for _ in range(partitions):
+        found.append(spread.next(replication_factor))
+        yield
+    return found
 
 
 def machines(brokers: Iterable[RegisteredBroker]) -> int:

@@ -19,11 +19,13 @@ import enum
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 ANY_VERSION: Final = -1
 PERSISTENT: Final = 0
+# What an operation takes in a multi beside its path and its value.
+_OPERATION_BYTES: Final = 64
 
 
 class Node(NamedTuple):
@@ -302,3 +304,18 @@ def parent_of(path: str) -> str:
 def is_within(path: str, root: str) -> bool:
     """True if `path` is `root` or below it."""
     return root == "/" or path == root or path.startswith(root + "/")
+
+
+def in_parts(operations: Sequence[Operation], largest: int) -> Iterable[list[Operation]]:
+    """Operations in order, in groups that one multi can carry."""
+    part: list[Operation] = []
+    size = 0
+    for operation in operations:
+        weight = len(operation.path) + len(getattr(operation, "value", b"")) + _OPERATION_BYTES
+        if part and size + weight > largest:
+            yield part
+            part, size = [], 0
+        part.append(operation)
+        size += weight
+    if part:
+        yield part

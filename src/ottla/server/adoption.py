@@ -52,7 +52,7 @@ def adopt_folders(
     try:
         locks.extend(lock_folder(folder, OS_FILES) for folder in log_dirs)
         asks = bool((settings or {}).get("authorizer.class.name"))
-        image = asyncio.run(_copy(path, target, asks=asks))
+        image = asyncio.run(_copy(path, target, log_dirs, asks=asks))
         for name in sorted(os.listdir(first)):
             if name == METADATA_FILE or name.startswith(f"{METADATA_FILE}-"):
                 whole = os.path.join(first, name)
@@ -103,7 +103,7 @@ def _target(zookeeper: str, settings: Mapping[str, str]) -> Store:
     return zookeeper_store(config)
 
 
-async def _copy(path: str, target: Store, *, asks: bool) -> ClusterImage:
+async def _copy(path: str, target: Store, log_dirs: Sequence[str], *, asks: bool) -> ClusterImage:
     """`asks`: the brokers to be have an authorizer."""
     source = EmbeddedStore(path)
     await source.start()
@@ -114,6 +114,8 @@ async def _copy(path: str, target: Store, *, asks: bool) -> ClusterImage:
                 "there are entries of access control, which nobody would heed: give the broker the "
                 "settings of the node, authorizer.class.name and those of its listeners, by --set"
             )
+        if known is not None:
+            _require_all_folders(known, log_dirs)
         await target.start()
         try:
             return await adopt(source, target)
@@ -121,6 +123,23 @@ async def _copy(path: str, target: Store, *, asks: bool) -> ClusterImage:
             await target.close()
     finally:
         await source.close()
+
+
+def _require_all_folders(image: ClusterImage, log_dirs: Sequence[str]) -> None:
+    """What lies in a data folder that does not come along would be made anew, without its records."""
+    given = set()
+    for folder in log_dirs:
+        own = DataFolder(folder, OS_FILES)
+        own.peek_cluster_id()
+        given.add(own.directory_id)
+    for broker in (*image.brokers.values(), *image.fenced.values()):
+        known = {each for each in broker.folder_id.split(",") if each}
+        if known - given:
+            raise CannotAdopt(
+                f"the node has {len(known)} data folders (log.dirs), and a broker here has one: move "
+                f"all logs into {log_dirs[0]} (AlterReplicaLogDirs), and start the node once with that "
+                "folder alone"
+            )
 
 
 def _has_acls(image: ClusterImage) -> bool:

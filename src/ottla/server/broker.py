@@ -85,6 +85,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
 from ottla.storage.index.maps import SHARED_MAPS
 from ottla.storage.logs import Logs
+from ottla.turns import Turns
 from ottla.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -284,6 +285,18 @@ class Broker:
         controller.default_policy = self._default_policy()
         return controller
 
+    def _configure_controller(self) -> None:
+        controller = self.membership.controller
+        if controller is not None:
+            controller.defaults = self._topic_defaults()
+            controller.default_policy = self._default_policy()
+
+    def _office_changed(self) -> None:
+        """The controller here has come into office or laid it down. Settings that were in its first
+        image are known here by now, and not to it."""
+        self._configure_controller()
+        self.liveness.follow()
+
     def _default_policy(self) -> ElectionPolicy:
         defaults = self.config.log_defaults
         return ElectionPolicy(defaults.min_insync_replicas, defaults.unclean_leader_election_enable)
@@ -458,7 +471,7 @@ class Broker:
         self.replicas.start()
         self.relocations.resume()
         self.membership.on_registered = self._follow_or_not
-        self.membership.on_office = self.liveness.follow
+        self.membership.on_office = self._office_changed
         self.liveness.follow()
         # What was decided before a crash is ended now, not when somebody asks.
         self.groups.load_all()
@@ -660,13 +673,19 @@ class Broker:
             has_new = bool(delta.created)
             self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))
         if delta.brokers:
-            # Nobody waits for the replicas of a broker that has gone.
-            for held in self.partitions:
-                held.look_at_starts()
+            self.spawn(self._look_at_starts(), "logs' starts")
         if delta.brokers or old.controller_id != new.controller_id:
             self.liveness.follow()
         if old.brokers.get(self.id) != new.brokers.get(self.id):
             self._follow_or_not()
+
+    async def _look_at_starts(self) -> None:
+        """Nobody waits for the replicas of a broker that has gone."""
+        turns = Turns()
+        for partitions in list(self.partitions.by_name.values()):
+            for held in partitions:
+                held.look_at_starts()
+            await turns.pause()
 
     def _follow_or_not(self) -> None:
         """This broker was taken in, or fenced: whom to follow depends on it."""
@@ -748,10 +767,7 @@ class Broker:
             log.warning("stored setting ignored: broker=%d %s", self.id, error)
 
         self.config = before.with_dynamic(default=default, broker=own, on_invalid=ignore)
-        controller = self.membership.controller
-        if controller is not None:
-            controller.defaults = self._topic_defaults()
-            controller.default_policy = self._default_policy()
+        self._configure_controller()
         self.reactor.limits = self._limits()
         self.security.follow(self.config)
         follow_quotas(self)  # a limit of connections may have changed

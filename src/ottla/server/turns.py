@@ -1,71 +1,27 @@
-"""Long work in slices, with the loop's turn between them.
+"""Long requests in slices, with the loop's turn between them (turns.py).
 
-A request may name a million partitions. Whoever works on it does so in steps: a generator that pauses
-after each entry. The steps run until a slice of time is used up; then the loop has its turn, so that
-other clients wait for a slice, not for the request.
+A request may name a million partitions. Other clients wait for a slice of the work on it, not for all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from time import perf_counter
-from typing import Generic, NamedTuple, TypeVar
+from typing import TypeVar
 
 from ottla.protocol.message import Part
+from ottla.turns import Steps as Steps
+from ottla.turns import Turns as Turns
+from ottla.turns import advance as advance
+from ottla.turns import in_turns as in_turns
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-# Work that pauses, and its result.
-Steps = Generator[None, None, T]
-
-SLICE_SECONDS = 0.001
 # Where an item costs next to nothing.
 ITEMS_IN_A_STEP = 500
-
-# Tests put another clock in its place, one that counts steps.
-clock: Callable[[], float] = perf_counter
-
-
-class Done(NamedTuple, Generic[T]):
-    result: T
-
-
-def advance(steps: Steps[T]) -> Done[T] | None:
-    """Go on with the steps for one slice; None if there are more."""
-    read = clock
-    end = read() + SLICE_SECONDS
-    try:
-        while True:
-            next(steps)
-            if read() >= end:
-                return None
-    except StopIteration as stop:
-        return Done(stop.value)
-
-
-async def in_turns(steps: Steps[T]) -> T:
-    """Do all the steps, with the loop's turn after each slice."""
-    while (done := advance(steps)) is None:  # noqa: ASYNC110 - it is the loop's turn, not an event
-        await asyncio.sleep(0)
-    return done.result
-
-
-class Turns:
-    """In a coroutine that may never have to wait: the loop's turn when a slice is used up."""
-
-    __slots__ = ("_end",)
-
-    def __init__(self) -> None:
-        self._end = clock() + SLICE_SECONDS
-
-    async def pause(self) -> None:
-        if clock() >= self._end:
-            await asyncio.sleep(0)
-            self._end = clock() + SLICE_SECONDS
 
 
 def distinct(items: Sequence[K]) -> Steps[dict[K, None]]:

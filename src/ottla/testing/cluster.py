@@ -9,6 +9,7 @@ there is of a cluster, with its ports, is in the folder, so that the next comman
 
     cluster.json     ports, process ids and settings (ClusterState)
     cluster.lock     held by the command that changes something
+    moves.lock       held by the command that moves partitions
     zookeeper/       the ZooKeeper's data and log, unless another one is used
     broker-N/        the data of broker N
     logs/            what the brokers log
@@ -54,6 +55,8 @@ _STATUS_TIMEOUT: Final = 5.0
 _FORGET_TIMEOUT: Final = 30.0
 _FORGET_PAUSE: Final = 0.2
 _NOT_REGISTERED: Final = 102  # BROKER_ID_NOT_REGISTERED
+# Settings in which brokers of one cluster differ, or that are the cluster's own.
+_NOT_FOR_ALL: Final = ("node.id", "broker.id", "log.dir", "log.dirs", "zookeeper.connect")
 
 
 class ClusterError(RuntimeError):
@@ -253,7 +256,18 @@ class LocalCluster:
             self._start_brokers(state, [number])
             return number
 
+    def _require_common_settings(self) -> None:
+        for name in _NOT_FOR_ALL:
+            if name in self._settings:
+                raise ClusterError(
+                    f"{name} cannot be set for all brokers of a cluster: each has its own, which is "
+                    "given to it"
+                    if name != "zookeeper.connect"
+                    else f"{name} is what --zookeeper says; it cannot be set beside that"
+                )
+
     def _new_state(self, brokers: int | None = None) -> ClusterState:
+        self._require_common_settings()
         count = BROKERS if self._brokers is None else self._brokers
         base = self._base_port
         if brokers is not None:
@@ -282,6 +296,7 @@ class LocalCluster:
 
     def _checked_state(self) -> ClusterState:
         """What is there, unless something else was asked for."""
+        self._require_common_settings()
         state = self.state
         if self._brokers not in (None, len(state.brokers)):
             raise ClusterError(
@@ -630,13 +645,15 @@ class LocalCluster:
     def _locked(self) -> Iterator[None]:
         """One command at a time changes a cluster."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "cluster.lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ClusterError(
-                    f"another command is at work on the cluster in {self.folder}: wait for its end"
-                ) from None
+        with _lock(self.folder / "cluster.lock", f"is at work on the cluster in {self.folder}"):
+            yield
+
+    @contextlib.contextmanager
+    def moving(self) -> Iterator[None]:
+        """One command at a time moves partitions by a plan: what another one moves meanwhile, to a
+        broker that is about to leave perhaps, is in no plan. Starting and stopping goes on beside it."""
+        _ = self.state  # or there is no cluster
+        with _lock(self.folder / "moves.lock", f"moves partitions of the cluster in {self.folder}"):
             yield
 
     def __enter__(self) -> LocalCluster:
@@ -656,6 +673,16 @@ class LocalCluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+@contextlib.contextmanager
+def _lock(path: Path, what: str) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ClusterError(f"another command {what}: wait for its end") from None
+        yield
 
 
 def _is_secret(setting: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ottla import turns
 from ottla.protocol.message import Message
 from ottla.protocol.messages import (
     add_partitions_to_txn,
@@ -53,7 +54,6 @@ from ottla.protocol.messages import (
     update_features,
     write_txn_markers,
 )
-from ottla.server import turns
 from ottla.server.broker import Broker
 from server_kit.broker_thread import BrokerThread
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -361,8 +361,13 @@ def rebalance(
     """
     from ottla.client.moves.plan import rebalanced
 
-    cluster = _chosen(context, data, server)
-    _move(cluster, rebalanced, seconds, throttle, dry_run=dry_run, yes=yes, json=json)
+    server = _chosen_server(context, server)
+    with ExitStack() as held:
+        if server is None:
+            with _failures_told():
+                held.enter_context(_moving(data, dry_run=dry_run))
+        cluster = _servers(data, server)
+        _move(cluster, rebalanced, seconds, throttle, dry_run=dry_run, yes=yes, json=json)
 
 
 @app.command()
@@ -384,7 +389,7 @@ def remove(
     """
     from ottla.client.moves.plan import drained
 
-    with _failures_told():
+    with _failures_told(), _moving(data, dry_run=dry_run):
         local = _cluster(data)
         local.check_removable(broker)
         if not force:
@@ -490,6 +495,52 @@ def upgrade(
     cluster = _chosen(context, data, server)
     found = _features(cluster)
     wanted = _wanted_levels(levels) if levels else _raises(found)
+    _change_levels(cluster, found, wanted, "upgrade", dry_run=dry_run, yes=yes, json=json)
+
+
+@app.command()
+def downgrade(
+    context: typer.Context,
+    levels: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FEATURE=LEVEL...",
+            help="What is to be lowered; level 0 takes a feature out of use.",
+            show_default=False,
+        ),
+    ],
+    data: Data = DEFAULT_DATA,
+    server: OtherServer = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show it, and change nothing.")
+    ] = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Lower the levels of features, so that brokers of an earlier version can come back.
+
+    Refused where an earlier version could not read what was written at the level that there is.
+
+    \b
+    ottla cluster downgrade transaction.version=1
+    """
+    cluster = _chosen(context, data, server)
+    found = _features(cluster)
+    wanted = _wanted_levels(levels)
+    _change_levels(cluster, found, wanted, "safe-downgrade", dry_run=dry_run, yes=yes, json=json)
+
+
+def _change_levels(
+    cluster: Cluster,
+    found: dict[str, Feature],
+    wanted: dict[str, int],
+    kind: Literal["upgrade", "safe-downgrade"],
+    *,
+    dry_run: bool,
+    yes: bool,
+    json: bool,
+) -> None:
+    doing, done = ("Raise", "raised") if kind == "upgrade" else ("Lower", "lowered")
     changes = {
         name: level
         for name, level in wanted.items()
@@ -503,15 +554,15 @@ def upgrade(
         write_table(("feature", "level", "after"), rows)
     if changes:
         if not dry_run:
-            moving.confirm("Raise them?", yes=yes or json, refusal="nothing was changed")
+            moving.confirm(f"{doing} them?", yes=yes or json, refusal="nothing was changed")
         with cluster.failures_told():
-            cluster.admin.update_features(changes, validate_only=dry_run)
+            cluster.admin.update_features(changes, kind=kind, validate_only=dry_run)
     if json:
-        write_document({"raised": not dry_run, "levels": changes})
+        write_document({done: not dry_run, "levels": changes})
     elif not changes:
         write_line("every feature is at that level already")
     elif not dry_run:
-        write_line(f"raised {plural(len(changes), 'feature')}")
+        write_line(f"{done} {plural(len(changes), 'feature')}")
 
 
 def _features(cluster: Cluster) -> dict[str, Feature]:
@@ -539,11 +590,16 @@ def _wanted_levels(given: list[str]) -> dict[str, int]:
 
 def _chosen(context: typer.Context, data: Path, server: str | None) -> Cluster:
     """The cluster that --data or --server names."""
+    return _servers(data, _chosen_server(context, server))
+
+
+def _chosen_server(context: typer.Context, server: str | None) -> str | None:
+    """What --server names; None if it is the cluster of --data."""
     if _is_typed(context, "data"):
         if _is_typed(context, "server"):
             raise Misuse("take either --data or --server")
-        server = None  # that of the environment is another cluster's
-    return _servers(data, server)
+        return None  # that of the environment is another cluster's
+    return server
 
 
 def _is_typed(context: typer.Context, parameter: str) -> bool:
@@ -558,6 +614,16 @@ def _servers(folder: Path, server: str | None) -> Cluster:
         return connect(server)
     with _failures_told():
         return connect(_cluster(folder).bootstrap)
+
+
+@contextmanager
+def _moving(folder: Path, *, dry_run: bool) -> Iterator[None]:
+    """For as long as partitions are moved: no other command does so in the cluster of this folder."""
+    if dry_run:
+        yield
+        return
+    with _cluster(folder).moving():
+        yield
 
 
 def _move(

@@ -9,6 +9,8 @@ which moves no bytes.
 
 - Racks are kept apart: a move never leaves a partition in fewer racks than before.
 - A broker without room is no target.
+- Brokers that are away are not among those to plan with; what they hold stays with them, unless it is
+  they who are to hold nothing any more. A partition without a leader is not copied: nobody could.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class PlacedPartition:
     replicas: tuple[int, ...]  # the first is the preferred leader
     size: int = 0  # bytes
     traffic: float = 0.0  # bytes a second that come in
+    is_led: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class _Layout:
     replicas: dict[TopicPartition, list[int]]
     sizes: dict[TopicPartition, int]
     weights: dict[TopicPartition, _Shares]
+    unled: Collection[TopicPartition]
     loads: dict[int, list[float]] = field(default_factory=dict)
     leads: dict[int, float] = field(default_factory=dict)
     room: dict[int, float] = field(default_factory=dict)
@@ -125,7 +129,9 @@ class _Layout:
 
     def may_move(self, partition: TopicPartition, source: int, target: int) -> bool:
         replicas = self.replicas[partition]
-        if target in replicas or self.room[target] < self.sizes[partition]:
+        if target in replicas or partition in self.unled:
+            return False
+        if self.room[target] < self.sizes[partition]:
             return False
         after = [target if each == source else each for each in replicas]
         return self.racks(after) >= self.racks(replicas)
@@ -173,13 +179,14 @@ def with_factor(
     fewer, dropped from those with the most. Preferred leaders stay."""
     if factor < 1:
         raise NoPlan("a partition has at least one replica")
-    if factor > len(brokers):
+    if factor > len(brokers) and any(len(each.replicas) < factor for each in partitions):
         raise NoPlan(f"{factor} replicas need {factor} brokers, and there are {len(brokers)}")
     layout = _layout(partitions, brokers, brokers)
     for partition, replicas in sorted(
         layout.replicas.items(), key=lambda each: -layout.weight(each[0])
     ):
         while len(replicas) < factor:
+            _require_leader(layout, partition)
             target = _best_target(layout, partition, None)
             if target is None:
                 raise NoPlan(_no_room(partition, layout.sizes[partition]))
@@ -189,9 +196,12 @@ def with_factor(
         while len(replicas) > factor:
             racks = layout.racks(replicas)
 
-            def cost(at: int, of: list[int] = replicas, racks: int = racks) -> tuple[int, float]:
+            def cost(
+                at: int, of: list[int] = replicas, racks: int = racks
+            ) -> tuple[bool, int, float]:
                 rest = of[:at] + of[at + 1 :]
-                return racks - layout.racks(rest), -layout.load(of[at])
+                # Those of brokers that are away first.
+                return of[at] in layout.loads, racks - layout.racks(rest), -layout.load(of[at])
 
             dropped = replicas.pop(min(range(1, len(replicas)), key=cost))
             layout.take(partition, dropped)
@@ -214,6 +224,7 @@ def _layout(
             each.partition: (each.size / all_bytes, each.traffic / all_traffic, 1 / count)
             for each in partitions
         },
+        {each.partition for each in partitions if not each.is_led},
     )
     for broker in targets:
         layout.loads[broker.id] = [0.0, 0.0, 0.0]
@@ -238,6 +249,7 @@ def _drain(layout: _Layout, known: Mapping[int, BrokerRoom], leaving: Collection
         # The heaviest first: they are the hardest to find a place for.
         held = sorted(layout.held.get(broker, ()), key=lambda each: -layout.weight(each))
         for partition in held:
+            _require_leader(layout, partition)
             target = _best_target(layout, partition, broker)
             if target is None:
                 replicas = layout.replicas[partition]
@@ -248,6 +260,14 @@ def _drain(layout: _Layout, known: Mapping[int, BrokerRoom], leaving: Collection
                     )
                 raise NoPlan(_no_room(partition, layout.sizes[partition]))
             layout.move(partition, broker, target)
+
+
+def _require_leader(layout: _Layout, partition: TopicPartition) -> None:
+    if partition in layout.unled:
+        raise NoPlan(
+            f"nobody leads {partition}, so it cannot be copied: start the broker that has it "
+            f"(it is on {', '.join(map(str, layout.replicas[partition]))})"
+        )
 
 
 def _best_target(layout: _Layout, partition: TopicPartition, source: int | None) -> int | None:
@@ -339,6 +359,8 @@ def _spread_leaders(layout: _Layout, tolerance: float) -> None:
             for partition in led[source]:
                 weight = weights[partition]
                 for target in layout.replicas[partition][1:]:
+                    if target not in leads:  # it is away
+                        continue
                     gain = weight * (leads[source] - leads[target] - weight)
                     if gain > 1e-12 and (best is None or (gain, partition) > best[:2]):
                         best = gain, partition, source, target

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from ottla.client.admin.client import Admin
 from ottla.client.admin.configs import Resource
-from ottla.client.errors import OttlaError
+from ottla.client.admin.topics import PartitionDescription
+from ottla.client.errors import BrokerError, Failures, OttlaError, TopicNotFound
 from ottla.client.moves.plan import BrokerRoom, Move, PlacedPartition
 from ottla.client.positions import TopicPartition
+from ottla.protocol.errors import ErrorCode
 
 # Partitions that are on their way at the same time.
 AT_ONCE = 10
@@ -68,9 +70,12 @@ def survey(
             each: max(0, size - sizes.get(each, size)) / passed for each, size in later.items()
         }
         sizes = later
+    placed, leaderless = _placement(admin)
     partitions = [
-        PlacedPartition(each, replicas, sizes.get(each, 0), traffic.get(each, 0.0))
-        for each, replicas in _placement(admin).items()
+        PlacedPartition(
+            each, replicas, sizes.get(each, 0), traffic.get(each, 0.0), each not in leaderless
+        )
+        for each, replicas in placed.items()
     ]
     brokers = [
         BrokerRoom(node.id, node.rack, rooms.get(node.id))
@@ -79,8 +84,8 @@ def survey(
     return partitions, brokers
 
 
-def _placement(admin: Admin) -> dict[TopicPartition, tuple[int, ...]]:
-    """Where partitions lie; one that is being moved counts as where it goes.
+def _placement(admin: Admin) -> tuple[dict[TopicPartition, tuple[int, ...]], set[TopicPartition]]:
+    """Where partitions lie, and which have no leader; one that is being moved counts as where it goes.
 
     Both are asked of the controller, and only taken together if no move began or ended in between. A
     partition whose move has just ended would else count as one with the replicas of before as well,
@@ -88,19 +93,21 @@ def _placement(admin: Admin) -> dict[TopicPartition, tuple[int, ...]]:
     """
     moves = _leaving(admin)
     for _ in range(_PLACEMENT_TRIES):
-        replicas = _replicas(admin)
+        partitions = _partitions(admin)
         before, moves = moves, _leaving(admin)
         if before == moves:
-            return {
-                each: tuple(one for one in held if one not in moves.get(each, ()))
-                for each, held in replicas.items()
+            placed = {
+                each: tuple(one for one in found.replicas if one not in moves.get(each, ()))
+                for each, found in partitions.items()
             }
+            return placed, {each for each, found in partitions.items() if found.leader is None}
     raise MovesFailed("somebody else moves many partitions; wait until that has come to its end")
 
 
-def _replicas(admin: Admin) -> dict[TopicPartition, tuple[int, ...]]:
+def _partitions(admin: Admin) -> dict[TopicPartition, PartitionDescription]:
+    """As the controller knows them: other brokers hear of changes later."""
     return {
-        TopicPartition(topic.name, each.partition): tuple(each.replicas)
+        TopicPartition(topic.name, each.partition): each
         for topic in admin.list_topics(internal=True, from_controller=True)
         for each in topic.partitions
     }
@@ -141,12 +148,23 @@ def carry_out(
     # Those whose order changed lead now.
     wanted = [each.partition for each in there if each.before[0] != each.after[0]]
     if wanted:
-        admin.elect_leaders(wanted)
+        _elect(admin, wanted)
     if elsewhere:
         raise MovesFailed(
             f"{len(elsewhere)} partitions are not where the plan wanted them "
             f"({elsewhere[0].partition}, …): somebody moved them meanwhile"
         )
+
+
+def _elect(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
+    """Has preferred leaders elected; one that died meanwhile leads when it is back."""
+    try:
+        admin.elect_leaders(partitions)
+    except OttlaError as error:
+        errors = error.exceptions if isinstance(error, Failures) else (error,)
+        codes = {each.code if isinstance(each, BrokerError) else None for each in errors}
+        if codes != {ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}:
+            raise
 
 
 def _carry_out(
@@ -159,10 +177,9 @@ def _carry_out(
     total = sum(each.bytes for each in moves)
     while waiting or under_way:
         begin = waiting[: at_once - len(under_way)]
+        del waiting[: len(begin)]
         if begin:
-            admin.alter_reassignments({each.partition: each.after for each in begin})
-            under_way.update((each.partition, each) for each in begin)
-            del waiting[: len(begin)]
+            under_way.update((each.partition, each) for each in _begun(admin, begin))
         moving = {each.partition for each in admin.list_reassignments()}
         done += [under_way.pop(each) for each in list(under_way) if each not in moving]
         copied = sum(each.bytes for each in done) + _copied(admin, under_way)
@@ -170,6 +187,20 @@ def _carry_out(
         tell(Progress(len(done), len(moves), copied, total, copied / passed if passed > 0 else 0.0))
         if under_way:
             time.sleep(_LOOK_SECONDS)
+
+
+def _begun(admin: Admin, moves: Sequence[Move]) -> Sequence[Move]:
+    """Begins moves; those of partitions that are still there."""
+    try:
+        admin.alter_reassignments({each.partition: each.after for each in moves})
+    except OttlaError:
+        # Some may have been deleted since the plan was made; any other refusal comes again.
+        there = _partitions(admin)
+        left = [each for each in moves if each.partition in there]
+        if len(left) == len(moves):
+            raise
+        return _begun(admin, left) if left else []
+    return moves
 
 
 def _copied(admin: Admin, under_way: Mapping[TopicPartition, Move]) -> int:
@@ -194,13 +225,14 @@ def _ends(admin: Admin, moves: Sequence[Move]) -> tuple[list[Move], list[Move]]:
     moved them elsewhere, or taken a move back. Partitions that were deleted meanwhile are neither."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
-        found = _replicas(admin)
+        found = _partitions(admin)
         there: list[Move] = []
         elsewhere: list[Move] = []
         for each in moves:
-            replicas = found.get(each.partition)
-            if replicas is not None:
-                (there if set(replicas) == set(each.after) else elsewhere).append(each)
+            partition = found.get(each.partition)
+            if partition is not None:
+                is_there = set(partition.replicas) == set(each.after)
+                (there if is_there else elsewhere).append(each)
         if not elsewhere or time.monotonic() > deadline:
             return there, elsewhere
         time.sleep(_LOOK_SECONDS)
@@ -232,7 +264,9 @@ def _throttled(admin: Admin, moves: Sequence[Move], rate: int | None) -> Iterato
     if rate is None:
         yield
         return
-    brokers = sorted({each for move in moves for each in (*move.before, *move.after)})
+    running = {each.id for each in admin.describe_cluster().brokers}
+    named = {each for move in moves for each in (*move.before, *move.after)}
+    brokers = sorted(named & running)  # one that is away copies nothing
     topics = sorted({move.partition.topic for move in moves})
     try:
         for broker in brokers:
@@ -243,13 +277,14 @@ def _throttled(admin: Admin, moves: Sequence[Move], rate: int | None) -> Iterato
                 [(move.partition.partition, each) for move in of_topic for each in move.before],
                 [(move.partition.partition, each) for move in of_topic for each in move.adding],
             )
-            admin.alter_configs(
-                Resource.topic(topic),
-                assign={
-                    name: ",".join(f"{index}:{broker}" for index, broker in some)
-                    for name, some in zip(_NAMED, pairs, strict=True)
-                },
-            )
+            with suppress(TopicNotFound):  # deleted since the plan was made
+                admin.alter_configs(
+                    Resource.topic(topic),
+                    assign={
+                        name: ",".join(f"{index}:{broker}" for index, broker in some)
+                        for name, some in zip(_NAMED, pairs, strict=True)
+                    },
+                )
         yield
     except BaseException:
         # What has begun goes on by itself, and no faster than it was to.
@@ -270,6 +305,12 @@ def _are_moving(admin: Admin, moves: Sequence[Move]) -> bool:
 
 def _lift(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> None:
     for topic in topics:
-        admin.alter_configs(Resource.topic(topic), unset=_NAMED)
+        with suppress(TopicNotFound):
+            admin.alter_configs(Resource.topic(topic), unset=_NAMED)
     for broker in brokers:
-        admin.alter_configs(Resource.broker(broker), unset=_RATES)
+        try:
+            admin.alter_configs(Resource.broker(broker), unset=_RATES)
+        except OttlaError:
+            # Gone meanwhile: without replicas that are named, its rate holds nobody back.
+            if broker in (each.id for each in admin.describe_cluster().brokers):
+                raise

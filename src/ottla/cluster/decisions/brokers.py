@@ -8,7 +8,7 @@ a life of a broker as leader of what only its former life was elected for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -18,9 +18,13 @@ from ottla.cluster.decisions.features import fault_of_broker
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import NO_LEADER, Partition, RegisteredBroker, Topic
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.turns import Steps, at_once, stepwise
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 _LARGEST_PRODUCER_ID: Final = 2**63 - 1
+# What is looked at, and changed, without a pause.
+PARTITIONS_IN_A_STEP: Final = 100
+TOPICS_IN_A_STEP: Final = 50
 
 # What becomes of a partition.
 _Settle = Callable[[Topic, Partition], Partition]
@@ -148,6 +152,10 @@ class Turnover:
 
     def settle(self) -> None:
         """Settles the partitions of all that came and went until now."""
+        at_once(self.settling())
+
+    def settling(self) -> Steps[None]:
+        """The same in steps."""
         steps, steps_of = self._steps, self._steps_of
         self._steps, self._steps_of = [], {}
         concerned = steps_of.keys()
@@ -161,7 +169,7 @@ class Turnover:
             return partition
 
         if steps:
-            _change_partitions(self._draft, settle)
+            yield from _change_partitions(self._draft, settle)
 
 
 def _folders(broker: RegisteredBroker) -> set[str]:
@@ -188,7 +196,8 @@ def _leads_everything(draft: Draft, broker_id: int) -> bool:
     return True
 
 
-def settle_all(draft: Draft, *, policy_of: PolicyOf) -> None:
+@stepwise
+def settle_all(draft: Draft, *, policy_of: PolicyOf) -> Steps[None]:
     """Elects leaders wherever one is missing or away: what a former controller may have left open."""
     eligible, alive = draft.eligible, draft.brokers
 
@@ -197,12 +206,13 @@ def settle_all(draft: Draft, *, policy_of: PolicyOf) -> None:
             return partition
         return elections.led_anew(partition, eligible, policy_of(topic.name))
 
-    _change_partitions(draft, settle)
+    yield from _change_partitions(draft, settle)
 
 
+@stepwise
 def shut_down(
     draft: Draft, broker_id: int, broker_epoch: int, *, policy_of: PolicyOf
-) -> list[tuple[str, int]]:
+) -> Steps[list[tuple[str, int]]]:
     """A broker stops in good order: leaders move away from it while it still serves. The partitions
     that nobody else can lead, which it keeps to the end."""
     check_broker_epoch(draft, broker_id, broker_epoch)
@@ -220,7 +230,7 @@ def shut_down(
         policy = policy_of(topic.name)._replace(unclean=False)
         return elections.without_broker(partition, broker_id, alive, policy)
 
-    _change_partitions(draft, settle)
+    yield from _change_partitions(draft, settle)
     return remaining
 
 
@@ -238,7 +248,8 @@ def check_broker_epoch(draft: Draft, broker_id: int, broker_epoch: int) -> None:
         )
 
 
-def unregister_broker(draft: Draft, broker_id: int) -> None:
+@stepwise
+def unregister_broker(draft: Draft, broker_id: int) -> Steps[None]:
     """Forgets a broker that is away, and with it which data folders it had. Should its id come back,
     with other ones perhaps, it leads nothing that it would lead only for want of another."""
     if broker_id in draft.brokers:
@@ -249,7 +260,7 @@ def unregister_broker(draft: Draft, broker_id: int) -> None:
         raise ProtocolError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id} in the cluster."
         )
-    _change_partitions(draft, lambda _, each: elections.forgetting(each, broker_id))
+    yield from _change_partitions(draft, lambda _, each: elections.forgetting(each, broker_id))
     draft.remove_broker(broker_id)
 
 
@@ -262,12 +273,21 @@ def allocate_producer_ids(draft: Draft) -> ProducerIdBlock:
     return ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK)
 
 
-def _change_partitions(draft: Draft, settle: _Settle) -> None:
-    draft.put_topics(list(_changed_topics(draft, settle)))
-
-
-def _changed_topics(draft: Draft, settle: _Settle) -> Iterator[Topic]:
+def _change_partitions(draft: Draft, settle: _Settle) -> Steps[None]:
+    changed: list[Topic] = []
     for topic in draft.topics.values():
-        partitions = tuple([settle(topic, each) for each in topic.partitions])
+        partitions: list[Partition] = []
+        for first in range(0, len(topic.partitions), PARTITIONS_IN_A_STEP):
+            some = topic.partitions[first : first + PARTITIONS_IN_A_STEP]
+            partitions += [settle(topic, each) for each in some]
+            yield
         if any(new is not old for new, old in zip(partitions, topic.partitions, strict=True)):
-            yield replace(topic, partitions=partitions)
+            changed.append(replace(topic, partitions=tuple(partitions)))
+    yield from put_in_steps(draft, changed)
+
+
+def put_in_steps(draft: Draft, topics: Sequence[Topic]) -> Steps[None]:
+    """Puts changed topics into a draft; nothing is copied if there are none."""
+    for first in range(0, len(topics), TOPICS_IN_A_STEP):
+        draft.put_topics(topics[first : first + TOPICS_IN_A_STEP])
+        yield

@@ -27,10 +27,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ottla.cluster.decisions import elections
+from ottla.cluster.decisions.brokers import put_in_steps
 from ottla.cluster.decisions.elections import ElectionPolicy, PolicyOf
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import Partition, Topic
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.turns import Steps, stepwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +51,19 @@ class MoveResult:
     error: ProtocolError | None = None
 
 
+@stepwise
 def alter_moves(
     draft: Draft,
     wanted: Sequence[WantedMove],
     policy_of: PolicyOf,
     *,
     may_change_factor: bool = True,
-) -> list[MoveResult]:
+) -> Steps[list[MoveResult]]:
     """One result for each partition, in order. The checks are those of Kafka's controller."""
     results: list[MoveResult] = []
     changed: dict[str, dict[int, Partition]] = {}
     for each in wanted:
+        yield
         topic = draft.topics.get(each.topic)
         try:
             if topic is None or not 0 <= each.index < len(topic.partitions):
@@ -80,21 +84,23 @@ def alter_moves(
             results.append(MoveResult(each.topic, each.index))
         except ProtocolError as error:
             results.append(MoveResult(each.topic, each.index, error))
-    _put(draft, changed)
+    yield from _put(draft, changed)
     return results
 
 
-def end_moves(draft: Draft, topics: Iterable[Topic], policy_of: PolicyOf) -> None:
+@stepwise
+def end_moves(draft: Draft, topics: Iterable[Topic], policy_of: PolicyOf) -> Steps[None]:
     """Ends the moves of these topics that can be: something changed that they may have waited for."""
     eligible = draft.eligible
     changed: dict[str, dict[int, Partition]] = {}
     for topic in topics:
+        yield
         for state in topic.partitions:
             if is_moving(state):
                 newer = ended(state, eligible, policy_of(topic.name))
                 if newer is not state:
                     changed.setdefault(topic.name, {})[state.index] = newer
-    _put(draft, changed)
+    yield from _put(draft, changed)
 
 
 def is_moving(partition: Partition) -> bool:
@@ -187,7 +193,7 @@ def _bad(message: str) -> ProtocolError:
     return ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def _put(draft: Draft, changed: dict[str, dict[int, Partition]]) -> None:
+def _put(draft: Draft, changed: dict[str, dict[int, Partition]]) -> Steps[None]:
     topics = []
     for name, states in changed.items():
         if states:
@@ -196,5 +202,5 @@ def _put(draft: Draft, changed: dict[str, dict[int, Partition]]) -> None:
                 states.get(index, each) for index, each in enumerate(topic.partitions)
             )
             topics.append(replace(topic, partitions=partitions))
-    if topics:
-        draft.put_topics(topics)
+            yield
+    yield from put_in_steps(draft, topics)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from ottla.cluster.decisions import elections, moves
-from ottla.cluster.decisions.brokers import check_broker_epoch
+from ottla.cluster.decisions.brokers import check_broker_epoch, put_in_steps
 from ottla.cluster.decisions.elections import ElectionPolicy, PolicyOf
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import NO_LEADER, Partition, Topic
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.turns import Steps, stepwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,14 @@ class ElectionResult:
     error: ProtocolError | None = None
 
 
+@stepwise
 def alter_isr(
     draft: Draft,
     broker_id: int,
     broker_epoch: int,
     wanted: Sequence[WantedIsr],
     policy_of: PolicyOf,
-) -> list[IsrResult]:
+) -> Steps[list[IsrResult]]:
     """One result for each partition, in order. A leader that leaves itself out resigns: its log has
     failed, and another member is to lead. A follower may leave, and nothing else: its log is damaged, so
     that it is not eligible to lead either. ProtocolError if the broker is not the one that was taken in:
@@ -64,6 +66,7 @@ def alter_isr(
     results: list[IsrResult] = []
     changed: dict[str, dict[int, Partition]] = {}
     for each in wanted:
+        yield
         topic = draft.topics_by_id.get(each.topic_id)
         if topic is None:
             results.append(IsrResult(each.topic_id, each.index, ErrorCode.UNKNOWN_TOPIC_ID))
@@ -90,9 +93,12 @@ def alter_isr(
             state = moves.ended(state, draft.eligible, policy)
             of_topic[each.index] = state
         results.append(IsrResult(each.topic_id, each.index, error, state))
-    draft.put_topics(
-        _with_partitions(draft.topics[name], states) for name, states in changed.items() if states
-    )
+    topics = []
+    for name, states in changed.items():
+        if states:
+            topics.append(_with_partitions(draft.topics[name], states))
+            yield
+    yield from put_in_steps(draft, topics)
     return results
 
 
@@ -138,21 +144,22 @@ def _without_damaged(
     return elections.led_anew(without, others, policy, new_epoch=True)
 
 
+@stepwise
 def elect_leaders(
     draft: Draft,
     kind: ElectionType,
     wanted: Sequence[tuple[str, int]] | None,
     policy_of: PolicyOf,
-) -> list[ElectionResult]:
+) -> Steps[list[ElectionResult]]:
     """Elections that somebody asks for; `wanted` is None for all partitions that need one."""
     on_demand = wanted is not None
-    if wanted is None:
-        wanted = [
-            (topic.name, each.index) for topic in draft.topics.values() for each in topic.partitions
-        ]
     results: list[ElectionResult] = []
     changed: dict[str, dict[int, Partition]] = {}
-    for name, index in wanted:
+    every = (
+        (topic.name, each.index) for topic in draft.topics.values() for each in topic.partitions
+    )
+    for name, index in every if wanted is None else wanted:
+        yield
         topic = draft.topics.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             unknown = ProtocolError(
@@ -169,9 +176,11 @@ def elect_leaders(
             continue
         changed.setdefault(name, {})[index] = newer
         results.append(ElectionResult(name, index))
-    draft.put_topics(
-        _with_partitions(draft.topics[name], states) for name, states in changed.items()
-    )
+    topics = []
+    for name, states in changed.items():
+        topics.append(_with_partitions(draft.topics[name], states))
+        yield
+    yield from put_in_steps(draft, topics)
     return results
 
 
@@ -200,10 +209,12 @@ def _with_partitions(topic: Topic, states: dict[int, Partition]) -> Topic:
     )
 
 
-def follow_policies(draft: Draft, topics: Collection[str], policy_of: PolicyOf) -> None:
+@stepwise
+def follow_policies(draft: Draft, topics: Collection[str], policy_of: PolicyOf) -> Steps[None]:
     """Settings of topics changed, which may say who is eligible to lead."""
     changed = []
     for name in topics:
+        yield
         topic = draft.topics.get(name)
         if topic is None or not any(each.elr for each in topic.partitions):
             continue
@@ -211,5 +222,4 @@ def follow_policies(draft: Draft, topics: Collection[str], policy_of: PolicyOf) 
         partitions = tuple(elections.with_policy(each, policy) for each in topic.partitions)
         if partitions != topic.partitions:
             changed.append(replace(topic, partitions=partitions))
-    if changed:
-        draft.put_topics(changed)
+    yield from put_in_steps(draft, changed)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from ottla.cluster.decisions.brokers import put_in_steps
 from ottla.cluster.decisions.configs import ConfigRules
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import Partition, RegisteredBroker, ResourceType, Topic
@@ -19,6 +20,7 @@ from ottla.cluster.names import CLUSTER_METADATA, check_topic_name, is_internal
 from ottla.cluster.placement import leader_order, machines, place
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import ZERO_UUID
+from ottla.turns import Steps, stepwise
 
 USE_DEFAULT: Final = -1
 MOST_PARTITIONS_PER_REQUEST: Final = 10_000
@@ -75,13 +77,14 @@ class TopicResult:
     topic: Topic | None = None
 
 
+@stepwise
 def create_topics(
     draft: Draft,
     requested: Sequence[NewTopic],
     defaults: TopicDefaults,
     rules: ConfigRules,
     random: Random,
-) -> list[TopicResult]:
+) -> Steps[list[TopicResult]]:
     """One result for each name, in the order of the request."""
     times = Counter(topic.name for topic in requested)
     excessive = _requested_partitions(requested, defaults) > MOST_PARTITIONS_PER_REQUEST
@@ -89,6 +92,7 @@ def create_topics(
     results: dict[str, TopicResult] = {}
     created: list[Topic] = []
     for request in requested:
+        yield
         name = request.name
         if name in results:
             continue
@@ -105,7 +109,7 @@ def create_topics(
                 raise _too_many_partitions()
             _check_new_name(draft, name)
             config = _checked_config(request, rules)
-            partitions = _new_partitions(draft, request, defaults, spread)
+            partitions = yield from _new_partitions(draft, request, defaults, spread)
             topic = Topic(name, _new_topic_id(draft, random), partitions, is_internal(name))
         except ProtocolError as error:
             results[name] = TopicResult(name, error=error)
@@ -114,8 +118,7 @@ def create_topics(
         created.append(topic)
         if config:
             draft.set_config((ResourceType.TOPIC, name), config)
-    if created:
-        draft.put_topics(created)
+    yield from put_in_steps(draft, created)
     return list(results.values())
 
 
@@ -194,11 +197,13 @@ class _Spread:
         self._random = random
         self._known: dict[tuple[int, int], tuple[Partition, ...]] = {}
 
-    def partitions(self, count: int, factor: int) -> tuple[Partition, ...]:
+    def partitions(self, count: int, factor: int) -> Steps[tuple[Partition, ...]]:
         if len(self._brokers) > 1 or self._away:
             many = max(1, len(self._brokers))
             start, shift = self._random.randrange(many), self._random.randrange(many)
-            placed = place(self._brokers.values(), count, factor, start, self._away.values(), shift)
+            placed = yield from place.steps(
+                self._brokers.values(), count, factor, start, self._away.values(), shift
+            )
             return _partitions(0, placed, self._brokers)
         known = self._known.get((count, factor))
         if known is None:
@@ -210,7 +215,7 @@ class _Spread:
 
 def _new_partitions(
     draft: Draft, request: NewTopic, defaults: TopicDefaults, spread: _Spread
-) -> tuple[Partition, ...]:
+) -> Steps[tuple[Partition, ...]]:
     if request.assignments:
         return _manual_partitions(draft, request)
     factor = request.replication_factor
@@ -230,7 +235,7 @@ def _new_partitions(
         factor = defaults.replication_factor or min(
             AUTOMATIC_REPLICAS, machines(draft.brokers.values())
         )
-    return spread.partitions(count, factor)
+    return (yield from spread.partitions(count, factor))
 
 
 def _partitions(

@@ -63,6 +63,7 @@ from ottla.storage.checkpoints import (
 from ottla.storage.errors import CorruptCheckpoint, FolderLocked, StorageError
 from ottla.storage.files import OS_FILES
 from ottla.storage.folders import Checkpoints, DataFolder, Key, key_of_folder
+from ottla.storage.log import Log
 from ottla.storage.logs import Logs
 
 STAGING: Final = "import-under-way"
@@ -340,6 +341,7 @@ class _Import:
                 source = keys[key].logs[key[1]].folder
                 copy = f"{self._target / STAGING / source.name}"
                 raise CannotImport(f"{source.name}: {error}".replace(copy, str(source))) from error
+            self._check_end(log)
             epochs.setdefault(key[0], []).append(log.epochs.latest_epoch + 1)
             length = log.log_end_offset - log.log_start_offset
             offsets[key[0]] = offsets.get(key[0], 0) + length
@@ -356,6 +358,17 @@ class _Import:
         taken = self._taken(offsets, cut, tuple(unfinished))
         nothing = Checkpoints({}, {}, {}, {}, {})
         return _Found(topics, largest_producer_id + 1, taken, nothing)
+
+    def _check_end(self, log: Log) -> None:
+        """What Kafka counted as replicated must be there. After a clean shutdown the log itself knows
+        where it has to end; after a crash this is all that tells of a copy that is not whole."""
+        committed = self._source.offsets.high_watermarks.get((log.topic, log.partition), 0)
+        if log.log_end_offset < committed:
+            raise CannotImport(
+                f"{log.name} ends at offset {log.log_end_offset}, and Kafka had records up to "
+                f"{committed}: the folder is not a whole copy, or they were lost in a crash. If it is "
+                "all that there is, start Kafka with it and stop it in good order first"
+            )
 
     def _taken(
         self,

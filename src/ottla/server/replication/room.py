@@ -1,7 +1,8 @@
 """Whether brokers have room for what is to be moved to them: asked before a move begins.
 
-The leaders tell how large the partitions are, the targets how much their disks can take. Who does not
-answer is taken at its word: a broker that is away may have all the room in the world.
+The leaders tell how large the partitions are, the targets how much their disks can take. What is on its
+way to a target already, by moves that began before, takes its room first. Who does not answer is taken
+at its word: a broker that is away may have all the room in the world.
 """
 
 from __future__ import annotations
@@ -56,15 +57,22 @@ async def without_room(broker: Broker, wanted: Sequence[WantedMove]) -> dict[Key
                 leaders.setdefault(state.leader, {})[move.topic, move.index] = None
     if not targets:
         return {}
-    rooms, sizes = await _ask(broker, image, leaders, targets)
+    under_way = await _under_way(image, targets)
+    for coming in under_way.values():
+        for key, leader in coming.items():
+            leaders.setdefault(leader, {})[key] = None
+    rooms, sizes = await _ask(broker, image, leaders, {**targets, **under_way})
     refused: dict[Key, Lack] = {}
     for target, keys in targets.items():
         room = rooms.get(target)
         if room is None:
             continue
+        for key, leader in under_way.get(target, {}).items():
+            room -= max(0, sizes.get((leader, key), 0) - sizes.get((target, key), 0))
         for key in keys:
             await turns.pause()
-            size = sizes.get(key, 0)
+            state = image.partition(*key)
+            size = 0 if state is None else sizes.get((state.leader, key), 0)
             if size > room:
                 refused[key] = Lack(
                     target,
@@ -76,17 +84,34 @@ async def without_room(broker: Broker, wanted: Sequence[WantedMove]) -> dict[Key
     return refused
 
 
+async def _under_way(
+    image: ClusterImage, targets: Mapping[int, Mapping[Key, None]]
+) -> dict[int, dict[Key, int]]:
+    """Partitions that are being copied to these brokers, beside those that they are to get now, with
+    their leaders."""
+    found: dict[int, dict[Key, int]] = {}
+    turns = Turns()
+    for topic in image.topics.values():
+        await turns.pause()
+        for state in topic.partitions:
+            for each in state.adding:
+                key = (topic.name, state.index)
+                if each in targets and key not in targets[each] and state.leader != NO_LEADER:
+                    found.setdefault(each, {})[key] = state.leader
+    return found
+
+
 async def _ask(
     broker: Broker,
     image: ClusterImage,
     leaders: Mapping[int, Mapping[Key, None]],
-    targets: Mapping[int, Mapping[Key, None]],
-) -> tuple[dict[int, int], dict[Key, int]]:
-    """The room on each target's largest disk, and the sizes of the partitions."""
+    targets: Mapping[int, Mapping[Key, object]],
+) -> tuple[dict[int, int], dict[tuple[int, Key], int]]:
+    """The room on each target's largest disk, and the sizes of partitions by broker."""
 
     async def one(number: int) -> DescribeLogDirsResponse | None:
         topics: dict[str, DescribableLogDirTopic] = {}
-        for topic, index in leaders.get(number, ()):
+        for topic, index in {**leaders.get(number, {}), **targets.get(number, {})}:
             asked = topics.setdefault(topic, DescribableLogDirTopic(topic=topic, partitions=[]))
             asked.partitions.append(index)
         request = DescribeLogDirsRequest(topics=list(topics.values()))
@@ -101,7 +126,7 @@ async def _ask(
     asked = [each for each in {**leaders, **targets} if each in image.brokers]
     answers = dict(zip(asked, await asyncio.gather(*map(one, asked)), strict=True))
     rooms: dict[int, int] = {}
-    sizes: dict[Key, int] = {}
+    sizes: dict[tuple[int, Key], int] = {}
     turns = Turns()
     for number, answer in answers.items():
         for folder in () if answer is None else answer.results:
@@ -110,6 +135,6 @@ async def _ask(
             for topic in folder.topics:
                 for each in topic.partitions:
                     await turns.pause()
-                    if (topic.name, each.partition_index) in leaders.get(number, ()):
-                        sizes[topic.name, each.partition_index] = each.partition_size
+                    if not each.is_future_key:
+                        sizes[number, (topic.name, each.partition_index)] = each.partition_size
     return rooms, sizes
