@@ -5,6 +5,7 @@ The rates are so small that what is owed lasts for hours: no test waits for the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +49,11 @@ from ottla.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasResponse,
 )
 from ottla.protocol.messages.fetch import FetchResponse
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.network.connection import MUTED
 from ottla.server.quotas import Bucket, Quotas, is_broker
@@ -331,6 +337,56 @@ def test_changes_of_partitions_are_limited(limited: BrokerThread, admin: Wire) -
     assert {first, second} <= set(limited.broker.image.topics)
 
 
+def asking(*names: str) -> MetadataRequest:
+    return MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True
+    )
+
+
+def test_topics_that_are_made_on_first_use_count(limited: BrokerThread, admin: Wire) -> None:
+    """A client that may make nothing more is not told so: the topic is not there, and it asks again."""
+    assert alter(admin, {"client-id": LIMITED}, {"controller_mutation_rate": 0.0001}) == 0
+    first, second, third = fresh_name(), fresh_name(), fresh_name()
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with limited.wire() as wire:
+        (made,) = send(wire, asking(first), MetadataResponse, 9).topics
+        assert (made.error_code, len(made.partitions)) == (0, 1)
+        answer = send(wire, asking(first, second), MetadataResponse, 9)
+        assert [each.error_code for each in answer.topics] == [0, unknown]
+        assert answer.throttle_time_ms == 0
+        # It is one quota with that of topics made on purpose.
+        answer = send(wire, creation(third), CreateTopicsResponse, 7)
+        assert answer.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        # Nobody else waits for it.
+        (made,) = send(wire, asking(third), MetadataResponse, 9, "another").topics
+        assert made.error_code == 0
+    assert alter(admin, {"client-id": LIMITED}, {"controller_mutation_rate": None}) == 0
+    assert second not in limited.broker.image.topics
+    with limited.wire() as wire:
+        assert send(wire, asking(second), MetadataResponse, 9).topics[0].error_code == 0
+
+
+def test_what_is_asked_for_at_the_same_time_is_counted(limited: BrokerThread, admin: Wire) -> None:
+    assert alter(admin, {"client-id": LIMITED}, {"controller_mutation_rate": 0.0001}) == 0
+    made = [fresh_name() for _ in range(5)]
+
+    async def at_once() -> list[Any]:
+        broker = limited.broker
+        client = Client("ANONYMOUS", LIMITED)
+        return await asyncio.gather(*(broker.create_automatically([name], client) for name in made))
+
+    refused = [name for each in limited.run_async(at_once()) for name in each]
+    assert refused == made[1:]
+    # What fails costs nothing.
+    assert alter(admin, {"client-id": LIMITED}, {"controller_mutation_rate": 0.0002}) == 0
+    with limited.wire() as wire:
+        bad = send(wire, creation("not a name"), CreateTopicsResponse, 7)
+        assert bad.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert bad.throttle_time_ms == 0
+        assert send(wire, creation(made[1]), CreateTopicsResponse, 7).topics[0].error_code == 0
+    assert alter(admin, {"client-id": LIMITED}, {"controller_mutation_rate": None}) == 0
+
+
 @pytest.mark.parametrize(
     ("user", "client_id"),
     [
@@ -385,6 +441,41 @@ def test_the_controller_counts_for_all_brokers(limited: BrokerThread, admin: Wir
             wire, creation(refused), CreateTopicsResponse, 7, client_id="broker-3-controller"
         )
     assert [each.error_code for each in own.topics] == [0]
+
+
+@pytest.mark.parametrize("rate", [1.0, 1e-9, 5e-324])
+def test_a_throttle_time_can_always_be_told(rate: float) -> None:
+    """A large request of a client with a tiny quota would be paid for longer than a number says."""
+    entity = (ResourceType.QUOTA, entity_key({"client-id": LIMITED}))
+    names = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate")
+    quotas = Quotas(1, 1, lambda: 0.0)
+    quotas.load(ClusterImage("id", configs={entity: dict.fromkeys(names, repr(rate))}))
+    muted: list[float] = []
+    connection: Any = SimpleNamespace(
+        principal="User:a", client_id=LIMITED, mute=lambda seconds: muted.append(seconds)
+    )
+    longest = (1 << 31) - 1
+    assert quotas.produced(connection, 100 << 20) == longest
+    assert quotas.fetched(connection, 100 << 20) == longest
+    assert quotas.mutated(Client("a", LIMITED), 100 << 20) == longest
+    assert muted == [longest / 1000] * 2
+
+
+def test_enormous_quotas_hold_nobody_back() -> None:
+    entity = (ResourceType.QUOTA, entity_key({"client-id": None}))
+    quotas = Quotas(10, 10, lambda: 0.0)
+    quotas.load(ClusterImage("id", configs={entity: {"producer_byte_rate": repr(1.7e308)}}))
+    connection: Any = SimpleNamespace(principal="User:a", client_id=LIMITED)
+    assert [quotas.produced(connection, 100 << 20) for _ in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("written", ["::1", "0:0:0:0:0:0:0:1", "0::0001"])
+def test_an_address_is_the_same_however_it_is_written(written: str) -> None:
+    entity = (ResourceType.QUOTA, entity_key({"ip": written}))
+    quotas = Quotas(1, 1, lambda: 0.0)
+    quotas.load(ClusterImage("id", configs={entity: {"connection_creation_rate": "1.0"}}))
+    assert [quotas.connected("::1") for _ in range(2)] == [0, 1]
+    assert [quotas.connected("::2") for _ in range(2)] == [0, 0]
 
 
 def test_of_long_client_ids_little_is_kept() -> None:
