@@ -64,7 +64,7 @@ from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHan
 from ottla.server import turns
 from ottla.server.observability import limited_log
 from ottla.server.security import tokens
-from ottla.server.security.mechanisms import PlainExchange, Refused, Users
+from ottla.server.security.mechanisms import PlainExchange, Refused, ScramExchange, Users
 from ottla.server.security.tokens import Keys, TokenExchange, TokenRules
 from ottla.wire.sasl import BearerToken, Mechanism, OAuthBearer, Plain, Scram
 
@@ -663,16 +663,42 @@ def test_an_expired_session_can_be_renewed(start_broker: StartBroker) -> None:
         assert _states(broker.broker) <= {"authenticated", "expired"}
 
 
-def test_who_authenticates_again_must_be_the_same(sasl_broker: BrokerThread) -> None:
+def test_who_authenticates_again_must_be_the_same(
+    sasl_broker: BrokerThread, caplog: pytest.LogCaptureFixture
+) -> None:
     with connect(sasl_broker) as wire:
         authenticate(wire, Plain("bob", SECRET))
         with pytest.raises(RefusedByBroker, match="Cannot change principals"):
             authenticate(wire, Plain("alice", SECRET))
         assert wire.is_closed()
+    # Of refusals no names of users are logged.
+    (line,) = [each.getMessage() for each in caplog.records if "refused" in each.getMessage()]
+    assert "another user than before" in line
+    assert "alice" not in line
     with connect(sasl_broker) as wire:
         authenticate(wire, Plain("alice", SECRET))
         assert agree(wire, "SCRAM-SHA-256").error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert wire.is_closed()
+
+
+@pytest.mark.parametrize("name", ["mallory\ndenied: principal=User:bob", "ANONYMOUS"])
+def test_some_names_are_nobodys(name: str) -> None:
+    """Those with lines of a log in them, and that of clients who proved nothing, which may be a super
+    user. Not even where they were stored, as by an older version."""
+    credential = ScramCredential.of_password("SCRAM-SHA-256", SECRET)
+    stored = {"SCRAM-SHA-256": credential.render()}
+
+    users = Users(lambda: ClusterImage("id", configs={(ResourceType.USER, name): stored}))
+    assert users.credential(name, "SCRAM-SHA-256") is not None
+    with pytest.raises(Refused):
+        asyncio.run(PlainExchange({}, users).step(f"\0{name}\0{SECRET}".encode()))
+    exchange = ScramExchange("SCRAM-SHA-256", users)
+
+    async def step(message: bytes) -> bytes:
+        return (await exchange.step(message)).message
+
+    with pytest.raises(Refused):
+        asyncio.run(Scram(name, SECRET, "sha256").converse(step))
 
 
 # Over TLS ---------------------------------------------------------------------------------------
@@ -799,7 +825,11 @@ def test_tokens_that_are_not_good_are_refused(
         issuer.token("one", iss="somebody"),
         issuer.token("one", sub=None),
         issuer.token("one", sub="carol\nadministrative: principal=User:admin"),
+        issuer.token("one", sub="ANONYMOUS"),
+        issuer.token("one", sub=["carol"]),
+        issuer.token("one", nbf=4_000_000_000),
         issuer.token("one", exp=None),
+        issuer.token("one", exp=10**400),
         stranger.token("one"),
         unsigned(),
         signed_with_the_public_key(issuer),
@@ -909,6 +939,8 @@ def test_bad_credentials_change_nothing(sasl_broker: BrokerThread) -> None:
     with sasl_broker.wire() as wire:
         for change, code in (
             (upsertion(""), bad),
+            (upsertion("erin\ndenied: principal=User:bob"), bad),
+            (upsertion("ANONYMOUS"), bad),
             (upsertion("erin", iterations=4095), bad),
             (upsertion("erin", iterations=16385), bad),
             (upsertion("erin", salt=b"short"), bad),
@@ -918,7 +950,7 @@ def test_bad_credentials_change_nothing(sasl_broker: BrokerThread) -> None:
         ):
             assert alter(wire, upsertions=[change]) == [(change.name, code)]
             # With a good one of the same user beside it.
-            if change.name and change.mechanism:
+            if change.name == "erin" and change.mechanism:
                 changes = [upsertion("erin", 2), change]
                 assert alter(wire, upsertions=changes) == [("erin", code)]
         twice = [upsertion("erin"), upsertion("erin"), upsertion("frank")]

@@ -137,7 +137,7 @@ class Authentication:
                 self._let_in(reply)
             return reply.message
         except Refused as refusal:
-            why = str(refusal)
+            why = refusal.logged
         except Exception as error:
             log.error("authentication failed: peer=%s", self._connection.address, exc_info=error)
             why = "internal error"
@@ -174,7 +174,8 @@ class Authentication:
             if reply.user is not None:
                 response.session_lifetime_ms = self._let_in(reply)
         except Refused as refusal:
-            self._answer_refusal(_refusal(str(refusal)), f"{self._mechanism}: {refusal}", answer)
+            why = f"{self._mechanism}: {refusal.logged}"
+            self._answer_refusal(_refusal(str(refusal)), why, answer)
             return
         except Exception as error:
             log.error("authentication failed: peer=%s", self._connection.address, exc_info=error)
@@ -190,7 +191,8 @@ class Authentication:
         if self._known and principal != connection.principal:
             raise Refused(
                 "Cannot change principals during re-authentication from "
-                f"{connection.principal}: {principal}"
+                f"{connection.principal}: {principal}",
+                logged="another user than before in a re-authentication",
             )
         lifetime = self._security.session_lifetime
         if reply.expires_at is not None:

@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.cluster.credentials import can_be_name
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.security.mechanisms import Refused, Reply
-from ottla.server.security.principals import can_be_name
 
 if TYPE_CHECKING:
     from ottla.server.configuration.broker_config import BrokerConfig
@@ -153,13 +153,14 @@ class TokenExchange:
                 leeway=rules.leeway_seconds,
                 options={"require": ["exp"], "verify_aud": bool(rules.audience)},
             )
+            expiry = float(claims["exp"])
         except (jwt.exceptions.PyJWTError, RecursionError, OverflowError) as error:
             # Beside what the library says: JSON in a thousand brackets, and a time of Infinity.
             raise _BadToken(f"{type(error).__name__}: {error}") from None
         user = claims.get(rules.subject_claim)
         if not isinstance(user, str) or not user or not can_be_name(user):
             raise _BadToken(f"it has no claim {rules.subject_claim} that is a name")
-        return Reply(user=user, expires_at=float(claims["exp"]))
+        return Reply(user=user, expires_at=expiry)
 
 
 class _BadToken(Exception):
