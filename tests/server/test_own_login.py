@@ -51,10 +51,11 @@ def mechanism_of(broker: Broker) -> object:
     ],
 )  # fmt: skip
 def test_a_login_that_is_not_enough_is_told_at_the_start(
-    mechanism: str, login: str, endpoint: str, told: str, start_broker: StartBroker
+    mechanism: str, login: str, endpoint: str, told: str, tmp_path: Path
 ) -> None:
+    settings = settings_of(mechanism, login, **{ENDPOINT: endpoint})
     with pytest.raises(CannotStart, match="cannot connect to other brokers") as refused:
-        start_broker(settings=settings_of(mechanism, login, **{ENDPOINT: endpoint}))
+        BrokerThread(tmp_path, settings=settings).start()
     assert told in str(refused.value)
     assert "s3cret" not in str(refused.value)
 
