@@ -316,10 +316,12 @@ def decode_request(request: type[R], view: memoryview, at: int, stop: int, versi
 def decode_large(
     request: type[R], held: HeldBytes, version: int, most_entries: int | None = None
 ) -> Steps[R]:
-    """Decode a request body that was kept, in steps."""
+    """Decode a request body that was kept, in steps. The first of them does nothing and is to be done
+    at once: from then on the bytes are released, also if the others are never done."""
     left = MOST_ENTRIES if most_entries is None else most_entries
     steps = request.decode_in_steps(held.data, 0, version)
     try:
+        yield
         while True:
             next(steps)
             left -= 1
@@ -442,8 +444,10 @@ class _Exchange:
             self._waste.append(message)
             return (yield from self._worked_out(result))
 
+        work = steps()
+        next(work)
         self._slot = self._connection.reserve(exclusive=True)
-        self._go_on(steps())
+        self._go_on(work)
 
     def take(self, result: Answer) -> None:
         """What a handler returned, unless it was the response itself."""

@@ -93,6 +93,7 @@ def _serve_large(
 ) -> None:
     """A request that names so many partitions that it is decoded in steps."""
     steps = decode_large(FetchRequest, connection.keep(body), version)
+    next(steps)
     slot = connection.reserve(exclusive=True)
 
     def begin(request: FetchRequest) -> None:
