@@ -55,6 +55,7 @@ from ottla.protocol.messages.metadata import (
     MetadataResponse,
 )
 from ottla.protocol.messages.produce import ProduceResponse
+from ottla.server import quotas as quotas_module
 from ottla.server.network.connection import MUTED
 from ottla.server.quotas import Bucket, Quotas, is_broker
 from ottla.server.replication.changes import Client, client_of, forwarded_id, is_forwarded
@@ -476,6 +477,32 @@ def test_an_address_is_the_same_however_it_is_written(written: str) -> None:
     quotas.load(ClusterImage("id", configs={entity: {"connection_creation_rate": "1.0"}}))
     assert [quotas.connected("::1") for _ in range(2)] == [0, 1]
     assert [quotas.connected("::2") for _ in range(2)] == [0, 0]
+
+
+def test_very_many_clients_that_owe_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may have another id in every request, and a quota that is everybody's own."""
+    monkeypatch.setattr(quotas_module, "_KEPT", 100)
+    looked_at = 0
+    is_full = Bucket.is_full
+
+    def counted(bucket: Bucket, now: float) -> bool:
+        nonlocal looked_at
+        looked_at += 1
+        return is_full(bucket, now)
+
+    monkeypatch.setattr(Bucket, "is_full", counted)
+    quotas = Quotas(1, 1, lambda: 0.0)
+    entity = (ResourceType.QUOTA, entity_key({"client-id": None}))
+    quotas.load(ClusterImage("id", configs={entity: {"producer_byte_rate": "1.0"}}))
+    for number in range(2_000):
+        client: Any = SimpleNamespace(
+            principal="User:a", client_id=f"client-{number}", mute=lambda _: None
+        )
+        assert quotas.produced(client, 1000) > 0
+    assert len(quotas._buckets) <= 100
+    assert looked_at <= 3 * 2_000
+    # The newest are still known.
+    assert quotas.produced(client, 0) > 0
 
 
 def test_of_long_client_ids_little_is_kept() -> None:

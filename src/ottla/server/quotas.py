@@ -218,11 +218,15 @@ class Quotas:
         bucket = self._buckets.get(counted)
         if bucket is None or bucket.rate != rate:
             if len(self._buckets) >= _KEPT:
-                self._buckets = {
-                    key: each for key, each in self._buckets.items() if not each.is_full(now)
-                }
+                self._forget_some(now)
             bucket = self._buckets[counted] = Bucket(rate, window, now)
         return bucket
+
+    def _forget_some(self, now: float) -> None:
+        """Of those that are not full, too, only the newer half is kept: a client with a new id in each
+        request would otherwise have all of them looked through each time, and more and more kept."""
+        owing = [item for item in self._buckets.items() if not item[1].is_full(now)]
+        self._buckets = dict(owing[-(_KEPT // 2) :])
 
 
 def _counted_for(key: str) -> str:
