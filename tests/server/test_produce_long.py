@@ -33,6 +33,7 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
 )
 from ottla.server.handlers.produce import request as layout
+from ottla.server.handlers.produce.answer import topic_piece
 from ottla.server.handlers.produce.long import LongProduce
 from ottla.server.network.connection import MalformedRequest
 from ottla.server.observability import limited_log
@@ -239,6 +240,16 @@ def test_transactions_and_sequences(inside: BrokerThread) -> None:
                 producer.abort_transaction()
     with Consumer(address, isolation_level="read_committed") as consumer:
         assert consumer.read(name, columns=["value"])["value"].to_pylist() == [b"kept"] * 6
+
+
+def test_names_that_somebody_made_up_are_not_remembered(wire: Wire) -> None:
+    known = create_topic(wire)
+    wire.call(produce_request(known, (0, batch_of(b"x"))), ProduceResponse, 9)
+    before = topic_piece.cache_info().currsize
+    assert before
+    made_up = [(Topic(f"{each}" + "x" * 30_000, bytes(16)), [(0, None)]) for each in range(50)]
+    wire.call(of_many(made_up), ProduceResponse, 9)
+    assert topic_piece.cache_info().currsize == before
 
 
 # Its turns --------------------------------------------------------------------------------------

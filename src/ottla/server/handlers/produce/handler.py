@@ -19,7 +19,12 @@ from ottla.record.batch import (
 from ottla.record.errors import InvalidBatch
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
-from ottla.server.handlers.produce.answer import frame, success_piece, topic_piece
+from ottla.server.handlers.produce.answer import (
+    frame,
+    new_topic_piece,
+    success_piece,
+    topic_piece,
+)
 from ottla.server.handlers.produce.checks import (
     ALL_ACKS,
     FIRST_ZSTD,
@@ -163,7 +168,8 @@ class Produce:
             found = known.get(key, ())
             count = len(found)
             topic_count = 0 if pieces else len(topics)
-            pieces.append(topic_piece(version, key, len(parts), topic_count))
+            make_piece = topic_piece if found else new_topic_piece
+            pieces.append(make_piece(version, key, len(parts), topic_count))
             for index, start, end in parts:
                 target = None
                 end_offset = -1

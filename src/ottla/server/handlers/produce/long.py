@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.server.api import failed
 from ottla.server.coordination.verification import Client, Verdict, verify
-from ottla.server.handlers.produce.answer import topic_piece
+from ottla.server.handlers.produce.answer import new_topic_piece
 from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read_in_steps
 from ottla.server.handlers.produce.response import send
 from ottla.server.network.connection import MalformedRequest
@@ -146,7 +146,7 @@ class LongProduce:
         pieces = self._begun.pieces
         for key, parts in topics:
             # A topic's partitions come in portions, of which the first has what stands before them.
-            before = topic_piece(self._version, key, len(parts), 0 if pieces else len(topics))
+            before = new_topic_piece(self._version, key, len(parts), 0 if pieces else len(topics))
             for first in range(0, len(parts) or 1, _PARTITIONS_IN_A_STEP):
                 place = len(pieces)
                 some = parts[first : first + _PARTITIONS_IN_A_STEP]
