@@ -29,12 +29,14 @@ from ottla.protocol.messages.delete_acls import (
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from ottla.protocol.messages.describe_topic_partitions import (
     CursorRequest,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
@@ -867,3 +869,23 @@ def test_a_denied_topic_is_one_line_however_many_partitions_are_fetched(
     assert of("responses", "partitions", "error_code")(answer) == [NO_TOPIC] * 3
     lines = [each.getMessage() for each in caplog.records if each.name == "ottla.audit"]
     assert len([line for line in lines if "operation=READ" in line]) == 1
+
+
+def test_what_was_denied_is_not_logged_as_done(
+    secured: BrokerThread, alice: Wire, orders: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Denials are limited: who may do nothing fills no log, with however long a name of its own."""
+    caplog.set_level("INFO", "ottla.audit")
+    grant(secured)
+    request = DeleteTopicsRequest(topic_names=["orders"], timeout_ms=1000)
+    alice.send(request, 4, "x" * 30_000)
+    (answer,) = alice.receive(DeleteTopicsResponse, 4).responses
+    assert answer.error_code == NO_TOPIC
+    lines = [each.getMessage() for each in caplog.records if each.name == "ottla.audit"]
+    assert not [line for line in lines if "administrative" in line]
+    assert [line for line in lines if "denied" in line]
+    assert max(map(len, lines)) < 1_000
+    # All partitions, which are not named.
+    grant(secured, entry(Op.ALTER, CLUSTER_NAME, kind=Kind.CLUSTER))
+    alice.call(ElectLeadersRequest(topic_partitions=None), ElectLeadersResponse, 2)
+    assert "about='all partitions'" in caplog.text
