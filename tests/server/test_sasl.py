@@ -801,7 +801,7 @@ def unsigned() -> str:
 
 def nested() -> str:
     """JSON that no parser likes."""
-    return base64.urlsafe_b64encode(b"[" * 100_000).decode().rstrip("=") + ".e30."
+    return base64.urlsafe_b64encode(b"[" * 40_000).decode().rstrip("=") + ".e30."
 
 
 def signed_with_the_public_key(issuer: Issuer) -> str:
@@ -845,6 +845,22 @@ def test_tokens_that_are_not_good_are_refused(
             assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
             assert wire.is_closed()
         assert bad not in caplog.text
+
+
+def test_a_token_that_takes_long_to_read_is_not_looked_at(
+    issuer: Issuer, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = start_broker(settings=token_settings(issuer))
+    read: list[str] = []
+    monkeypatch.setattr(jwt, "get_unverified_header", read.append)
+    header = encoded({"alg": "RS256", "kid": "one", "more": [{}] * 30_000}).decode()
+    with connect(broker) as wire:
+        agree(wire, "OAUTHBEARER")
+        answer = step(wire, f"n,,\x01auth=Bearer {header}.e30.e30\x01\x01".encode())
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert "too long" in str(answer.error_message)
+        assert wire.is_closed()
+    assert not read
 
 
 def test_a_flood_of_bad_tokens_fills_no_log(

@@ -32,6 +32,9 @@ _PATIENCE: Final = 10.0
 _LARGEST_SET: Final = 1 << 20
 # Keys are not read again more often than this, whatever tokens name.
 _READ_AGAIN_SECONDS: Final = 10.0
+# The longest message that is looked at: a token's header is read before anything is proved, on the
+# broker's loop, and tokens are much shorter.
+_LONGEST: Final = 64 << 10
 NEEDS_PYJWT: Final = "OAUTHBEARER needs the package PyJWT: pip install 'ottla[oauth]'"
 
 
@@ -169,6 +172,8 @@ class _BadToken(Exception):
 
 def _token_in(message: bytes) -> str:
     """The token of a client's first message: `n,,^Aauth=Bearer TOKEN^A…^A^A`."""
+    if len(message) > _LONGEST:
+        raise Refused("Invalid OAUTHBEARER client first message: it is too long")
     try:
         parts = message.decode().split("\x01")
     except UnicodeDecodeError:
