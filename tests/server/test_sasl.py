@@ -663,6 +663,27 @@ def test_an_expired_session_can_be_renewed(start_broker: StartBroker) -> None:
         assert _states(broker.broker) <= {"authenticated", "expired"}
 
 
+def test_a_session_may_end_while_it_is_renewed(start_broker: StartBroker) -> None:
+    """A client may have begun in time, and need some for a token. Nothing else is served meanwhile."""
+    broker = start_broker(settings=settings_of("PLAIN", connections_max_reauth_ms="60000"))
+
+    def expire(inside: Any) -> None:
+        (found,) = [each for each in inside.reactor.connections if each.authentication is not None]
+        found.authentication._expire()
+        assert not found.authentication.is_served
+
+    with connect(broker) as wire:
+        authenticate(wire, Plain("bob", SECRET))
+        assert agree(wire, "PLAIN").error_code == 0
+        broker.run(expire)
+        assert step(wire, f"\0bob\0{SECRET}".encode()).error_code == 0
+        wire.call(MetadataRequest(topics=[]), MetadataResponse, 12)
+        assert agree(wire, "PLAIN").error_code == 0
+        broker.run(expire)
+        wire.send(MetadataRequest(topics=[]), 12)
+        assert wire.is_closed()
+
+
 def test_who_authenticates_again_must_be_the_same(
     sasl_broker: BrokerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
