@@ -20,6 +20,7 @@ from server_kit.calls import (
     fresh_name,
     produce_request,
 )
+from server_kit.long_requests import LONG
 from server_kit.wire import Wire
 
 from ottla.cluster.metadata import ClusterImage, ResourceType
@@ -54,7 +55,7 @@ from ottla.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
-from ottla.protocol.messages.produce import ProduceResponse
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse, TopicProduceData
 from ottla.server import quotas as quotas_module
 from ottla.server.network.connection import MUTED
 from ottla.server.quotas import Bucket, Quotas, is_broker
@@ -300,6 +301,42 @@ def test_a_client_that_keeps_the_broker_busy_is_muted(limited: BrokerThread, adm
         for _ in range(3):
             send(wire, ApiVersionsRequest(), ApiVersionsResponse, 0)
         assert not is_muted(limited, wire)
+
+
+@pytest.mark.parametrize("name", ["Metadata", "Fetch", "Produce"])
+def test_work_in_slices_keeps_the_broker_busy_too(
+    name: str, limited: BrokerThread, admin: Wire
+) -> None:
+    """Of a long request the first slice is the smallest part."""
+    long: Any = ProduceRequest(
+        acks=1,
+        timeout_ms=1000,
+        topic_data=[TopicProduceData(name=str(each)) for each in range(5_000)],
+    )
+    version = 9
+    if name != "Produce":
+        make, _, version = LONG[name]
+        long = make(5_000)
+    assert alter(admin, {"client-id": LIMITED}, {"request_percentage": 50}) == 0
+    told: list[float] = []
+
+    def count(inside: Any) -> None:
+        api = inside.apis[long.api_key]
+        kept_busy = api.kept_busy
+
+        def noted(connection: Any, seconds: float) -> None:
+            told.append(seconds)
+            kept_busy(connection, seconds)
+
+        api.kept_busy = noted
+
+    limited.run(count)
+    with limited.wire() as wire:
+        wire.send(long, version, LIMITED)
+        wire.frame()
+    assert len(told) > 1
+    alter(admin, {"client-id": LIMITED}, {"request_percentage": None})
+    assert limited.run(lambda inside: inside.apis[long.api_key].kept_busy) is None
 
 
 def creation(*names: str, partitions: int = 3) -> CreateTopicsRequest:

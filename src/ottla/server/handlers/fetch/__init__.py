@@ -50,6 +50,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.server.api import (
     LARGE_REQUEST,
@@ -106,4 +107,5 @@ def _serve_large(
         else:
             failed(connection, "FETCH", version, error)
 
-    run_in_turns(broker.loop, steps, begin, refuse, lambda: not connection.closed)
+    told = broker.apis[ApiKey.FETCH].slices_told(connection)
+    run_in_turns(broker.loop, steps, begin, refuse, lambda: not connection.closed, told)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.protocol.apis import ApiKey
 from ottla.server.api import failed
 from ottla.server.coordination.verification import Client, Verdict, verify
 from ottla.server.handlers.produce.answer import new_topic_piece
@@ -83,7 +84,8 @@ class LongProduce:
 
     def _run(self, steps: Steps[None], then: Callable[[Any], None]) -> None:
         # Also if the client has left: what it sent is to be stored, for it may not wait for answers.
-        run_in_turns(self._broker.loop, steps, then, self._failed, lambda: True)
+        told = self._broker.apis[ApiKey.PRODUCE].slices_told(self._connection)
+        run_in_turns(self._broker.loop, steps, then, self._failed, lambda: True, told)
 
     def _release(self) -> None:
         self._view = memoryview(b"")
