@@ -162,6 +162,7 @@ class Produce:
         if begun is not None:
             pieces, response, unfinished = begun.pieces, begun.response, begun.unfinished
         target: Partition | None = None
+        end_offset = -1
         now_ms = int(_time() * 1000)
         started = _clock()
         for key, parts in topics:
@@ -227,6 +228,15 @@ class Produce:
                         )
                     pieces.append(b"")
                     response.refuse_for(len(pieces) - 1, index, error, target)
+        is_plain = slot is None and acks and self._broker.quotas is None
+        if (
+            is_plain
+            and not connection.requests % LEARNED_ONE_IN
+            and self._authorizer is None
+            and target is not None
+            and end_offset >= 0
+        ):
+            connection.repeated = repeatable(view, at, version, request, target)
         if begun is not None:
             begun.response, begun.unfinished = response, unfinished
         elif response is not None:
@@ -235,10 +245,8 @@ class Produce:
                 unfinished.all_begun()
             else:
                 response.send()
-        elif slot is None and acks and self._broker.quotas is None:
+        elif is_plain:
             connection.answer(frame(version, correlation_id, pieces))
-            if not connection.requests % LEARNED_ONE_IN and self._authorizer is None and target:
-                connection.repeated = repeatable(view, at, version, request, target)
         else:
             send(connection, slot, acks, version, correlation_id, pieces)
 
