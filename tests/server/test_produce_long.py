@@ -58,9 +58,7 @@ def all_are_long(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LongProduce]]
     assert seen
 
 
-def of_many(
-    topics: list[tuple[Topic, list[tuple[int, bytes | None]]]], acks: int = 1
-) -> ProduceRequest:
+def of_many(topics: Any, acks: int = 1) -> ProduceRequest:
     return ProduceRequest(
         acks=acks,
         timeout_ms=10_000,
