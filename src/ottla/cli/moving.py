@@ -113,7 +113,13 @@ def carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) -> 
 
     try:
         with cluster.failures_told():
-            running.carry_out(cluster.admin, moves, throttle=throttle, tell=tell)
+            left = running.carry_out(cluster.admin, moves, throttle=throttle, tell=tell)
+        for broker in left:
+            note(
+                f"broker {broker} is away, and keeps a limit that is for no replica any more: when it "
+                f"is back, `ottla config unset broker {broker} leader.replication.throttled.rate "
+                "follower.replication.throttled.rate` lifts it"
+            )
     except KeyboardInterrupt:
         limited = "" if throttle is None else " (no faster than --throttle says)"
         raise Failure(

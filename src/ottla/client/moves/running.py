@@ -105,10 +105,13 @@ def carry_out(
     throttle: int | None = None,
     at_once: int = AT_ONCE,
     tell: Callable[[Progress], None] = lambda _: None,
-) -> None:
+) -> list[int]:
     """Does all of it; returns when the last has come to its end. `throttle`: bytes a second for each
-    broker, as leader and as follower. What a broker refuses is raised; what has begun goes on."""
-    with _throttled(admin, moves, throttle):
+    broker, as leader and as follower. What a broker refuses is raised; what has begun goes on. The
+    brokers that are returned were away when limits were lifted, and still have their rates, which are
+    for no replica any more."""
+    left: list[int] = []
+    with _throttled(admin, moves, throttle, left):
         _carry_out(admin, moves, at_once, tell)
     lift_left_limits(admin)
     # Those whose order changed lead now.
@@ -117,6 +120,7 @@ def carry_out(
     wanted = [each for each in wanted if each in there]
     if wanted:
         _elect(admin, wanted)
+    return left
 
 
 def _elect(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
@@ -233,7 +237,9 @@ def lift_left_limits(admin: Admin) -> bool:
 
 
 @contextmanager
-def _throttled(admin: Admin, moves: Sequence[Move], rate: int | None) -> Iterator[None]:
+def _throttled(
+    admin: Admin, moves: Sequence[Move], rate: int | None, left: list[int]
+) -> Iterator[None]:
     if rate is None:
         yield
         return
@@ -264,7 +270,7 @@ def _throttled(admin: Admin, moves: Sequence[Move], rate: int | None) -> Iterato
         if not _are_moving(admin, moves):
             _lift(admin, topics, brokers)
         raise
-    _lift(admin, topics, brokers)
+    left += _lift(admin, topics, brokers)
 
 
 def _are_moving(admin: Admin, moves: Sequence[Move]) -> bool:
@@ -276,7 +282,10 @@ def _are_moving(admin: Admin, moves: Sequence[Move]) -> bool:
         return True
 
 
-def _lift(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> None:
+def _lift(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> list[int]:
+    """Takes limits back; the brokers that are away, and keep theirs. Without replicas that are named it
+    holds nobody back."""
+    away: list[int] = []
     for topic in topics:
         with suppress(TopicNotFound):
             admin.alter_configs(Resource.topic(topic), unset=_NAMED)
@@ -284,6 +293,7 @@ def _lift(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> None:
         try:
             admin.alter_configs(Resource.broker(broker), unset=_RATES)
         except OttlaError:
-            # Gone meanwhile: without replicas that are named, its rate holds nobody back.
             if broker in (each.id for each in admin.describe_cluster().brokers):
                 raise
+            away.append(broker)
+    return away
