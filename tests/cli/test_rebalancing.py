@@ -128,10 +128,11 @@ class Moved:
         self.plans: list[list[Move]] = []
         self.left = [Move(TopicPartition("orders", 0), (1, 2), (1, 3), 0)]
 
-        def carry_out(_: object, moves: list[Move], **__: object) -> None:
+        def carry_out(_: object, moves: list[Move], **__: object) -> list[int]:
             self.plans.append(moves)
             if len(self.plans) <= disturbed:
                 raise running.MovesFailed("1 partitions are not where the plan wanted them")
+            return []
 
         monkeypatch.setattr(running, "carry_out", carry_out)
         monkeypatch.setattr(running, "survey", lambda _, *, seconds: ([], []))

@@ -109,8 +109,8 @@ def moves() -> list[Move]:
     return [Move(each, (1, 2), (1, 3), 100) for each in PARTITIONS]
 
 
-def carry_out(cluster: Cluster, **more: Any) -> None:
-    running.carry_out(cluster, moves(), **more)  # type: ignore[arg-type]
+def carry_out(cluster: Cluster, **more: Any) -> list[int]:
+    return running.carry_out(cluster, moves(), **more)  # type: ignore[arg-type]
 
 
 def test_limits_are_lifted_at_the_end() -> None:
@@ -175,7 +175,7 @@ def test_a_broker_that_is_away_or_goes_does_not_keep_limits_in_place() -> None:
     def die(_: running.Progress) -> None:
         cluster.brokers.discard(3)
 
-    carry_out(cluster, throttle=1000, tell=die)
+    assert carry_out(cluster, throttle=1000, tell=die) == [3]
     # What is left is the rate of the one that died, which is for replicas that nobody names.
     assert set(cluster.settings) == {Resource.broker(3)}
     cluster.brokers.add(3)

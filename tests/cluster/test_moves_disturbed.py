@@ -7,6 +7,7 @@ was asked for happens in the end, or is refused with a sentence.
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -229,13 +230,18 @@ def test_a_rebalance_while_every_broker_is(three: Scene, how: str) -> None:
                     three.cluster.stop([broker])
                 three.cluster.start()
                 workload.wait_for_progress()
-            ended(process)
+            told = ended(process)
         finally:
             process.kill()
         workload.wait_for_progress()
         assert any(4 in some for some in replicas(three, CARGO).values())
         wait_until_nothing_moves(three)
         wait_for_folders(three, CARGO)
+    # One that was away when the limits were lifted is named.
+    left = {int(found) for found in re.findall(r"broker (\d+) is away, and keeps a limit", told)}
+    assert limits(three) == {f"broker {each}: {rate}" for each in left for rate in RATES}
+    for broker in left:
+        ottla("config", "unset", "broker", broker, *RATES, "--server", three.bootstrap)
     assert limits(three) == set()
     expect_no_anomaly(workload)
 

@@ -131,11 +131,18 @@ def _carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) ->
 
     try:
         with cluster.failures_told():
+            problem = None
             try:
-                running.carry_out(cluster.admin, moves, throttle=throttle, tell=tell)
+                left = running.carry_out(cluster.admin, moves, throttle=throttle, tell=tell)
             except running.MovesFailed as error:
-                return str(error)
-            return None
+                left, problem = error.limited, str(error)
+        for broker in left:
+            note(
+                f"broker {broker} is away, and keeps a limit that is for no replica any more: when it "
+                f"is back, `ottla config unset broker {broker} leader.replication.throttled.rate "
+                "follower.replication.throttled.rate` lifts it"
+            )
+        return problem
     except KeyboardInterrupt:
         limited = "" if throttle is None else " (no faster than --throttle says)"
         raise Failure(

@@ -37,6 +37,11 @@ _NAMED = [f"{side}.replication.throttled.replicas" for side in _SIDES]
 class MovesFailed(OttlaError):
     """A plan that was begun did not come to its end: some of it was moved elsewhere, or back."""
 
+    def __init__(self, message: str, limited: Sequence[int] = ()) -> None:
+        """`limited`: brokers that still have the rates of the plan, as `carry_out` returns them."""
+        super().__init__(message)
+        self.limited = limited
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -137,11 +142,13 @@ def carry_out(
     throttle: int | None = None,
     at_once: int = AT_ONCE,
     tell: Callable[[Progress], None] = lambda _: None,
-) -> None:
+) -> list[int]:
     """Does all of it; returns when the last has come to its end. `throttle`: bytes a second for each
-    broker, as leader and as follower. What a broker refuses is raised; what has begun goes on.
-    MovesFailed if partitions lie elsewhere in the end than the plan wanted."""
-    with _throttled(admin, moves, throttle):
+    broker, as leader and as follower. What a broker refuses is raised; what has begun goes on. The
+    brokers that are returned were away when limits were lifted, and still have their rates, which are
+    for no replica any more. MovesFailed if partitions lie elsewhere in the end than the plan wanted."""
+    left: list[int] = []
+    with _throttled(admin, moves, throttle, left):
         _carry_out(admin, moves, at_once, tell)
     lift_left_limits(admin)
     there, elsewhere = _ends(admin, moves)
@@ -152,8 +159,10 @@ def carry_out(
     if elsewhere:
         raise MovesFailed(
             f"{len(elsewhere)} partitions are not where the plan wanted them "
-            f"({elsewhere[0].partition}, …): somebody moved them meanwhile"
+            f"({elsewhere[0].partition}, …): somebody moved them meanwhile",
+            left,
         )
+    return left
 
 
 def _elect(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
@@ -260,7 +269,9 @@ def lift_left_limits(admin: Admin) -> bool:
 
 
 @contextmanager
-def _throttled(admin: Admin, moves: Sequence[Move], rate: int | None) -> Iterator[None]:
+def _throttled(
+    admin: Admin, moves: Sequence[Move], rate: int | None, left: list[int]
+) -> Iterator[None]:
     if rate is None:
         yield
         return
@@ -291,7 +302,7 @@ def _throttled(admin: Admin, moves: Sequence[Move], rate: int | None) -> Iterato
         if not _are_moving(admin, moves):
             _lift(admin, topics, brokers)
         raise
-    _lift(admin, topics, brokers)
+    left += _lift(admin, topics, brokers)
 
 
 def _are_moving(admin: Admin, moves: Sequence[Move]) -> bool:
@@ -303,7 +314,10 @@ def _are_moving(admin: Admin, moves: Sequence[Move]) -> bool:
         return True
 
 
-def _lift(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> None:
+def _lift(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> list[int]:
+    """Takes limits back; the brokers that are away, and keep theirs. Without replicas that are named it
+    holds nobody back."""
+    away: list[int] = []
     for topic in topics:
         with suppress(TopicNotFound):
             admin.alter_configs(Resource.topic(topic), unset=_NAMED)
@@ -311,6 +325,7 @@ def _lift(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> None:
         try:
             admin.alter_configs(Resource.broker(broker), unset=_RATES)
         except OttlaError:
-            # Gone meanwhile: without replicas that are named, its rate holds nobody back.
             if broker in (each.id for each in admin.describe_cluster().brokers):
                 raise
+            away.append(broker)
+    return away
