@@ -10,7 +10,7 @@ process of its own, one of these goes on:
 - garbage: connections that send something that is no request, as fast as they are closed
 - recompression: batches of 0.9 MB into a topic that wants them as gzip
 - long requests: one with 100,000 entries after the other (or one topic named a thousand times), a row
-  for each API
+  for each API; and a thousand topics that are created by one request and deleted by the next
 
 The factor is the latency during the disturbance divided by the same round's latency without any.
 The disturbing client has the lowest priority: it stands for another machine, and only what the broker
@@ -39,7 +39,7 @@ from bench.harness.broker import ManagedBroker
 from bench.harness.client import Client, open_socket
 from bench.harness.errors import BenchError
 from bench.harness.fetch_load import Filled
-from bench.harness.long_requests import long_requests
+from bench.harness.long_requests import long_requests, topic_turnover
 from bench.harness.paced_load import Latencies, paced_load
 from bench.harness.process import cached_fraction, evict, settle_disk
 from bench.harness.produce_load import DEFAULTS, PlainRequests, requests_for
@@ -279,6 +279,27 @@ class LongRequests(Disturbance):
                 done.value += 1
 
 
+class TopicTurnover(Disturbance):
+    """Creates many topics by one request, deletes them by the next."""
+
+    name = "topics that come and go"
+    unit = "topics/s"
+
+    def __init__(self, broker: ManagedBroker, count: int) -> None:
+        super().__init__(broker)
+        self._count = count
+
+    def disturb(self, stop: Event, begun: Event, done: Synchronized[float]) -> None:
+        create, delete = topic_turnover(self._count)
+        with Client(self.broker.address) as client:
+            while not stop.is_set():
+                for request in (create, delete):
+                    client.send(request)
+                    begun.set()
+                    client.receive()
+                done.value += self._count
+
+
 def baseline(broker: ManagedBroker, topic: str, seconds: float) -> Latencies:
     (requests,) = requests_for(broker.address, topic, Shape(1, 100), DEFAULTS, 1)
     paced = paced_load(broker.address, requests, rate=RATE, seconds=seconds)
@@ -347,6 +368,7 @@ def _one_broker_with_long_requests(
         LongRequests(broker, name, request)
         for name, request in long_requests(named, entries).items()
     ]
+    disturbances.append(TopicTurnover(broker, entries // 100))
     found = disturbed(bench, broker, victim, disturbances, seconds)
     for topic in (victim, named):
         broker.forget(topic)

@@ -195,3 +195,20 @@ def long_requests(topic: str, entries: int) -> dict[str, bytes]:
         name: encode_request(request, version, 1, "ottla-bench")
         for name, (request, version) in requests.items()
     }
+
+
+def topic_turnover(count: int) -> tuple[bytes, bytes]:
+    """A request that creates so many topics, and one that deletes them."""
+    names = [f"coming-and-going-{each}" for each in range(count)]
+    create = create_topics.CreateTopicsRequest(
+        topics=[
+            create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+            for name in names
+        ],
+        timeout_ms=60_000,
+    )
+    delete = delete_topics.DeleteTopicsRequest(topic_names=names, timeout_ms=60_000)
+    return (
+        encode_request(create, 4, 1, "ottla-bench"),
+        encode_request(delete, 4, 2, "ottla-bench"),
+    )

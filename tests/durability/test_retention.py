@@ -20,7 +20,7 @@ from ottla.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from ottla.server.broker import Broker
+from ottla.server.disk.topic_logs import DoomedLogs
 from ottla.testing import BrokerProcess
 
 Connect = Callable[[BrokerProcess], Wire]
@@ -228,7 +228,7 @@ def test_a_deletion_that_a_crash_interrupted_is_brought_to_its_end(
         wire.create_topic("orders")
         write(wire, "orders", 3)
         # As if the process were killed there.
-        patch.setattr(Broker, "_delete_log", lambda *_: None)
+        patch.setattr(DoomedLogs, "_delete_one", lambda *_: None)
         wire.delete_topic("orders")
     assert (tmp_path / "orders-0").exists()
     with InnerBroker([tmp_path], FailingFiles(), monkeypatch):

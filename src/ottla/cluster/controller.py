@@ -275,11 +275,15 @@ class Controller:
         return await self._decide(lambda draft: topic_decisions.delete_topics(draft, topics))
 
     async def create_partitions(
-        self, topics: Sequence[MorePartitions], *, validate_only: bool = False
+        self,
+        topics: Sequence[MorePartitions],
+        *,
+        allowed: int = topic_decisions.MOST_PARTITIONS_PER_REQUEST,
+        validate_only: bool = False,
     ) -> list[TopicResult]:
-        """Adds partitions to topics."""
+        """Adds partitions to topics, not more than are allowed."""
         return await self._decide(
-            lambda draft: topic_decisions.create_partitions(draft, topics, self._random),
+            lambda draft: topic_decisions.create_partitions(draft, topics, self._random, allowed),
             validate_only,
         )
 

@@ -417,6 +417,7 @@ class _Exchange:
         "_broker",
         "_connection",
         "_correlation_id",
+        "_owns_response",
         "_slot",
         "_version",
         "_waste",
@@ -431,6 +432,8 @@ class _Exchange:
         self._version = version
         self._correlation_id = correlation_id
         self._slot: Slot | None = None
+        # Whether the response is made for this request alone, unlike what a coordinator answers with.
+        self._owns_response = False
         # Messages of long work, which are taken apart after it.
         self._waste: list[Message] = []
 
@@ -446,12 +449,14 @@ class _Exchange:
                 self._broker, self._connection, message, self._version, self._correlation_id
             )
             result = function(request)
-            if not isinstance(result, Generator):
-                if isinstance(result, Message):
-                    return (yield from self._encoded(result))
-                return result
-            self._waste.append(message)
-            return (yield from self._worked_out(result))
+            if isinstance(result, Message):
+                return (yield from self._encoded(result))
+            if isinstance(result, Generator):
+                self._waste.append(message)
+                return (yield from self._worked_out(result))
+            if isinstance(result, Coroutine):
+                self._waste.append(message)
+            return result
 
         work = steps()
         next(work)
@@ -514,6 +519,7 @@ class _Exchange:
                 later = result
             else:
                 later = self._broker.spawn(result, f"{self._api.name} of {connection.address}")
+                self._owns_response = True
             later.add_done_callback(self._awaited)
 
     def _awaited(self, finished: asyncio.Future[Message]) -> None:
@@ -537,7 +543,10 @@ class _Exchange:
         if done is not None:
             assert self._slot is not None
             self._slot.fill(done.result)
+            self._clear_away()
         else:
+            if self._owns_response:
+                self._waste.append(response)
             self._go_on(steps)
 
     def _failed(self, error: Exception) -> None:

@@ -57,6 +57,7 @@ from ottla.server.disk.lanes import Lanes
 from ottla.server.disk.reads import Reads
 from ottla.server.disk.relocations import Relocations
 from ottla.server.disk.threads import started_threads
+from ottla.server.disk.topic_logs import DoomedLogs, NewLogs
 from ottla.server.disk.workers import Workers
 from ottla.server.network.advertised import warn_of_unreachable
 from ottla.server.network.connection import Connection
@@ -119,8 +120,6 @@ DRAIN_SECONDS = 1.0
 PART_SECONDS = 0.3
 # How often it is looked whether clients that wait for an answer are still there.
 HUNG_UP_SECONDS = 30.0
-# Folders of new partitions made before the loop gets its turn.
-FOLDERS_AT_ONCE = 20
 METADATA_FILE = "metadata.db"
 
 # What clients may switch on: the levels known here, and the one a new cluster begins with.
@@ -194,6 +193,9 @@ class Broker:
             self.topic_config,
             validates_records=config.produce_record_validation_enable,
         )
+        self.doomed_logs = DoomedLogs(self.loop, self.logs)
+        self.new_logs = NewLogs(self.loop, self.partitions)
+        self.partitions.before_load = self.doomed_logs.delete_now
         # Whoever waits for a flush learns of its end, and of a disk that failed (in any thread).
         self.periodic_work.on_flushed = self.partitions.flushed
         self.logs.on_offline = self._log_went_offline
@@ -650,17 +652,17 @@ class Broker:
         for topic in delta.deleted:
             self.partitions.remove(topic.name)
             self._unload_coordinators(topic)
-            for partition in topic.partitions:
-                self._delete_log(topic.name, partition.index)
+            self.doomed_logs.add(topic.name, range(len(topic.partitions)))
         for topic in delta.created:
             self.partitions.put(topic, is_new=True)
         for before, topic in delta.changed:
             self.partitions.put(topic, is_new=True)
             self._drop_replicas(before, topic)
+        self.doomed_logs.delete()
         grown = [new for old, new in delta.changed if _assignment(old) != _assignment(new)]
         created = [*delta.created, *grown]
         if created:
-            self.spawn(self._make_folders(created), "folders of new partitions")
+            self.new_logs.make(topic.name for topic in created)
         if any(kind is ResourceType.BROKER for kind, _ in delta.configs):
             self._follow_broker_settings()
         for kind, name in delta.configs:
@@ -697,9 +699,14 @@ class Broker:
 
     def _drop_replicas(self, before: Topic, after: Topic) -> None:
         """Partitions that were moved away from this broker leave no log here."""
-        for old, new in zip(before.partitions, after.partitions, strict=False):
-            if self.id in old.replicas and self.id not in new.replicas:
-                self._delete_log(after.name, new.index)
+        self.doomed_logs.add(
+            after.name,
+            [
+                new.index
+                for old, new in zip(before.partitions, after.partitions, strict=False)
+                if self.id in old.replicas and self.id not in new.replicas
+            ],
+        )
 
     def partition_changed(self, partition: Partition) -> None:
         """A partition's role, leader or leader epoch changed here."""
@@ -714,13 +721,6 @@ class Broker:
                 self.groups.unload(partition.index)
             elif topic.name == TRANSACTION_STATE:
                 self.transactions.unload(partition.index)
-
-    def _delete_log(self, topic: str, index: int) -> None:
-        if (topic, index) in self.logs:
-            try:
-                self.logs.delete(topic, index)
-            except StorageError as error:
-                log.error("log not deleted: topic=%s partition=%d %s", topic, index, error)
 
     def _log_went_offline(self, failed: Log) -> None:
         self.loop.call_soon_threadsafe(self._give_up_log, failed)
@@ -741,23 +741,6 @@ class Broker:
         partition = self.partitions.get(full.topic, full.partition)
         if partition is not None and partition.opened is full:
             partition.resign()
-
-    async def _make_folders(self, topics: Iterable[Topic]) -> None:
-        """New partitions get their folders, a few at a time; who uses one earlier makes it."""
-        made = 0
-        for topic in topics:
-            for partition in list(self.partitions.by_name.get(topic.name, ())):
-                if partition.role is Role.ABSENT or partition.opened is not None:
-                    continue
-                try:
-                    partition.log  # noqa: B018 - opening it makes the folder
-                except StorageError as error:
-                    log.error(
-                        "no log: topic=%s partition=%d %s", topic.name, partition.index, error
-                    )
-                made += 1
-                if made % FOLDERS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
 
     def _follow_broker_settings(self) -> None:
         """Take over settings that were changed while running (or in an earlier life)."""
@@ -830,6 +813,8 @@ class Broker:
         await self.periodic_work.stop()
         epoch = self.membership.epoch
         await self.membership.close()
+        self.new_logs.stop()
+        await self.doomed_logs.all_gone()
         await self.loop.run_in_executor(None, self.logs.close, epoch)
         self.workers.stop()
         for threads in (self.threads, self.write_threads, self.read_threads):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ottla.protocol.message import Message
 from ottla.server.api import Outcome
-from ottla.server.turns import Steps, Turns
+from ottla.server.turns import Steps, Turns, emptied, in_turns
 
 R = TypeVar("R", bound=Message)
 K = TypeVar("K", bound=Hashable)
@@ -34,6 +34,7 @@ def gathered(
             is_ready = is_ready and isinstance(part, kind)
         parts.append(part)
         yield
+    yield from emptied(known)
     if not is_ready:
         return _gathered(kind, parts, add)
     response = kind()
@@ -41,10 +42,11 @@ def gathered(
         assert isinstance(part, kind)
         add(response, part)
         yield
+    yield from emptied(parts)
     return response
 
 
-async def _gathered(kind: type[R], parts: Sequence[Part], add: Callable[[R, R], None]) -> R:
+async def _gathered(kind: type[R], parts: list[Part], add: Callable[[R, R], None]) -> R:
     turns = Turns()
     response = kind()
     for part in parts:
@@ -52,4 +54,5 @@ async def _gathered(kind: type[R], parts: Sequence[Part], add: Callable[[R, R], 
         answer = part if isinstance(part, Message) else await part
         assert isinstance(answer, kind)
         add(response, answer)
+    await in_turns(emptied(parts))
     return response

@@ -21,12 +21,12 @@ from ottla.protocol.messages.create_partitions import (
 )
 from ottla.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from ottla.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
-from ottla.server.api import Answer, Request
+from ottla.server.api import Answer, Outcome, Request
 from ottla.server.failures import error_message
 from ottla.server.quotas import Quotas, is_broker, quota_client
 from ottla.server.replication.changes import Client, client_of, is_forwarded
-from ottla.server.security.guards.tools import Finish, Guarded, then
-from ottla.server.turns import Steps
+from ottla.server.security.guards.tools import Finish, Guarded, listed, then
+from ottla.server.turns import Steps, emptied
 
 if TYPE_CHECKING:
     from ottla.cluster.controller import Controller
@@ -141,6 +141,7 @@ def _counted(
             response.throttle_time_ms = throttle
         if mute is not None:
             yield from mute(response)
+        yield from emptied(asked)
         message: Message = response
         return message
 
@@ -170,24 +171,28 @@ def _asked(key: ApiKey, request: Request[Any]) -> Iterator[tuple[str, int]]:
                 yield topic.name, len(topic.partitions)
 
 
-def _refusal(key: ApiKey, request: Request[Any], error: ProtocolError, throttle: int) -> Message:
+def _refusal(
+    key: ApiKey, request: Request[Any], error: ProtocolError, throttle: int
+) -> Steps[Outcome]:
     message = request.message
     why: dict[str, Any] = {"error_code": error.code, "error_message": error_message(error)}
     if key is ApiKey.CREATE_TOPICS:
-        return CreateTopicsResponse(
-            throttle_time_ms=throttle,
-            topics=[CreatableTopicResult(name=each.name, **why) for each in message.topics],
+        topics = yield from listed(
+            message.topics, lambda each: CreatableTopicResult(name=each.name, **why)
         )
+        return CreateTopicsResponse(throttle_time_ms=throttle, topics=topics)
     if key is ApiKey.CREATE_PARTITIONS:
-        return CreatePartitionsResponse(
-            throttle_time_ms=throttle,
-            results=[CreatePartitionsTopicResult(name=each.name, **why) for each in message.topics],
+        results = yield from listed(
+            message.topics, lambda each: CreatePartitionsTopicResult(name=each.name, **why)
         )
+        return CreatePartitionsResponse(throttle_time_ms=throttle, results=results)
     if request.version >= _DELETED_BY_STATE:
-        refused = [
-            DeletableTopicResult(name=each.name, topic_id=each.topic_id, **why)
-            for each in message.topics
-        ]
+        refused = yield from listed(
+            message.topics,
+            lambda each: DeletableTopicResult(name=each.name, topic_id=each.topic_id, **why),
+        )
     else:
-        refused = [DeletableTopicResult(name=name, **why) for name in message.topic_names]
+        refused = yield from listed(
+            message.topic_names, lambda name: DeletableTopicResult(name=name, **why)
+        )
     return DeleteTopicsResponse(throttle_time_ms=throttle, responses=refused)

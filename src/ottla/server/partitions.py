@@ -63,6 +63,8 @@ class Partitions:
         self._config_of = config_of
         self.appended = wakeups.appended
         self.advanced = wakeups.advanced
+        # Told of a log that is about to be opened or made.
+        self.before_load: Callable[[str, int], None] | None = None
         # Set once it can do something: when the broker is part of its cluster.
         self.replicas: ReplicaWork | None = None
         # Whether producers' records are looked at where the topic does not ask for it.
@@ -159,6 +161,8 @@ class Partitions:
 
     def load(self, partition: Partition) -> Log:
         topic, index = partition.topic, partition.index
+        if self.before_load is not None:
+            self.before_load(topic, index)
         try:
             return self._logs.get_or_create(
                 topic, index, partition.topic_id, is_new=partition.is_new

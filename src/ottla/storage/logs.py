@@ -474,7 +474,7 @@ class Logs(LogOwner):
         folder.void_jobs()
         now_ms = self._now()
         delay_ms = self._config_of(topic).file_delete_delay_ms
-        self._removals.add(now_ms, RemovalJob(self.files, sync_folders=[folder.path]))
+        self._removals.sync_soon(folder.path, self.files)
         self._removals.add(now_ms + delay_ms, RemovalJob(self.files, folders=[renamed]))
 
     def set_aside(self, topic: str, partition: int, *, damaged: bool = False) -> str:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from ottla.storage.files import Files
 from ottla.storage.folders import CheckpointJob, DataFolder
 from ottla.storage.retention import Retired
+
+# Removals that are begun at a time, and folders that one job removes: thousands of topics that were
+# deleted together are due together.
+MOST_AT_ONCE = 1000
+FOLDERS_IN_A_JOB = 100
 
 
 class RetireJob:
@@ -61,22 +67,30 @@ class RemovalJob:
         self.error: OSError | None = None
 
     def run(self) -> None:
-        """Never raises; `error` tells."""
+        """Never raises; `error` tells. Of the folders those are left then that could not be removed."""
         try:
             for retired in self.retired:
                 retired.remove()
-            for folder in self.folders:
-                try:
-                    # The new name first: half of its files under the old one would be taken for a
-                    # log after a power loss.
-                    self.files.fsync_folder(os.path.dirname(folder))
-                    self.files.remove_tree(folder)
-                except FileNotFoundError:
-                    pass
+            # The new names first: half of a log's files under the old one would be taken for a log
+            # after a power loss.
+            for parent in dict.fromkeys([os.path.dirname(folder) for folder in self.folders]):
+                with suppress(FileNotFoundError):
+                    self.files.fsync_folder(parent)
             for folder in self.sync_folders:
                 self.files.fsync_folder(folder)
         except OSError as error:
             self.error = error
+            return
+        left = []
+        for folder in self.folders:
+            try:
+                self.files.remove_tree(folder)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                self.error = error
+                left.append(folder)
+        self.folders = left
 
 
 class Removals:
@@ -86,6 +100,12 @@ class Removals:
         # (clock at which it is due, tie breaker, job)
         self._waiting: list[tuple[int, int, RemovalJob]] = []
         self._count = 0
+        # Folders in which something was renamed.
+        self._to_sync: dict[str, Files] = {}
+
+    def sync_soon(self, folder: str, files: Files) -> None:
+        """The names in this folder are to be made durable, once for all that changed."""
+        self._to_sync[folder] = files
 
     def add(self, at_ms: int, job: RemovalJob) -> None:
         """To be done at this time, or later."""
@@ -93,9 +113,23 @@ class Removals:
         heapq.heappush(self._waiting, (at_ms, self._count, job))
 
     def due(self, now_ms: int) -> Iterator[RemovalJob]:
-        """Those whose time has come; they wait no longer."""
-        while self._waiting and self._waiting[0][0] <= now_ms:
-            yield heapq.heappop(self._waiting)[2]
+        """Those whose time has come, as few jobs; they wait no longer. Of very many the rest is due the
+        next time."""
+        for folder, files in self._to_sync.items():
+            yield RemovalJob(files, sync_folders=[folder])
+        self._to_sync.clear()
+        together: dict[Files, list[str]] = {}
+        for _ in range(MOST_AT_ONCE):
+            if not self._waiting or self._waiting[0][0] > now_ms:
+                break
+            job = heapq.heappop(self._waiting)[2]
+            if job.retired or job.sync_folders:
+                yield job
+            else:
+                together.setdefault(job.files, []).extend(job.folders)
+        for files, folders in together.items():
+            for first in range(0, len(folders), FOLDERS_IN_A_JOB):
+                yield RemovalJob(files, folders=folders[first : first + FOLDERS_IN_A_JOB])
 
     def forgive_the_clock(self, back_ms: int) -> None:
         """The clock was set back: what was to happen in a while happens in the same while."""

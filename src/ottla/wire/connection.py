@@ -24,10 +24,10 @@ import random
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct, pack
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ottla.protocol.apis import ApiKey, api_name
 from ottla.protocol.errors import ErrorCode, error_code
@@ -59,11 +59,23 @@ _LARGEST_CORRELATION_ID: Final = 2**31 - 1
 # connections that were opened together do not do it together.
 _REAUTHENTICATE_AFTER: Final = (0.85, 0.95)
 
+# Pieces of a message that are put together at once.
+_PIECES_AT_ONCE: Final = 512
+
 _pack_header = Struct(">ihhih").pack
 _Answer = TypeVar("_Answer", bound=Message)
 # Called while a large answer comes in, with its frame, where the message starts, and how many bytes of
 # the frame are there. May give a way to receive the next ones.
 Arriving = Callable[[memoryview, int, int], Pull | None]
+_T = TypeVar("_T")
+
+
+class InTurns(Protocol):
+    """Does all the steps of long work, with the loop's turn between some of them."""
+
+    def __call__(self, steps: Generator[None, None, _T], /) -> Coroutine[Any, Any, _T]: ...
+
+
 # Called with an answer's frame and where its message starts.
 Taken = Callable[[Buffer, int], None]
 
@@ -203,26 +215,36 @@ class Connection:
         version: int | None = None,
         arriving: Arriving | None = None,
         client_id: str | None = None,
+        in_turns: InTurns | None = None,
     ) -> _Answer:
         """Send `message` and wait for its answer, of class `answer`.
 
         Raises ConnectionLost, RequestTimeout, UnsupportedByBroker; error codes inside of the answer
         are the caller's to look at. `timeout` in seconds counts from when the request is sent. With
         `client_id` it is sent in the name of another, in place of the connection's own: then the
-        throttle time of the answer is for that one, too.
+        throttle time of the answer is for that one, too. `in_turns` does the work on messages that may
+        be very long.
         """
         if version is None:
             version = self.versions.choose(type(message))
         frame, at = await self.send(
             message.api_key,
             version,
-            message.encode_parts(version),
+            message.encode_parts(version)
+            if in_turns is None
+            else await in_turns(_encoded(message, version)),
             timeout=timeout,
             arriving=arriving,
             client=None if client_id is None else client_id.encode(),
         )
+        decoded: _Answer | None = None
+        if in_turns is not None:
+            try:
+                decoded, _ = await in_turns(answer.decode_in_steps(frame, at, version))
+            except MalformedMessage as error:
+                raise self._unreadable(answer, version, error) from error
         return self.read(
-            message.api_key, version, frame, at, answer, heed_throttle=client_id is None
+            message.api_key, version, frame, at, answer, decoded, heed_throttle=client_id is None
         )
 
     def read(
@@ -232,20 +254,27 @@ class Connection:
         frame: Buffer,
         at: int,
         answer: type[_Answer],
+        decoded: _Answer | None = None,
         *,
         heed_throttle: bool = True,
     ) -> _Answer:
-        """Decode what `send` gave, and heed its throttle time. One that cannot be read ends the
-        connection (ProtocolViolation)."""
-        try:
-            decoded, _ = answer.decode(frame, at, version)
-        except MalformedMessage as error:
-            reason = f"{answer.__name__} v{version} cannot be read: {error}"
-            raise self._break(ProtocolViolation(self.address, reason)) from error
+        """Decode what `send` gave, unless that has been done, and heed its throttle time. One that
+        cannot be read ends the connection (ProtocolViolation)."""
+        if decoded is None:
+            try:
+                decoded, _ = answer.decode(frame, at, version)
+            except MalformedMessage as error:
+                raise self._unreadable(answer, version, error) from error
         throttle_time = getattr(decoded, "throttle_time_ms", 0)
         if throttle_time > 0 and heed_throttle and client_throttles(api_key, version):
             self.throttle(throttle_time / 1000)
         return decoded
+
+    def _unreadable(
+        self, answer: type[Message], version: int, error: MalformedMessage
+    ) -> ConnectionLost:
+        reason = f"{answer.__name__} v{version} cannot be read: {error}"
+        return self._break(ProtocolViolation(self.address, reason))
 
     def send(
         self,
@@ -644,6 +673,19 @@ class Connection:
             self._authenticating = False
             if self._failure is None:
                 self._let_go()
+
+
+def _encoded(message: Message, version: int) -> Generator[None, None, list[Buffer]]:
+    """The message as few pieces, with a pause after each element of an array. Not for records."""
+    body: list[Buffer] = []
+    pieces: list[bytes] = []
+    for _ in message.encode_in_steps(version, pieces.append):
+        if len(pieces) >= _PIECES_AT_ONCE:
+            body.append(b"".join(pieces))
+            pieces.clear()
+        yield
+    body.append(b"".join(pieces))
+    return body
 
 
 def _tls_reason(error: ssl.SSLError) -> str:

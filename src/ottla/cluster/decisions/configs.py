@@ -108,7 +108,7 @@ def alter_configs(
                 raise _invalid("A request may have each resource only once.")
             _alter(draft, altered, rules, incremental, receiver)
         except ProtocolError as raised:
-            error = raised
+            error = raised.with_traceback(None)
         results.append(ConfigResult(altered.resource_type, altered.name, error))
     return results
 

@@ -83,7 +83,7 @@ def alter_moves(
                 states[each.index] = ended(newer, draft.eligible, policy)
             results.append(MoveResult(each.topic, each.index))
         except ProtocolError as error:
-            results.append(MoveResult(each.topic, each.index, error))
+            results.append(MoveResult(each.topic, each.index, error.with_traceback(None)))
     yield from _put(draft, changed)
     return results
 

@@ -172,7 +172,7 @@ def elect_leaders(
             newer = _elected(draft, kind, state, policy_of(name))
         except ProtocolError as error:
             if on_demand or error.code is not ErrorCode.ELECTION_NOT_NEEDED:
-                results.append(ElectionResult(name, index, error))
+                results.append(ElectionResult(name, index, error.with_traceback(None)))
             continue
         changed.setdefault(name, {})[index] = newer
         results.append(ElectionResult(name, index))

@@ -37,7 +37,7 @@ def alter_quotas(draft: Draft, changes: Sequence[QuotaChange]) -> list[ProtocolE
             _alter(draft, entity, change.values)
             results.append(None)
         except ProtocolError as error:
-            results.append(error)
+            results.append(error.with_traceback(None))
     return results
 
 

@@ -112,7 +112,7 @@ def create_topics(
             partitions = yield from _new_partitions(draft, request, defaults, spread)
             topic = Topic(name, _new_topic_id(draft, random), partitions, is_internal(name))
         except ProtocolError as error:
-            results[name] = TopicResult(name, error=error)
+            results[name] = TopicResult(name, error=error.with_traceback(None))
             continue
         results[name] = TopicResult(name, topic.topic_id, topic=topic)
         created.append(topic)
@@ -314,7 +314,7 @@ def delete_topics(draft: Draft, requested: Sequence[DeadTopic]) -> list[TopicRes
         try:
             topic = _doomed_topic(draft, dead, names, ids)
         except ProtocolError as error:
-            results[key] = TopicResult(dead.name, dead.topic_id, error)
+            results[key] = TopicResult(dead.name, dead.topic_id, error.with_traceback(None))
             continue
         if dead.name is not None and ids[topic.topic_id]:
             # Asked for by name and by id: neither is done, and one answer speaks for both.
@@ -367,13 +367,16 @@ def _doomed_topic(
 
 
 def create_partitions(
-    draft: Draft, requested: Sequence[MorePartitions], random: Random
+    draft: Draft,
+    requested: Sequence[MorePartitions],
+    random: Random,
+    allowed: int = MOST_PARTITIONS_PER_REQUEST,
 ) -> list[TopicResult]:
-    """One result for each topic, in the order of the request."""
+    """One result for each topic, in the order of the request. `allowed`: how many new partitions the
+    request may still make."""
     times = Counter(more.name for more in requested)
     results: dict[str, TopicResult] = {}
     grown: list[Topic] = []
-    allowed = MOST_PARTITIONS_PER_REQUEST
     for more in requested:
         if more.name in results:
             continue
@@ -385,7 +388,7 @@ def create_partitions(
                 )
             topic = _grown_topic(draft, more, allowed, random)
         except ProtocolError as error:
-            results[more.name] = TopicResult(more.name, error=error)
+            results[more.name] = TopicResult(more.name, error=error.with_traceback(None))
             continue
         allowed -= len(topic.partitions) - len(draft.topics[more.name].partitions)
         results[more.name] = TopicResult(more.name, topic.topic_id, topic=topic)

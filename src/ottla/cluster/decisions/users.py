@@ -54,7 +54,7 @@ def alter_scram(draft: Draft, changes: Sequence[ScramChange]) -> list[UserResult
             _alter_user(draft, user, wanted)
             results.append(UserResult(user))
         except ProtocolError as error:
-            results.append(UserResult(user, error))
+            results.append(UserResult(user, error.with_traceback(None)))
     return results
 
 

@@ -17,6 +17,8 @@ from ottla.server.turns import Steps, in_turns
 
 # A request with more entries is reduced before a shard sees it.
 MANY_ENTRIES: Final = 1000
+# Topics and partitions that a shard sees at a time, where they need not be seen together.
+ENTRIES_AT_ONCE: Final = 100
 # Stands for all partitions that a topic has not.
 _NOT_THERE: Final = -1
 
@@ -108,17 +110,34 @@ class ReducedTopics(Generic[T]):
         """What the shard is to see: `make` copies a topic with other partitions."""
         return [make(each.topic, list(each.partitions.values())) for each in self._reduced.values()]
 
+    def portions(self, make: Callable[[T, list[Any]], T]) -> Steps[list[list[T]]]:
+        """The same in portions, of which the shard sees one at a time. A topic may be in several."""
+        found: list[list[T]] = [[]]
+        left = ENTRIES_AT_ONCE
+        for each in self._reduced.values():
+            partitions = list(each.partitions.values())
+            for first in range(0, len(partitions) or 1, ENTRIES_AT_ONCE):
+                some = partitions[first : first + ENTRIES_AT_ONCE]
+                if found[-1] and len(some) >= left:
+                    found.append([])
+                    left = ENTRIES_AT_ONCE
+                found[-1].append(make(each.topic, some))
+                left -= len(some) + 1
+                yield
+        return found
+
     def whole(
         self,
         answered: Sequence[_TopicAnswer],
         make: Callable[[T], A],
         make_partition: Callable[..., _PartitionAnswer],
     ) -> Steps[list[A]]:
-        """The shard's answer as one for the whole request."""
-        for reduced, answer in zip(self._reduced.values(), answered, strict=True):
-            for index, part in zip(reduced.partitions, answer.partitions, strict=True):
-                reduced.codes[index] = part.error_code
-            yield
+        """The shard's answer, or those to the portions in their order, as one for the whole request."""
+        parts = (part for answer in answered for part in answer.partitions)
+        for reduced in self._reduced.values():
+            for index in reduced.partitions:
+                reduced.codes[index] = next(parts).error_code
+                yield
         found: list[A] = []
         for asked, reduced in zip(self._asked, self._placed, strict=True):
             topic = make(asked)

@@ -21,8 +21,11 @@ from ottla.protocol.messages.alter_partition import (
     TopicDataResponse,
 )
 from ottla.server.api import Request, handles
-from ottla.server.portions import PORTION
 from ottla.server.turns import Steps, in_turns
+
+# Partitions that the controller decides on in one go. Brokers ask, and wait for all of it: fewer at a
+# time would be more writes.
+_AT_ONCE = 500
 
 
 @handles(AlterPartitionRequest, versions=(2, 3))
@@ -30,11 +33,10 @@ async def alter_partition(request: Request[AlterPartitionRequest]) -> AlterParti
     message = request.message
     wanted = await in_turns(_wanted(message, request.version))
     topics: dict[bytes, TopicDataResponse] = {}
-    # What the controller decides, it decides in one go.
-    for first in range(0, len(wanted), PORTION) or (0,):
+    for first in range(0, len(wanted), _AT_ONCE) or (0,):
         try:
             results = await request.broker.controller.alter_isr(
-                message.broker_id, message.broker_epoch, wanted[first : first + PORTION]
+                message.broker_id, message.broker_epoch, wanted[first : first + _AT_ONCE]
             )
         except ProtocolError as error:
             return AlterPartitionResponse(error_code=error.code)

@@ -24,10 +24,10 @@ from ottla.protocol.messages.alter_partition_reassignments import (
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
 from ottla.server.replication.room import Lack, without_room
-from ottla.server.turns import Turns
+from ottla.server.turns import Turns, emptied, in_turns
 
 # Partitions that the controller decides on in one go.
-_AT_ONCE = 1000
+_AT_ONCE = 100
 
 
 @handles(AlterPartitionReassignmentsRequest, versions=(0, 1), by_controller=True)
@@ -50,7 +50,7 @@ async def alter_partition_reassignments(
             await turns.pause()
         await turns.pause()
     try:
-        refused = await without_room(request.broker, [move for move, _ in wanted])
+        refused = await without_room(request.broker, (move for move, _ in wanted))
         for first in range(0, len(wanted), _AT_ONCE):
             await _decide(request, wanted[first : first + _AT_ONCE], refused)
             await turns.pause()
@@ -58,6 +58,7 @@ async def alter_partition_reassignments(
         response.error_code = error.code
         response.error_message = error_message(error)
         response.responses = []
+    await in_turns(emptied(wanted))
     return response
 
 

@@ -7,38 +7,69 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ottla.cluster.decisions.topics import MorePartitions, TopicResult
+from ottla.cluster.decisions.topics import (
+    MOST_PARTITIONS_PER_REQUEST,
+    MorePartitions,
+    TopicResult,
+)
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
-from ottla.server.portions import portions
+from ottla.server.portions import one_by_one, portions
 from ottla.server.turns import Steps, Turns, in_turns
 
 
 @handles(CreatePartitionsRequest, versions=(0, 3), by_controller=True)
 async def create_partitions(request: Request[CreatePartitionsRequest]) -> CreatePartitionsResponse:
-    message = request.message
-    results: list[TopicResult] = []
+    response = CreatePartitionsResponse()
+    allowed = MOST_PARTITIONS_PER_REQUEST
     turns = Turns()
-    for some in await in_turns(_portions(message)):
-        await turns.pause()
+    for some in one_by_one(await in_turns(_portions(request))):
+        wanted = await in_turns(_wanted(some))
+        before = request.broker.image.topics
         try:
-            results += await request.broker.controller.create_partitions(
-                some, validate_only=message.validate_only
+            results = await request.broker.controller.create_partitions(
+                wanted, allowed=allowed, validate_only=request.message.validate_only
             )
         except ProtocolError as error:
-            results += [TopicResult(name=each.name, error=error) for each in some]
-    return await in_turns(_response(results))
+            refusal = error.with_traceback(None)
+            results = [TopicResult(name=each.name, error=refusal) for each in wanted]
+        for each in results:
+            if each.topic is not None:
+                known = before.get(each.topic.name)
+                allowed -= len(each.topic.partitions) - (len(known.partitions) if known else 0)
+            response.results.append(
+                CreatePartitionsTopicResult(
+                    name=each.name or "",
+                    error_code=ErrorCode.NONE if each.error is None else each.error.code,
+                    error_message=error_message(each.error),
+                )
+            )
+        await turns.pause()
+    return response
 
 
-def _portions(message: CreatePartitionsRequest) -> Steps[list[Sequence[MorePartitions]]]:
+def _portions(
+    request: Request[CreatePartitionsRequest],
+) -> Steps[list[Sequence[CreatePartitionsTopic]]]:
+    topics = request.broker.image.topics
+
+    def weight(wanted: CreatePartitionsTopic) -> int:
+        topic = topics.get(wanted.name)
+        return 0 if topic is None else wanted.count - len(topic.partitions)
+
+    return (yield from portions(request.message.topics, lambda each: each.name, weight=weight))
+
+
+def _wanted(some: Sequence[CreatePartitionsTopic]) -> Steps[list[MorePartitions]]:
     wanted: list[MorePartitions] = []
-    for topic in message.topics:
+    for topic in some:
         assignments: list[list[int]] | None = None
         if topic.assignments is not None:
             assignments = []
@@ -47,18 +78,4 @@ def _portions(message: CreatePartitionsRequest) -> Steps[list[Sequence[MoreParti
                 yield
         wanted.append(MorePartitions(topic.name, topic.count, assignments))
         yield
-    return (yield from portions(wanted, lambda more: more.name))
-
-
-def _response(results: list[TopicResult]) -> Steps[CreatePartitionsResponse]:
-    response = CreatePartitionsResponse()
-    for each in results:
-        response.results.append(
-            CreatePartitionsTopicResult(
-                name=each.name or "",
-                error_code=ErrorCode.NONE if each.error is None else each.error.code,
-                error_message=error_message(each.error),
-            )
-        )
-        yield
-    return response
+    return wanted

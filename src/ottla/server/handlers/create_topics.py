@@ -32,7 +32,7 @@ from ottla.protocol.messages.create_topics import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
-from ottla.server.portions import portions
+from ottla.server.portions import one_by_one, portions
 from ottla.server.turns import Steps, Turns, in_turns
 from ottla.storage.config import describe_topic
 
@@ -42,19 +42,53 @@ _EXCESS = "/"
 
 @handles(CreateTopicsRequest, versions=(0, 7), by_controller=True)
 async def create_topics(request: Request[CreateTopicsRequest]) -> CreateTopicsResponse:
-    message = request.message
-    wanted = await in_turns(_new_topics(message.topics))
-    results: list[TopicResult] = []
+    response = CreateTopicsResponse()
+    # Most topics of a request have the same settings.
+    described: dict[frozenset[tuple[str, str | None]], list[CreatableTopicConfigs]] = {}
+    found, is_excessive = await in_turns(_portions(request))
     turns = Turns()
-    for some in await in_turns(_portions(request, wanted)):
-        await turns.pause()
+    for some in one_by_one(found):
+        wanted = await in_turns(_new_topics(some))
+        if is_excessive:
+            # Each portion has to be refused for what is wrong with the whole.
+            wanted.append(NewTopic(_EXCESS, MOST_PARTITIONS_PER_REQUEST + 1))
         try:
-            results += await request.broker.controller.create_topics(
-                some, validate_only=message.validate_only
+            results = await request.broker.controller.create_topics(
+                wanted, validate_only=request.message.validate_only
             )
         except ProtocolError as error:
-            results += [TopicResult(name=topic.name, error=error) for topic in some]
-    return await in_turns(_response(request, wanted, results))
+            refusal = error.with_traceback(None)
+            results = [TopicResult(name=topic.name, error=refusal) for topic in wanted]
+        await in_turns(_answer_all(request, wanted, results, described, response))
+        await turns.pause()
+    return response
+
+
+def _portions(
+    request: Request[CreateTopicsRequest],
+) -> Steps[tuple[list[Sequence[CreatableTopic]], bool]]:
+    """How the topics go to the controller, and whether they want too many partitions in all, which it
+    finds out before it looks at them."""
+    default = request.broker.config.num_partitions
+    asked = request.message.topics
+
+    def weight(topic: CreatableTopic) -> int:
+        return _partitions_of(topic, default)
+
+    found = yield from portions(asked, lambda topic: topic.name, weight=weight)
+    if len(found) == 1:
+        return found, False
+    total = 0
+    for topic in asked:
+        total += weight(topic)
+        yield
+    return found, total > MOST_PARTITIONS_PER_REQUEST
+
+
+def _partitions_of(topic: CreatableTopic, default: int) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return default if topic.num_partitions == USE_DEFAULT else max(topic.num_partitions, 0)
 
 
 def _new_topics(topics: Sequence[CreatableTopic]) -> Steps[list[NewTopic]]:
@@ -77,43 +111,14 @@ def _new_topics(topics: Sequence[CreatableTopic]) -> Steps[list[NewTopic]]:
     return wanted
 
 
-def _portions(
-    request: Request[CreateTopicsRequest], wanted: list[NewTopic]
-) -> Steps[list[Sequence[NewTopic]]]:
-    """How the topics go to the controller: all of them together if they want too many partitions,
-    which it finds out before it looks at them."""
-    found = yield from portions(wanted, lambda topic: topic.name)
-    if len(found) > 1:
-        default = request.broker.config.num_partitions
-        total = 0
-        for topic in wanted:
-            total += _partitions_of(topic, default)
-            yield
-        if total > MOST_PARTITIONS_PER_REQUEST:
-            # Each portion has to be refused for what is wrong with the whole.
-            excess = NewTopic(_EXCESS, MOST_PARTITIONS_PER_REQUEST + 1)
-            return [[*some, excess] for some in found]
-    return found
-
-
-def _partitions_of(topic: NewTopic, default: int) -> int:
-    if topic.assignments:
-        return len(topic.assignments)
-    return default if topic.partitions == USE_DEFAULT else max(topic.partitions, 0)
-
-
-def _response(
+def _answer_all(
     request: Request[CreateTopicsRequest],
     wanted: list[NewTopic],
     results: list[TopicResult],
-) -> Steps[CreateTopicsResponse]:
-    overrides: dict[str, Mapping[str, str | None]] = {}
-    for topic in wanted:
-        overrides[topic.name] = topic.configs
-        yield
-    response = CreateTopicsResponse()
-    # Most topics of a request have the same settings.
-    described: dict[frozenset[tuple[str, str | None]], list[CreatableTopicConfigs]] = {}
+    described: dict[frozenset[tuple[str, str | None]], list[CreatableTopicConfigs]],
+    response: CreateTopicsResponse,
+) -> Steps[None]:
+    overrides = {topic.name: topic.configs for topic in wanted}
     for result in results:
         if result.name == _EXCESS:
             continue
@@ -126,7 +131,6 @@ def _response(
             answer.configs = described[key]
         response.topics.append(answer)
         yield
-    return response
 
 
 def _answer(result: TopicResult) -> CreatableTopicResult:

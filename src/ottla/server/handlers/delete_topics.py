@@ -14,63 +14,89 @@ Versions:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from ottla.cluster.decisions.topics import DeadTopic, TopicResult
+from ottla.cluster.metadata import Topic
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DeleteTopicState,
 )
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
-from ottla.server.portions import portions
+from ottla.server.portions import one_by_one, portions
 from ottla.server.turns import Steps, Turns, in_turns
+
+# From which version on topics are named one way or the other.
+_BY_STATE = 6
 
 
 @handles(DeleteTopicsRequest, versions=(0, 6), by_controller=True)
 async def delete_topics(request: Request[DeleteTopicsRequest]) -> DeleteTopicsResponse:
-    results: list[TopicResult] = []
+    broker = request.broker
+    response = DeleteTopicsResponse()
     turns = Turns()
-    for some in await in_turns(_portions(request)):
-        await turns.pause()
+    for some in one_by_one(await in_turns(_portions(request))):
+        doomed = [_dead_topic(each) for each in some]
         try:
-            if not request.broker.config.delete_topic_enable:
+            if not broker.config.delete_topic_enable:
                 # Before v3 there was no code for it.
                 raise ProtocolError(
                     ErrorCode.TOPIC_DELETION_DISABLED
                     if request.version >= 3
                     else ErrorCode.INVALID_REQUEST
                 )
-            results += await request.broker.controller.delete_topics(some)
+            results = await broker.controller.delete_topics(doomed)
         except ProtocolError as error:
-            results += [TopicResult(each.name, each.topic_id, error) for each in some]
-    return await in_turns(_response(results))
+            refusal = error.with_traceback(None)
+            results = [TopicResult(each.name, each.topic_id, refusal) for each in doomed]
+        _answer(results, response)
+        # What was deleted is gone when that is said, also for one who starts the broker anew.
+        await broker.doomed_logs.all_gone()
+        await turns.pause()
+    return response
 
 
-def _portions(request: Request[DeleteTopicsRequest]) -> Steps[list[Sequence[DeadTopic]]]:
+def _dead_topic(wanted: str | DeleteTopicState) -> DeadTopic:
+    if isinstance(wanted, str):
+        return DeadTopic(wanted)
+    return DeadTopic(wanted.name, wanted.topic_id)
+
+
+def _portions(
+    request: Request[DeleteTopicsRequest],
+) -> Steps[list[Sequence[str | DeleteTopicState]]]:
     message, image = request.message, request.broker.image
-    wanted: list[DeadTopic] = []
-    if request.version >= 6:
-        for each in message.topics:
-            wanted.append(DeadTopic(each.name, each.topic_id))
-            yield
-    else:
-        for name in message.topic_names:
-            wanted.append(DeadTopic(name))
-            yield
 
-    def topic_of(dead: DeadTopic) -> str | bytes:
+    def known(wanted: str | DeleteTopicState) -> Topic | None:
+        if isinstance(wanted, str):
+            return image.topics.get(wanted)
+        if wanted.name is not None:
+            return image.topics.get(wanted.name)
+        return image.topics_by_id.get(wanted.topic_id)
+
+    def same(wanted: str | DeleteTopicState) -> Hashable:
+        return wanted if isinstance(wanted, str) else (wanted.name, wanted.topic_id)
+
+    def together(wanted: str | DeleteTopicState) -> Hashable:
         """By name and by id it is the same topic."""
-        topic = image.topics.get(dead.name) if dead.name is not None else None
-        return topic.topic_id if topic is not None else dead.name or dead.topic_id
+        topic = known(wanted)
+        return same(wanted) if topic is None else topic.topic_id
 
-    return (yield from portions(wanted, lambda dead: (dead.name, dead.topic_id), topic_of))
+    def weight(wanted: str | DeleteTopicState) -> int:
+        topic = known(wanted)
+        return 1 if topic is None else len(topic.partitions)
+
+    asked: Sequence[str | DeleteTopicState] = message.topic_names
+    if request.version >= _BY_STATE:
+        asked = message.topics
+    return (yield from portions(asked, same, together, weight))
 
 
-def _response(results: list[TopicResult]) -> Steps[DeleteTopicsResponse]:
-    response = DeleteTopicsResponse()
+def _answer(results: Iterable[TopicResult], response: DeleteTopicsResponse) -> None:
     for each in results:
         response.responses.append(
             DeletableTopicResult(
@@ -80,5 +106,3 @@ def _response(results: list[TopicResult]) -> Steps[DeleteTopicsResponse]:
                 error_message=error_message(each.error),
             )
         )
-        yield
-    return response

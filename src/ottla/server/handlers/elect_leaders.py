@@ -11,7 +11,7 @@ Versions:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ottla.cluster.decisions.partitions import ElectionType
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -27,7 +27,7 @@ from ottla.server.turns import Turns
 
 _KINDS = {int(kind): kind for kind in ElectionType}
 # Partitions that the controller decides on in one go.
-_AT_ONCE = 1000
+_AT_ONCE = 100
 
 
 @handles(ElectLeadersRequest, versions=(0, 2), by_controller=True)
@@ -78,11 +78,30 @@ async def _of_all(
     request: Request[ElectLeadersRequest], kind: ElectionType
 ) -> list[ReplicaElectionResult]:
     """Every topic, with the partitions that have another leader now."""
-    answers = {name: ReplicaElectionResult(topic=name) for name in request.broker.image.topics}
-    for result in await request.broker.controller.elect_leaders(kind, None):
-        if result.error is None and result.topic in answers:
-            answers[result.topic].partition_result.append(_result(result.index, None))
+    answers: dict[str, ReplicaElectionResult] = {}
+    some: list[tuple[str, int]] = []
+    turns = Turns()
+    for topic in list(request.broker.image.topics.values()):
+        answers[topic.name] = ReplicaElectionResult(topic=topic.name)
+        for index in range(len(topic.partitions)):
+            some.append((topic.name, index))
+            if len(some) == _AT_ONCE:
+                await _elect(request, kind, some, answers)
+                some = []
+        await turns.pause()
+    await _elect(request, kind, some, answers)
     return list(answers.values())
+
+
+async def _elect(
+    request: Request[ElectLeadersRequest],
+    kind: ElectionType,
+    wanted: Sequence[tuple[str, int]],
+    answers: Mapping[str, ReplicaElectionResult],
+) -> None:
+    for result in await request.broker.controller.elect_leaders(kind, wanted):
+        if result.error is None:
+            answers[result.topic].partition_result.append(_result(result.index, None))
 
 
 def _result(index: int, error: ProtocolError | None) -> PartitionResult:

@@ -41,12 +41,11 @@ from ottla.protocol.messages.metadata import (
 )
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from ottla.server.portions import PORTION
 from ottla.server.turns import Steps, in_turns
 
 # v10 and v11 have the fields already, but of no use.
 _FIRST_WITHOUT_NAME = 12
-# Topics that are created in one go; the loop has its turn between such portions.
-TOPICS_AT_ONCE = 500
 
 
 @handles(MetadataRequest, versions=(0, 13))
@@ -80,8 +79,8 @@ async def _create_and_answer(
         refusal = ProtocolError(ErrorCode.POLICY_VIOLATION)
         refused = dict.fromkeys(missing, refusal)
     else:
-        for first in range(0, len(missing), TOPICS_AT_ONCE):
-            some = missing[first : first + TOPICS_AT_ONCE]
+        for first in range(0, len(missing), PORTION):
+            some = missing[first : first + PORTION]
             refused.update(await broker.create_automatically(some, client))
     return await in_turns(_response(request, wanted, refused))
 

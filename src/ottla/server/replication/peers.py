@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from ottla.protocol.message import Message
+from ottla.server.turns import in_turns
 from ottla.wire.connection import Connection, ConnectionOptions
 from ottla.wire.errors import ConnectFailed
 from ottla.wire.security import PLAINTEXT
@@ -80,7 +81,13 @@ class Peers:
         WireError if there is no answer."""
         connection = await self.connection(broker_id, purpose)
         return await connection.request(
-            message, answer, timeout=timeout, version=version, client_id=client_id
+            message,
+            answer,
+            timeout=timeout,
+            version=version,
+            client_id=client_id,
+            # Clients' requests may be very long.
+            in_turns=None if client_id is None else in_turns,
         )
 
     def close(self) -> None:

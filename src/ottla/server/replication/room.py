@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.cluster.decisions.moves import WantedMove
@@ -39,7 +39,7 @@ class Lack(NamedTuple):
     sentence: str
 
 
-async def without_room(broker: Broker, wanted: Sequence[WantedMove]) -> dict[Key, Lack]:
+async def without_room(broker: Broker, wanted: Iterable[WantedMove]) -> dict[Key, Lack]:
     """The moves that would fill a disk."""
     image = broker.image
     # Partitions by broker; without values, in their order.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.storage.flush import FlushJob
 from ottla.storage.folders import CheckpointJob
 from ottla.storage.logs import Job, Logs
+from ottla.storage.removal import RemovalJob
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log
@@ -92,11 +93,17 @@ class PeriodicWork:
     async def _tick(self) -> None:
         async with self._checkpoints:
             checkpoints = []
+            removals = []
             for job in self._logs.due(now_ms()):
                 if isinstance(job, CheckpointJob):
                     checkpoints.append(job)
+                elif isinstance(job, RemovalJob) and job.folders:
+                    removals.append(job)
                 else:
                     self._spawn(job)
+            if removals:
+                # Not all at once: flushes want the threads, too.
+                self._keep(self._loop.create_task(self._run_all(removals)))
             await self._run_all(checkpoints)
 
     async def _survey(self) -> None:
@@ -126,7 +133,9 @@ class PeriodicWork:
                 self._spawn(job)
 
     def _spawn(self, job: Job) -> None:
-        task = self._loop.create_task(self._run(job))
+        self._keep(self._loop.create_task(self._run(job)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._jobs.add(task)
         task.add_done_callback(self._done)
 
