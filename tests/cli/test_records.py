@@ -62,11 +62,55 @@ def test_dump_and_verify(ottla: Run, filled: str, broker_data: Path) -> None:
     assert "3 deleted but not erased" in ottla("log", "verify", folder).stdout
 
 
+def test_offsets_from_standard_input(ottla: Run, filled: str) -> None:
+    done = ottla("record", "delete", filled, 0, "-", stdin="0\n3-4 0\n\n")
+    assert done.stdout == f"deleted 3 records of {filled}\n"
+    assert values(ottla, filled, 0) == ["01", "02"]
+    for nothing in ("", " \n", "x", b"\xff\xfe"):
+        ottla("record", "delete", filled, 0, "-", stdin=nothing, fails=2)
+
+
+def test_keys_of_all_kinds(ottla: Run, topic: str) -> None:
+    """Without a key, with an empty one, one that is no text, and a very long one."""
+    ottla("topic", "create", topic)
+    long = "x" * 70_000
+    rows = [
+        {"value": "none"},
+        {"key": "", "value": "empty"},
+        {"key_base64": "AP8=", "value": "binary"},
+        {"key": long, "value": "long"},
+        {"key": "null", "value": "text"},
+    ]
+    ottla("produce", topic, "--json", stdin="".join(f"{json.dumps(each)}\n" for each in rows))
+
+    def left() -> list[str]:
+        return ottla("consume", topic).stdout.splitlines()
+
+    assert left() == ["none", "empty", "binary", "long", "text"]
+    ottla("record", "delete", topic, "--key", "")
+    assert left() == ["none", "binary", "long", "text"]
+    ottla("record", "delete", topic, "--key", "null")
+    assert left() == ["none", "binary", "long"]
+    ottla("record", "delete", topic, "--key", long)
+    assert left() == ["none", "binary"]
+    ottla("record", "delete", topic, "--key", "\x00\udcff")
+    assert left() == ["none"]
+
+
+def test_all_of_a_topic(ottla: Run, filled: str) -> None:
+    assert ottla("record", "delete", filled, 0, "0-4").stdout.startswith("deleted 5 records")
+    assert values(ottla, filled, 0) == []
+    ottla("produce", filled, "--partition", 0, stdin="after\n")
+    assert values(ottla, filled, 0) == ["after"]
+
+
 @pytest.mark.parametrize(
     ("offsets", "words"),
     [
         (("7",), "offset 7 is out of range: the log ends at 5"),
         (("1", "1000-2000"), "offset 1000 is out of range"),
+        (("0-9223372036854775807",), "offset 5 is out of range"),
+        (("9223372036854775807",), "offset 9223372036854775807 is out of range"),
     ],
 )
 def test_offsets_that_are_not_there(
@@ -75,6 +119,8 @@ def test_offsets_that_are_not_there(
     failed = ottla("record", "delete", filled, 0, *offsets, fails=1)
     assert failed.stderr.startswith(f"ottla: nothing was deleted: {words}")
     assert len(values(ottla, filled, 0)) == 5
+    # To be told so, nothing has to be deleted.
+    assert words in ottla("record", "delete", filled, 0, *offsets, "--dry-run", fails=1).stderr
 
 
 def test_deleted_already(ottla: Run, filled: str) -> None:
@@ -90,6 +136,11 @@ def test_deleted_already(ottla: Run, filled: str) -> None:
         ((0,), "give a partition and offsets"),
         ((0, "x"), "'x' is no offset"),
         ((0, "9-3"), "'9-3' ends before it begins"),
+        ((0, "9223372036854775808"), "beyond the largest offset"),
+        ((0, "99999999999999999999"), "is no offset"),
+        ((0, "٣"), "is no offset"),
+        ((0, "1-"), "is no offset"),
+        ((0, "-", "1"), "'-' is no offset"),
         ((0, "1", "--key", "a"), "one of them"),
         ((0, "--key", "a"), "leave the number away"),
         (("--key", "a", "--master", "local[1]"), "--where"),

@@ -110,8 +110,9 @@ cluster upgrade --dry-run
 cluster downgrade group.version=0 --dry-run
 topic delete orders --yes
 """
-# On Spark, and tested as programs (tests/pipeline/test_secured.py); the last only writes files.
-ELSEWHERE = {"sql", "archive", "restore", "pipeline init"}
+# On Spark, and tested as programs (tests/pipeline/test_secured.py); one that only writes files; and one
+# that serves (tests/console).
+ELSEWHERE = {"sql", "archive", "restore", "pipeline init", "console"}
 
 
 def commands_with_a_server() -> set[str]:

@@ -47,6 +47,7 @@ class Disk:
         self._in_memory: set[tuple[int, int]] = set()
         self.asked_by_loop = 0
         self.brought = 0
+        self.ahead: list[tuple[int, int]] = []
         self.forgetful = False
         # Closed, it holds up whoever asks the disk; `waited_for` says that somebody does.
         self.gate = threading.Event()
@@ -75,6 +76,13 @@ class Disk:
             self._in_memory |= wanted
         self.brought += 1
         return waited
+
+    def read_ahead(self, fd: int, position: int, size: int) -> bool:
+        assert threading.get_ident() != self._loop_thread, "the loop waits for the disk"
+        if self.seems_in_memory(fd, position, size):
+            return False
+        self.ahead.append((position, size))
+        return True
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
         if threading.get_ident() == self._loop_thread:
@@ -118,6 +126,7 @@ def disk(inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         Files, "bring_into_memory", lambda self, *range: disk.bring_into_memory(*range)
     )
+    monkeypatch.setattr(Files, "read_ahead", lambda self, *range: disk.read_ahead(*range))
     monkeypatch.setattr(Files, "pread", staticmethod(disk.pread))
     return disk
 
@@ -166,6 +175,21 @@ def test_a_reader_that_met_the_disk_goes_by_the_thread_until_all_is_held(
         fetch(wire, topic, 0, max_bytes=200_000)
         brought.append(disk.brought - before)
     assert brought[-1] == 0, "held data still goes by way of the thread"
+
+
+def test_what_a_reader_of_old_records_wants_next_is_asked_for(
+    wire: Wire, topic: Topic, disk: Disk
+) -> None:
+    # Here and there: nobody knows what comes next.
+    for offset in (9, 25, 3):
+        fetch(wire, topic, offset, max_bytes=130_000)
+    assert disk.ahead == []
+    # One after the other.
+    fetch(wire, topic, 5, max_bytes=130_000)
+    ((position, size),) = disk.ahead
+    assert size == reads.AHEAD_BYTES
+    assert position > 5 * 60_000
+    assert not disk.asked_by_loop
 
 
 @pytest.mark.parametrize("expected", [25, 59])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ from ottla.record.codecs import Codec
 from ottla.record.deletion import read_mark
 from ottla.record.legacy import messages
 from ottla.server.broker import Broker
+from ottla.server.disk.time_search import offset_for_time
 from ottla.storage.log import Log
 from ottla.storage.verify import verify_log
 from ottla.testing import BrokerProcess
@@ -294,6 +296,78 @@ def test_times(wire: Wire, topic: Topic) -> None:
     assert list_offset(wire, topic, now + 41).offset == -1
     newest = list_offset(wire, topic, -3, version=8)
     assert (newest.offset, newest.timestamp) == (4, now + 40)
+
+
+def test_others_have_their_turn_during_a_search_by_time(
+    wire: Wire, inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many batches that claim a time which only deleted records had; all of them are in memory."""
+    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.0)
+    now = now_ms()
+    batch = build_batch([Record(0, now, b"k", b"v"), Record(1, now + 10, b"k", b"v")])
+    count = 50
+    fill(wire, topic, *([batch] * (count + 1)))
+    delete_at(wire, topic, *(2 * each + 1 for each in range(count)))
+
+    async def search(broker: Broker) -> tuple[int, int]:
+        log = broker.partitions.by_name[topic.name][0].log
+        searching = asyncio.ensure_future(offset_for_time(broker, log, now + 5))
+        others = 0
+        while not searching.done():
+            others += 1
+            await asyncio.sleep(0)
+        found = await searching
+        assert found is not None
+        return found.offset, others
+
+    offset, others = inside.run_async(search(inside.broker))
+    assert offset == 2 * count + 1
+    assert others >= count
+    # A run of deleted records is no search at all.
+    delete_at(wire, topic, (0, 2 * count - 1), skip_deleted=True)
+    offset, others = inside.run_async(search(inside.broker))
+    assert offset == 2 * count + 1
+    assert others < 10
+
+
+def test_a_new_leader_that_does_not_know_what_is_committed(
+    wire: Wire, inside: BrokerThread, topic: Topic
+) -> None:
+    """Asked again later, it does: that is no mistake of the user's."""
+    ten(wire, topic)
+
+    def begin_at(offset: int) -> None:
+        def change(broker: Broker) -> None:
+            broker.partitions.by_name[topic.name][0].epoch_start_offset = offset
+
+        inside.run(change)
+
+    begin_at(11)
+    assert delete_at(wire, topic, 3).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert ErrorCode.OFFSET_NOT_AVAILABLE.retriable
+    begin_at(0)
+    assert delete_at(wire, topic, 3).error_code == 0
+
+
+def test_only_to_see_whether_it_could_be_done(wire: Wire, topic: Topic) -> None:
+    ten(wire, topic)
+    delete_at(wire, topic, 3)
+    end = end_offset(wire, topic)
+
+    def validate(
+        ranges: list[tuple[int, int]], skip_deleted: bool = False
+    ) -> DeleteRecordsAtPartitionResult:
+        request = delete_request(topic, ranges, skip_deleted)
+        request.validate_only = True
+        response = wire.call(request, DeleteRecordsAtResponse, 1)
+        return response.topics[0].partitions[0]
+
+    assert (validate([(0, 2), (5, 5)]).error_code, validate([(0, 2), (5, 5)]).deleted) == (0, 4)
+    assert validate([(3, 3)]).error_message == "offset 3 is deleted already"
+    assert validate([(2, 4)], skip_deleted=True).deleted == 2
+    assert validate([(0, 99)]).error_code == ErrorCode.INVALID_REQUEST
+    assert end_offset(wire, topic) == end  # nothing was written
+    assert len(seen(wire, topic)) == 9
 
 
 # Restarts

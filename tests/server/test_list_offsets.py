@@ -25,6 +25,7 @@ from ottla.protocol.messages.list_offsets import (
 )
 from ottla.record.batch import Codec, Record, assemble, build_batch, read_header
 from ottla.server.broker import Broker
+from ottla.server.handlers import list_offsets
 from ottla.storage.producer_state import Origin
 
 VERSIONS = versions_of(ListOffsetsRequest, first=1)
@@ -36,6 +37,13 @@ HOUR = 3_600_000
 def start() -> int:
     """The time of the first record: of today, or retention would take the records away."""
     return now_ms() - HOUR
+
+
+@pytest.fixture(params=["at once", "in steps"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few partitions are dealt with at once, if nothing has to be waited for; any number in steps."""
+    if request.param == "in steps":
+        monkeypatch.setattr(list_offsets, "AT_ONCE", 0)
 
 
 @pytest.fixture
@@ -63,6 +71,7 @@ def test_ends(wire: Wire, timed: Topic, version: int) -> None:
         assert earliest.leader_epoch == 0
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("late", "offset", "found"),
@@ -79,6 +88,7 @@ def test_by_time(
         assert answer.leader_epoch == (-1 if found is None else 0)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("codec", list(Codec))
 def test_by_time_inside_a_compressed_batch(
     wire: Wire, topic: Topic, start: int, codec: Codec
@@ -134,6 +144,7 @@ def test_positions_before_their_version(
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("version", versions_of(ListOffsetsRequest))
 def test_unknown_topic_and_partition(wire: Wire, topic: Topic, version: int) -> None:
     missing = Topic(fresh_name("missing"), bytes(16))
@@ -145,6 +156,7 @@ def test_unknown_topic_and_partition(wire: Wire, topic: Topic, version: int) -> 
         assert (answer.offset, answer.timestamp) == (-1, -1)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("version", versions_of(ListOffsetsRequest, first=4))
 def test_leader_epochs(wire: Wire, topic: Topic, version: int) -> None:
     known = list_offset(wire, topic, LATEST, version=version, current_leader_epoch=0)
@@ -153,6 +165,7 @@ def test_leader_epochs(wire: Wire, topic: Topic, version: int) -> None:
     assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_partition_named_twice(wire: Wire, version: int) -> None:
     topic = create_topic(wire, partitions=2)
@@ -173,6 +186,7 @@ def test_a_partition_named_twice(wire: Wire, version: int) -> None:
     assert by_index[1].error_code == 0
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("version", versions_of(ListOffsetsRequest, first=2))
 def test_isolation(inside: BrokerThread, wire: Wire, topic: Topic, version: int) -> None:
     """Readers of committed records see up to the open transaction."""
@@ -203,6 +217,7 @@ def test_old_list(wire: Wire, timed: Topic, timestamp: int, most: int, expected:
     assert (answer.error_code, answer.old_style_offsets) == (0, expected)
 
 
+@pytest.mark.usefixtures("way")
 def test_a_batch_whose_records_are_none(
     inside: BrokerThread, wire: Wire, topic: Topic, start: int
 ) -> None:

@@ -436,6 +436,52 @@ def test_the_unflushed_tail_is_bounded_by_bytes_or_seconds(log: Log) -> None:
     assert log.due_for_flush(NOW + 5_000)
 
 
+def test_a_flush_syncs_what_has_changed(tmp_path: Path) -> None:
+    """A sync takes a round trip to the disk, whether there is something to sync or not."""
+
+    class Watching(Files):
+        def __init__(self) -> None:
+            self.synced: list[str] = []
+
+        def fsync(self, fd: int) -> None:  # type: ignore[override]
+            self.synced.append(os.path.splitext(os.readlink(f"/proc/self/fd/{fd}"))[1])
+            os.fsync(fd)
+
+        def fsync_folder(self, path: str) -> None:
+            self.synced.append("folder")
+            super().fsync_folder(path)
+
+        def taken(self) -> list[str]:
+            synced, self.synced = sorted(self.synced), []
+            return synced
+
+    files = Watching()
+    log = LogMaker(str(tmp_path), LogConfig(index_interval_bytes=200), files).create()
+    log.append(a_batch(), 0, NOW)
+    log.flush(NOW)
+    files.taken()
+    while log.active.offset_index.entry_count < 1:
+        log.append(a_batch(timestamp=NOW), 0, NOW)
+    log.flush(NOW)
+    assert files.taken() == [".index", ".log", ".timeindex", "folder"]  # they are new
+    log.append(a_batch(timestamp=NOW), 0, NOW)
+    log.flush(NOW)
+    assert files.taken() == [".log"]
+    while log.active.offset_index.entry_count < 3:
+        log.append(a_batch(timestamp=NOW), 0, NOW)
+    log.flush(NOW)
+    assert files.taken() == [".index", ".log"]  # the times have not changed
+    # A flush that came to nothing has synced nothing.
+    while log.active.offset_index.entry_count < 5:
+        log.append(a_batch(timestamp=NOW), 0, NOW)
+    job = log.flush_begin(NOW)
+    assert job is not None
+    job.stop()
+    log.flush_end(job)
+    log.flush(NOW)
+    assert files.taken() == [".index", ".log"]
+
+
 def test_a_stopped_flush_is_as_if_never_begun(log: Log) -> None:
     log.append(a_batch(), 3, NOW)
     job = log.flush_begin(NOW)

@@ -21,6 +21,7 @@ from ottla.cli.commands import (
     cluster,
     collect,
     configs,
+    console,
     consume,
     demo,
     groups,
@@ -130,6 +131,7 @@ app.command("archive")(archive.archive)
 app.command("restore")(archive.restore)
 app.command("mirror")(mirror.mirror)
 app.command("demo")(demo.demo)
+app.command("console")(console.console)
 app.add_typer(configs.app, name="config")
 app.add_typer(groups.app, name="group")
 app.add_typer(transactions.app, name="transaction")

@@ -20,6 +20,7 @@
         ├── TopicNotFound, TopicExists, InvalidTopic, OffsetOutOfRange, RecordTooLarge,
         ├── GroupNotFound, GroupNotEmpty, UnknownMember, NotAuthorized, InvalidSetting, …
         ├── CommitFailed          offsets of partitions that are another member's by now
+        ├── PartlyDeleted         some records of a partition were deleted, then it failed
         └── Fenced                another instance has taken this one's place
 
 `broker_error` makes the right BrokerError of a code. What happens on a connection (ottla.wire.errors)
@@ -278,6 +279,26 @@ class CommitFailed(BrokerError):
 
     def __reduce__(self) -> tuple[type[CommitFailed], tuple[Any, ...]]:
         return type(self), (self.code, self.message, self.about, self.partitions)
+
+
+class PartlyDeleted(BrokerError):
+    """Some records of a partition were deleted before the broker refused the next: `deleted` of them.
+
+    Where there are more than go into one request, all of them are checked first, so this means that
+    the log has changed since (retention, somebody else's deletions).
+    """
+
+    def __init__(
+        self, code: ErrorCode, message: str | None = None, about: str = "", deleted: int = 0
+    ) -> None:
+        super().__init__(code, message, about)
+        self.deleted = deleted
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; {self.deleted:,} records were deleted before that"
+
+    def __reduce__(self) -> tuple[type[PartlyDeleted], tuple[Any, ...]]:
+        return type(self), (self.code, self.message, self.about, self.deleted)
 
 
 class TransactionNotFound(BrokerError):

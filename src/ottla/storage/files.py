@@ -214,6 +214,14 @@ class Files:
             position += got
         return waited
 
+    def read_ahead(self, fd: int, position: int, size: int) -> bool:
+        """Asks the disk for a range without waiting for it; whether that was needed. For threads."""
+        advise = getattr(os, "posix_fadvise", None)
+        if advise is None or self.seems_in_memory(fd, position, size):
+            return False
+        advise(fd, position, size, os.POSIX_FADV_WILLNEED)
+        return True
+
     def open(self, path: str, flags: int = READ_ONLY) -> int:
         return os.open(path, flags, OWN_FILE)
 

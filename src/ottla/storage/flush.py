@@ -82,7 +82,7 @@ class FlushJob:
         self.had_unsynced = (False, False)
         self.segments: list[tuple[Segment, int, bool]] = []  # with size, and whether it was sealed
         self.data: list[tuple[SegmentFile, int | None]] = []  # with a size to cut to, if any
-        self.indexes: list[Index] = []
+        self.indexes: list[tuple[Index, int]] = []  # with how many changes that covers
         self.snapshots: list[Snapshot] = []
         self.mid_segment_snapshot = False
         self.epochs: tuple[str, bytes] | None = None
@@ -155,7 +155,7 @@ class FlushJob:
             if cut_to is not None:
                 files.truncate(file.fd, cut_to)
             self._sync_written(file)
-        for index in self.indexes:
+        for index, _ in self.indexes:
             try:
                 with self._watched():
                     index.sync()
@@ -243,7 +243,7 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
     if log.metadata_unsynced:
         job.sync_paths.append(f"{log.folder}/{PARTITION_METADATA}")
         job.folders = [log.folder, os.path.dirname(log.folder)]
-    elif log.folder_unsynced or job.indexes:
+    elif log.folder_unsynced or any(index.may_be_new for index, _ in job.indexes):
         job.folders = [log.folder]
     if not (job.data or job.indexes or job.snapshots or job.epochs or job.deletions or job.folders):
         log.flush_begun(job)
@@ -293,7 +293,9 @@ def _cover(job: FlushJob, segment: Segment, closing: bool) -> None:
         indexes = segment.indexes_in_use
     for index in indexes:
         index.write()
-        job.indexes.append(index)
+        # A sync costs the disk a round trip, also of a file that has not changed.
+        if index.changes > index.synced_changes:
+            job.indexes.append((index, index.changes))
     job.segments.append((segment, segment.size, segment.sealed))
 
 
@@ -314,6 +316,8 @@ def end(log: Log, job: FlushJob) -> None:
                 segment.synced_size = max(segment.synced_size, size)
                 if sealed:
                     segment.settle()
+            for index, changes in job.indexes:
+                index.synced(changes, bool(job.folders))
             if job.mid_segment_snapshot:
                 bases = (segment.base_offset for segment in log.segments)
                 log.producers.remove_stray_snapshots(bases)

@@ -91,6 +91,10 @@ class SegmentFile:
         """For threads: read the range into the page cache; whether the disk was asked."""
         return self._files.bring_into_memory(self.fd, position, size)
 
+    def read_ahead(self, position: int, size: int) -> bool:
+        """For threads: ask the disk for a range that is wanted soon; whether that was needed."""
+        return self._files.read_ahead(self.fd, position, size)
+
     def __del__(self) -> None:
         OPEN_DESCRIPTORS.discard(self.fd)
         try:

@@ -446,7 +446,7 @@ class World:
         expected = [b for b in appended if b.last_offset >= start and b.last_offset < end]
         assert survivors == expected, f"{key}: {_outline(survivors)} != {_outline(expected)}"
         assert end == (survivors[-1].last_offset + 1 if survivors else end)
-        self._compare_producers(log, appended, survivors)
+        self._compare_producers(log, appended, survivors, model.start)
         hidden = OffsetSet()
         for each in survivors:
             if may_be_mark(read_header(each.data)):
@@ -464,7 +464,9 @@ class World:
         model.flushed = min(model.flushed, end)
         self._forget_producers(model, log)
 
-    def _compare_producers(self, log: Log, appended: list[Stored], survivors: list[Stored]) -> None:
+    def _compare_producers(
+        self, log: Log, appended: list[Stored], survivors: list[Stored], start: int
+    ) -> None:
         full = _replayed([b for b in appended if b.last_offset < log.log_end_offset])
         seen = _replayed(survivors)
         for producer_id, state in log.producers.producers.items():
@@ -486,7 +488,9 @@ class World:
                     <= state.transaction_first_offset
                     <= mine.transaction_first_offset
                 )
-        missing = set(seen[0].producers) - set(log.producers.producers)
+        # A log start that moved back finds the producers forgotten that wrote nothing after it.
+        later = _replayed([each for each in survivors if each.last_offset >= start])
+        missing = set(later[0].producers) - set(log.producers.producers)
         assert not missing, f"producers {missing} are unknown"
         aborted = {
             (e.producer_id, e.last_offset)

@@ -204,7 +204,7 @@ def _deleted_line(folder: LogFolder, offset: int, json: bool) -> str:
 
 
 def _record_line(folder: LogFolder, batch: StoredBatch, record: Record, json: bool) -> str:
-    from ottla.cli.records.bytes_json import bytes_to_json
+    from ottla.record.bytes_json import bytes_to_json
 
     control = _control_name(record) if batch.header.is_control else None
     if json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,14 +18,17 @@ from ottla.cli.spark import Master, SparkSettings, spark_session
 
 if TYPE_CHECKING:
     from ottla.cli.cluster_admin import Cluster
+    from ottla.client.errors import Failures
     from ottla.record.offset_set import OffsetSet
 
 app = help_group("Delete single records.")
 
-_OFFSETS = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
+_OFFSETS = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
+_LARGEST_OFFSET = 2**63 - 1
+STANDARD_INPUT = "-"
 _PRESET = {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC"}
 
-Chosen = Mapping[int, "OffsetSet"]  # by partition
+Chosen = Mapping[int, Sequence[range]]  # by partition
 
 
 @app.command()
@@ -38,7 +41,9 @@ def delete(
     offsets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="OFFSET...", help="Offsets, or ranges as 10-19.", show_default=False
+            metavar="OFFSET...",
+            help="Offsets, or ranges as 10-19; a single '-' reads them from standard input.",
+            show_default=False,
         ),
     ] = None,
     key: Annotated[
@@ -54,7 +59,11 @@ def delete(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say how many records that would be.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Only say whether it could be done, and how many records that would be.",
+        ),
     ] = False,
     yes: Yes = False,
     master: Master = None,
@@ -67,6 +76,7 @@ def delete(
     \b
     ottla record delete orders 0 1041
     ottla record delete orders 0 7 100-199 1041
+    ottla record delete orders 0 - < offsets.txt
     ottla record delete orders --key customer-42
     ottla record delete orders --where "customer = 42 AND amount < 10"
     """
@@ -80,24 +90,28 @@ def delete(
     from ottla.cli.cluster_admin import Cluster
 
     if offsets is not None and partition is not None and named:
-        chosen: Chosen = {partition: _parse(offsets)}
+        chosen: Chosen = {partition: _parse(_words(offsets))}
         cluster = Cluster(server)
         _check_partition(cluster, topic, partition)
     else:
         cluster = Cluster(server)
-        cluster.describe_topics([topic])  # tells at once if it is not there
+        [before] = cluster.describe_topics([topic])  # tells at once if it is not there
         chosen = (
             _with_key(cluster, topic, key)
             if key is not None
             else _that_hold(cluster, topic, where or "", master, conf)
         )
+        [after] = cluster.describe_topics([topic])
+        if after.topic_id != before.topic_id:
+            raise Failure(
+                f"nothing was deleted: topic '{topic}' was deleted and created again meanwhile"
+            )
     _delete(cluster, topic, chosen, by_search=not named, dry_run=dry_run, yes=yes, json=json)
 
 
-def _parse(words: list[str]) -> OffsetSet:
-    from ottla.record.offset_set import OffsetSet
-
-    found = OffsetSet()
+def _parse(words: Iterable[str]) -> list[range]:
+    """The offsets in order, each once."""
+    given = []
     for word in words:
         match = _OFFSETS.fullmatch(word)
         if match is None:
@@ -105,8 +119,29 @@ def _parse(words: list[str]) -> OffsetSet:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise Misuse(f"'{word}' ends before it begins")
-        found.add(first, last + 1)
-    return found
+        if last > _LARGEST_OFFSET:
+            raise Misuse(f"'{word}' is beyond the largest offset there can be")
+        given.append((first, last + 1))
+    merged: list[range] = []
+    for first, end in sorted(given):
+        if merged and first <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(end, merged[-1].stop))
+        else:
+            merged.append(range(first, end))
+    return merged
+
+
+def _words(given: list[str]) -> Iterable[str]:
+    """The arguments; or, for a single dash, what standard input has."""
+    if given != [STANDARD_INPUT]:
+        return given
+    try:
+        words = sys.stdin.read().split()
+    except UnicodeDecodeError:
+        raise Misuse("standard input holds no offsets: it is not even text") from None
+    if not words:
+        raise Misuse("standard input holds no offsets")
+    return words
 
 
 def _check_partition(cluster: Cluster, topic: str, partition: int) -> None:
@@ -121,26 +156,32 @@ def _with_key(cluster: Cluster, topic: str, key: str) -> Chosen:
     from ottla.cli.commands.consume import find_ranges
     from ottla.cli.positions import EARLIEST
     from ottla.cli.progress import Progress
-    from ottla.cli.records.reader import RecordReader
-    from ottla.record.offset_set import OffsetSet
+    from ottla.client.consumer.asynchronous import AsyncConsumer
+    from ottla.client.consumer.searching import find_key
+    from ottla.client.loop import background_loop
 
     wanted = key.encode("utf-8", "surrogateescape")
     [description] = cluster.describe_topics([topic])
     partitions = [each.partition for each in description.partitions]
     ranges = find_ranges(cluster, topic, partitions, EARLIEST, None, follow=False)
     total = sum((end or first) - first for first, end in ranges.values())
-    chosen: dict[int, OffsetSet] = {}
+
+    async def search() -> dict[int, OffsetSet]:
+        async with AsyncConsumer(
+            cluster.servers, client_id="ottla-cli", isolation_level="read_committed"
+        ) as consumer:
+            return await find_key(consumer, topic, wanted, progress.advance)
+
     with (
+        cluster.failures_told(topic=topic),
         Progress(f"looking through {topic}", total) as progress,
-        closing(RecordReader(cluster.servers, topic, waits=False)) as reader,
     ):
-        for rows in reader.read(ranges):
-            for record in rows:
-                if record.key == wanted:
-                    of_partition = chosen.setdefault(rows.partition.partition, OffsetSet())
-                    of_partition.add(record.offset, record.offset + 1)
-            progress.advance(len(rows))
-    return chosen
+        found = background_loop().run(search())
+    return _as_ranges(found)
+
+
+def _as_ranges(found: Mapping[int, OffsetSet]) -> Chosen:
+    return {partition: [range(*each) for each in some] for partition, some in found.items()}
 
 
 def _that_hold(
@@ -167,7 +208,7 @@ def _that_hold(
             for partition, offset in rows.toLocalIterator():
                 chosen.setdefault(partition, OffsetSet()).add(offset, offset + 1)
             tell_misfits(tables)
-    return chosen
+    return _as_ranges(chosen)
 
 
 def _check_syntax(query: str) -> None:
@@ -186,34 +227,55 @@ def _delete(
     yes: bool,
     json: bool,
 ) -> None:
-    from ottla.client.errors import BrokerError, Failures
+    from ottla.client.errors import BrokerError, Failures, PartlyDeleted
     from ottla.client.positions import TopicPartition
     from ottla.protocol.errors import ErrorCode
 
-    count = sum(each.count for each in chosen.values())
-    records = plural(count, "record")
-    if dry_run:
-        _tell(topic, {index: each.count for index, each in chosen.items()}, json, "would delete")
+    # (len() of a range knows no more than 2^63 - 1.)
+    counts = {index: sum(r.stop - r.start for r in each) for index, each in chosen.items()}
+    count = sum(counts.values())
+    if dry_run and by_search:
+        _tell(topic, counts, json, "would delete")
         return
-    asked = count and not yes and sys.stdin.isatty() and sys.stdout.isatty()
-    if asked and not typer.confirm(f"Delete {records} of {topic} for good?"):
+    asked = count and not dry_run and not yes and sys.stdin.isatty() and sys.stdout.isatty()
+    if asked and not typer.confirm(f"Delete {plural(count, 'record')} of {topic} for good?"):
         raise Failure("nothing was deleted")
-    deleted: dict[TopicPartition, int] = {}
+    deleted: Mapping[TopicPartition, int] = {}
     if count:
-        wanted = {
-            TopicPartition(topic, index): [range(a, b) for a, b in each]
-            for index, each in chosen.items()
-        }
+        wanted = {TopicPartition(topic, index): each for index, each in chosen.items()}
         with cluster.failures_told(topic=topic):
             try:
                 # What somebody else deletes while this looks for it is no mistake of the user's.
-                deleted = cluster.admin.delete_records_at(wanted, skip_deleted=by_search)
-            except (BrokerError, Failures) as error:
-                refused = error if isinstance(error, BrokerError) else None
-                if refused is not None and refused.code is ErrorCode.INVALID_REQUEST:
-                    raise Failure(f"nothing was deleted: {refused.message}") from None
-                raise
-    _tell(topic, {each.partition: number for each, number in deleted.items()}, json, "deleted")
+                deleted = cluster.admin.delete_records_at(
+                    wanted, skip_deleted=by_search, validate_only=dry_run
+                )
+            except PartlyDeleted as partly:
+                raise Failure(
+                    f"deleted {plural(partly.deleted, 'record')} of {topic}, but not all that were "
+                    f"to go: {partly.message.rstrip('. ')}"
+                ) from None
+            except BrokerError as refused:
+                if refused.code is not ErrorCode.INVALID_REQUEST:
+                    raise
+                raise Failure(f"nothing was deleted: {refused.message}") from None
+            except Failures as several:
+                raise _some_failed(several, topic) from None
+    done = "would delete" if dry_run else "deleted"
+    _tell(topic, {each.partition: number for each, number in deleted.items()}, json, done)
+
+
+def _some_failed(several: Failures, topic: str) -> Failure:
+    """Which partitions' records are there still, and how many of the others are gone."""
+    gone = sum(several.results.values())
+    gone += sum(getattr(each, "deleted", 0) for each in several.errors.values())
+    place, error = min(several.errors.items())
+    why = getattr(error, "message", None) or str(error)
+    others = len(several.errors) - 1
+    more = f" (and {plural(others, 'other')})" if others else ""
+    return Failure(
+        f"deleted {plural(gone, 'record')} of {topic}, but not all that were to go: "
+        f"partition {place.partition}{more}: {why.rstrip('. ')}"
+    )
 
 
 def _tell(topic: str, counts: Mapping[int, int], json: bool, did: str) -> None:

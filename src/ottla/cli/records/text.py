@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.positions import show_time
-from ottla.cli.records.bytes_json import bytes_to_json
+from ottla.record.bytes_json import bytes_to_json
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _KNOWN = frozenset(

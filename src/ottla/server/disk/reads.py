@@ -7,7 +7,7 @@ every range counts as held, and the loop waits where the kernel's read-ahead did
 A probe takes samples. While the kernel reads ahead of somebody who goes through old data, there are
 gaps between them, and a `sendfile` into such a gap would hold up everybody. So a reader that met the
 disk once goes by way of the thread from there on, until the thread has found everything in memory
-for a while.
+for a while. The thread also asks the disk for what such a reader wants next.
 
 An answer may wait for a socket whose peer takes nothing, and memory may lose it meanwhile. So it is
 probed once more before it is sent, if the peer was silent for long (network/connection.py).
@@ -38,6 +38,9 @@ TRUSTED_AFTER = 64
 # The thread goes so much further: the next search then finds a batch header in memory, and it is not
 # the loop that meets the page at which the kernel starts to read the next megabytes.
 BEYOND_BYTES = 128 << 10
+# Of somebody who goes through old data, so much of what follows is asked for, too: it comes from the
+# disk while this is sent. (`python -m bench cold` measures it.)
+AHEAD_BYTES = 4 << 20
 # What is copied of a range, beyond its first batch, where there are no descriptors to keep it open; and
 # what is read on the loop, if memory has it, for those who look into it.
 COPIED_BYTES = 64 << 10
@@ -53,6 +56,15 @@ class _ColdStretch:
     def __init__(self) -> None:
         self.end = 0
         self.held = 0
+
+
+def _bring(piece: Slice, ahead: int) -> bool:
+    """In a thread: bring a range into memory, and ask for what follows; whether the disk was needed."""
+    size = piece.length + BEYOND_BYTES
+    asked = piece.file.bring_into_memory(piece.position, size)
+    if ahead and piece.file.read_ahead(piece.position + size, ahead):
+        return True
+    return asked
 
 
 class Reads:
@@ -108,9 +120,14 @@ class Reads:
             raise OSError(errno.EIO, f"read {len(data)} of {length} bytes")
         return data
 
+    def read_at_once(self, piece: Slice) -> bytes | None:
+        """The bytes themselves, for callers that have to look into them; None if they are many, or the
+        disk has to be asked."""
+        return self._from_memory(piece) if piece.length <= COPIED_BYTES else None
+
     async def read(self, piece: Slice) -> bytes:
-        """Returns the bytes themselves, for callers that have to look into them."""
-        held = self._from_memory(piece) if piece.length <= COPIED_BYTES else None
+        """The same, wherever they are."""
+        held = self.read_at_once(piece)
         return await self._from_disk(piece) if held is None else held
 
     async def load(self, missing: NotInMemory, size: int) -> None:
@@ -123,8 +140,10 @@ class Reads:
             return await self._from_disk(piece)
         if not self.has_descriptors:
             return await self._from_disk(self._without_file(piece))
+        stretch = self._cold.get(piece.file.fd)
+        goes_on = stretch is not None and 0 <= piece.position - stretch.end < NEARBY_BYTES
         asked = await self._loop.run_in_executor(
-            self._threads, piece.file.bring_into_memory, piece.position, piece.length + BEYOND_BYTES
+            self._threads, _bring, piece, AHEAD_BYTES if goes_on else 0
         )
         self._remember(piece, asked)
         return FileRange(piece.file, piece.position, piece.length)

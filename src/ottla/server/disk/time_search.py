@@ -24,6 +24,7 @@ from ottla.record.batch import (
 from ottla.record.errors import InvalidBatch, TooLarge
 from ottla.record.times import first_not_older, newest
 from ottla.server.disk import workers
+from ottla.server.turns import Turns
 from ottla.storage.errors import NotInMemory
 from ottla.storage.segment_file import SegmentFile, Slice
 from ottla.storage.segments import TimedBatch, TimedOffset, unreadable
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from ottla.server.broker import Broker
     from ottla.storage.log import Log
 
+# Searches a batch's bytes, with a `limit` to what it may unfold to.
+Search = Callable[..., tuple[int, int] | None]
+
 # What the loop unpacks by itself: some hundred microseconds of work at most.
 INLINE_RECORDS = 200
 INLINE_BYTES = 64 << 10
@@ -41,14 +45,45 @@ INLINE_BYTES = 64 << 10
 SEARCH_STEPS = 10_000
 
 
+class NotAtOnce(Exception):
+    """The answer takes the disk, a worker process, or a longer search."""
+
+
+def offset_for_time_at_once(broker: Broker, log: Log, timestamp: int) -> TimedOffset | None:
+    """As `offset_for_time`, where the first batch that is found has the record, is in memory and small:
+    that is nearly always so, and needs no task of its own. NotAtOnce elsewhere."""
+    start = log.log_start_offset
+    try:
+        found = log.batch_for_time(timestamp, start, wait=False)
+    except NotInMemory:
+        raise NotAtOnce from None
+    if found is None:
+        return None
+    batch = broker.reads.read_at_once(found.piece)
+    if batch is None:
+        raise NotAtOnce
+    try:
+        timed = _search_here(found, batch, _for_time(log, found, timestamp, start), start)
+    except TooLarge:
+        raise NotAtOnce from None
+    if timed is None:
+        raise NotAtOnce
+    return timed
+
+
 async def offset_for_time(broker: Broker, log: Log, timestamp: int) -> TimedOffset | None:
     """The first record that is not older than the timestamp; None if all are."""
     start = log.log_start_offset
+    turns = Turns()
     while (found := await _batch(broker, log, timestamp, start)) is not None:
-        timed = await _record(broker, log, found, timestamp, start)
+        timed = await _look_into(broker, found, _for_time(log, found, timestamp, start), start)
         if timed is not None:
             return timed
         start = found.end_offset
+        if log.deletions is not None:
+            start = log.deletions.invisible.first_out(start)
+        # There may be very many batches whose newest records were deleted, all of them in memory.
+        await turns.pause()
     return None
 
 
@@ -68,6 +103,7 @@ async def _newest_visible(broker: Broker, log: Log) -> TimedOffset | None:
     """The same where the record with the largest timestamp was deleted, and not yet erased: batch by
     batch, those that claim the largest timestamps first."""
     best: TimedOffset | None = None
+    turns = Turns()
     start = log.log_start_offset
     segments = [each for each in log.segments.from_offset(start) if each.size]
     for segment in sorted(segments, key=lambda each: -each.max_timestamp):
@@ -78,6 +114,7 @@ async def _newest_visible(broker: Broker, log: Log) -> TimedOffset | None:
             broker.threads, partial(_by_time, file, segment.size)
         )
         for timestamp, at, size, fields in batches:
+            await turns.pause()
             if best is not None and timestamp < best.timestamp:
                 break
             if fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] < start:
@@ -133,36 +170,40 @@ async def _batch(broker: Broker, log: Log, timestamp: int, start: int) -> TimedB
     return log.batch_for_time(timestamp, start)
 
 
-async def _record(
-    broker: Broker, log: Log, found: TimedBatch, timestamp: int, start: int
-) -> TimedOffset | None:
-    search = partial(
+def _for_time(log: Log, found: TimedBatch, timestamp: int, start: int) -> Search:
+    return partial(
         first_not_older,
         timestamp=timestamp,
         start_offset=start,
         hidden=_hidden(log, found.fields),
     )
-    return await _look_into(broker, found, search, start)
 
 
 async def _look_into(
-    broker: Broker,
-    found: TimedBatch,
-    search: Callable[..., tuple[int, int] | None],
-    start: int,
+    broker: Broker, found: TimedBatch, search: Search, start: int
 ) -> TimedOffset | None:
     """Search the records of a batch."""
-    fields = found.fields
     batch = await broker.reads.read(found.piece)
     try:
-        try:
-            if found.piece.length > INLINE_BYTES or fields[RECORD_COUNT] > INLINE_RECORDS:
-                raise TooLarge("not here")
-            record = search(batch, limit=INLINE_BYTES)
-        except TooLarge:
-            record = await broker.workers.run(
-                partial(search, batch, limit=workers.DECOMPRESSED_LIMIT)
-            )
+        return _search_here(found, batch, search, start)
+    except TooLarge:
+        pass
+    try:
+        record = await broker.workers.run(partial(search, batch, limit=workers.DECOMPRESSED_LIMIT))
+    except InvalidBatch:
+        return unreadable(found.fields, start)
+    return None if record is None else TimedOffset(*record, found.fields[LEADER_EPOCH])
+
+
+def _search_here(found: TimedBatch, batch: bytes, search: Search, start: int) -> TimedOffset | None:
+    """The same on the loop. TooLarge if it is nothing for the loop."""
+    fields = found.fields
+    if found.piece.length > INLINE_BYTES or fields[RECORD_COUNT] > INLINE_RECORDS:
+        raise TooLarge("not here")
+    try:
+        record = search(batch, limit=INLINE_BYTES)
+    except TooLarge:
+        raise
     except InvalidBatch:
         return unreadable(fields, start)
     return None if record is None else TimedOffset(*record, fields[LEADER_EPOCH])

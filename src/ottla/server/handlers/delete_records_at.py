@@ -7,9 +7,13 @@
   there and the error names it. `skip_deleted` passes over what is deleted already, so that a request
   whose answer was lost may be sent again.
 - Many offsets go into few marks: ranges, several hundred in one.
+- `validate_only` looks at the offsets in the same way and marks none: whoever has more of them than go
+  into one request learns first whether all of them can be deleted.
 - Internal topics are the broker's own.
 
-Versions: v0
+Versions:
+  v1  validate_only; topic ids, so that a request which is sent again, after a topic was deleted and
+      created again, deletes nothing of the new one
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from weakref import WeakValueDictionary
 
 from ottla.logfiles.walk import HEADER_CHUNK
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.message import ZERO_UUID
 from ottla.protocol.messages.delete_records_at import (
     DeletedRange,
     DeleteRecordsAtPartitionResult,
@@ -53,27 +58,31 @@ RANGES_IN_A_MARK = 512
 _under_way: WeakValueDictionary[tuple[int, str, int], asyncio.Lock] = WeakValueDictionary()
 
 
-@handles(DeleteRecordsAtRequest, versions=(0, 0))
+@handles(DeleteRecordsAtRequest, versions=(0, 1))
 async def delete_records_at(
     request: Request[DeleteRecordsAtRequest],
 ) -> DeleteRecordsAtResponse:
     message = request.message
     response = DeleteRecordsAtResponse(topics=[])
-    wanted: dict[tuple[str, int], list[DeletedRange]] = {}
+    wanted: dict[tuple[str, bytes, int], list[DeletedRange]] = {}
     for topic in message.topics:
         for each in topic.partitions:
-            wanted.setdefault((topic.name, each.partition_index), []).extend(each.ranges)
+            key = topic.name, topic.topic_id, each.partition_index
+            wanted.setdefault(key, []).extend(each.ranges)
     answers: dict[str, DeleteRecordsAtTopicResult] = {}
     work = []
-    for (name, index), ranges in wanted.items():
+    for (name, topic_id, index), ranges in wanted.items():
         topic_answer = answers.get(name)
         if topic_answer is None:
             topic_answer = answers[name] = DeleteRecordsAtTopicResult(name=name, partitions=[])
             response.topics.append(topic_answer)
         answer = DeleteRecordsAtPartitionResult(partition_index=index)
         topic_answer.partitions.append(answer)
-        deletion = _Deletion(request.broker, message.skip_deleted, answer)
-        work.append(deletion.run(name, ranges, message.timeout_ms / 1000))
+        deletion = _Deletion(request.broker, topic_id, message.skip_deleted, answer)
+        if message.validate_only:
+            work.append(deletion.validate(name, ranges))
+        else:
+            work.append(deletion.run(name, ranges, message.timeout_ms / 1000))
     await asyncio.gather(*work)
     return response
 
@@ -81,25 +90,33 @@ async def delete_records_at(
 class _Deletion:
     """What a request asks of one partition."""
 
-    __slots__ = ("_answer", "_broker", "_skip_deleted")
+    __slots__ = ("_answer", "_broker", "_skip_deleted", "_topic_id")
 
     def __init__(
-        self, broker: Broker, skip_deleted: bool, answer: DeleteRecordsAtPartitionResult
+        self,
+        broker: Broker,
+        topic_id: bytes,
+        skip_deleted: bool,
+        answer: DeleteRecordsAtPartitionResult,
     ) -> None:
         self._broker = broker
+        self._topic_id = topic_id
         self._skip_deleted = skip_deleted
         self._answer = answer
+
+    async def validate(self, topic: str, wanted: Sequence[DeletedRange]) -> None:
+        answer = self._answer
+        try:
+            partition = self._partition(topic)
+            answer.deleted = sum(b - a for a, b in await self._checked(partition, wanted))
+        except (ProtocolError, StorageError, InvalidBatch, OSError) as error:
+            answer.error_code = error_code(error)
+            answer.error_message = error_message(error)
 
     async def run(self, topic: str, wanted: Sequence[DeletedRange], timeout: float) -> None:
         answer = self._answer
         try:
-            partition = self._broker.leader_of(topic, answer.partition_index, -1)
-            if partition.internal:
-                raise ProtocolError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics are the broker's own"
-                )
-            if partition.under_min_isr:
-                raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS)
+            partition = self._partition(topic)
             # One request after the other: what was found undeleted is so until it is marked.
             key = id(self._broker), topic, answer.partition_index
             async with _under_way.setdefault(key, asyncio.Lock()):
@@ -114,6 +131,23 @@ class _Deletion:
         except (ProtocolError, StorageError, InvalidBatch, OSError) as error:
             answer.error_code = error_code(error)
             answer.error_message = error_message(error)
+
+    def _partition(self, topic: str) -> Partition:
+        partition = self._broker.leader_of(topic, self._answer.partition_index, -1)
+        if self._topic_id not in (ZERO_UUID, partition.topic_id):
+            raise ProtocolError(
+                ErrorCode.UNKNOWN_TOPIC_ID, "the topic was deleted and created again meanwhile"
+            )
+        if partition.internal:
+            raise ProtocolError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics are the broker's own"
+            )
+        if partition.under_min_isr:
+            raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        if not partition.has_caught_up:
+            # Committed records would be refused as if they were not: a new leader does not know yet.
+            raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return partition
 
     async def _mark_all(self, partition: Partition, wanted: Sequence[DeletedRange]) -> int:
         """Append the marks, once all that is wanted was looked at; where the last ends, -1 if there was

@@ -83,6 +83,11 @@ class Index(ABC):
         self._file_size: int | None = None
         # Entries in the sealed file, None until it was mapped first.
         self._sealed_count: int | None = None
+        # How often the file has changed since this object was made, and how many of these changes a
+        # flush has synced; and whether the file's name may be new, too.
+        self.changes = 0
+        self.synced_changes = 0
+        self.may_be_new = False
         self._forget()
 
     # What a subclass keeps in memory
@@ -158,6 +163,8 @@ class Index(ABC):
             return
         start = self._in_file * self.entry_size
         fd = self.files.open(self.path, READ_WRITE_CREATE)
+        self.changes += 1
+        self.may_be_new = self.may_be_new or self._file_size is None
         try:
             found = self.files.size_of(fd) if self._file_size is None else self._file_size
             self._file_size = None
@@ -182,6 +189,12 @@ class Index(ABC):
             self.files.fsync(fd)
         finally:
             self.files.close(fd)
+
+    def synced(self, changes: int, names: bool) -> None:
+        """A flush has synced so many of the changes; with `names`, the folder as well."""
+        self.synced_changes = max(self.synced_changes, changes)
+        if names:
+            self.may_be_new = False
 
     def flush(self) -> None:
         self.write()
@@ -322,6 +335,7 @@ class Index(ABC):
             fd = self.files.open(self.path, READ_WRITE)
         except FileNotFoundError:
             return
+        self.changes += 1
         try:
             self.files.truncate(fd, size)
         finally:

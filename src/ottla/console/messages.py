@@ -1,0 +1,163 @@
+"""What the calls take and answer, in JSON. The descriptions are those of /api/openapi.json."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+
+_LARGEST_OFFSET = 2**63 - 1
+
+Offset = Annotated[int, Field(strict=True, ge=0, le=_LARGEST_OFFSET)]
+PartitionNumber = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
+
+
+class _Asked(BaseModel):
+    # A misspelt field would be a wish that nobody hears.
+    model_config = ConfigDict(extra="forbid")
+
+
+class OffsetRange(_Asked):
+    """All offsets from the first to the last, both included."""
+
+    first: Offset
+    last: Offset
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.last < self.first:
+            raise ValueError(f"the range {self.first} to {self.last} ends before it begins")
+        return self
+
+
+class Deletion(_Asked):
+    """Which records to delete: by offsets, or by key."""
+
+    offsets: dict[PartitionNumber, list[Offset | OffsetRange]] | None = Field(
+        None, description="By partition: offsets and ranges of offsets."
+    )
+    key: str | None = Field(None, description="All records with this key (in UTF-8), wherever.")
+    key_base64: str | None = Field(None, description="The same for a key that is no text.")
+    skip_deleted: StrictBool = Field(
+        False, description="Pass over offsets that are deleted already, in place of an error."
+    )
+    dry_run: StrictBool = Field(
+        False, description="Delete nothing: only say whether it could be done, and how many."
+    )
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        given = [each for each in (self.offsets, self.key, self.key_base64) if each is not None]
+        if len(given) != 1:
+            raise ValueError("give offsets, or key, or key_base64: one of them")
+        if self.offsets is not None and not any(self.offsets.values()):
+            raise ValueError("offsets names no offset")
+        self.wanted_key()
+        return self
+
+    def wanted_key(self) -> bytes | None:
+        if self.key is not None:
+            try:
+                return self.key.encode()
+            except UnicodeEncodeError:
+                raise ValueError("key holds half a surrogate pair; use key_base64") from None
+        if self.key_base64 is None:
+            return None
+        try:
+            return base64.b64decode(self.key_base64, validate=True)
+        except (binascii.Error, ValueError):
+            raise ValueError("key_base64 is not base64") from None
+
+    def ranges(self) -> dict[int, list[range]]:
+        """What `offsets` names."""
+        return {
+            int(partition): [
+                range(each, each + 1) if isinstance(each, int) else range(each.first, each.last + 1)
+                for each in some
+            ]
+            for partition, some in (self.offsets or {}).items()
+            if some
+        }
+
+
+class Error(BaseModel):
+    """Why something was not done."""
+
+    status: int = Field(description="The HTTP status that belongs to it.")
+    code: str = Field(description="Kafka's name of the error, or the status in words.")
+    message: str
+
+
+class ErrorAnswer(BaseModel):
+    error: Error
+
+
+class PartitionDeletion(BaseModel):
+    """What became of one partition: a number of records, or an error."""
+
+    deleted: int = 0
+    error: Error | None = None
+
+
+class DeletionAnswer(BaseModel):
+    """How many records were deleted, or (dry_run) would be."""
+
+    topic: str
+    dry_run: bool
+    deleted: int
+    partitions: dict[str, PartitionDeletion]
+
+
+class Health(BaseModel):
+    """The console answers, and so does the cluster."""
+
+    status: str
+    version: str
+    cluster_id: str | None
+    brokers: int
+
+
+class TopicLine(BaseModel):
+    name: str
+    internal: bool
+    partitions: int
+    replication_factor: int
+
+
+class TopicList(BaseModel):
+    topics: list[TopicLine]
+
+
+class Partition(BaseModel):
+    """A partition, who holds it, and from where to where its log goes."""
+
+    partition: int
+    leader: int | None
+    replicas: list[int]
+    in_sync: list[int]
+    start_offset: int | None = Field(description="The first offset there is.")
+    stable_offset: int | None = Field(
+        description="Records before it are committed, and may be deleted one by one."
+    )
+    end_offset: int | None = Field(description="The offset after the last record.")
+    error: Error | None = Field(None, description="Why there are no offsets.")
+
+
+class TopicPage(BaseModel):
+    name: str
+    topic_id: str | None
+    internal: bool
+    partitions: list[Partition]
+
+
+class RecordPage(BaseModel):
+    """Some records of a partition. Bytes that are no UTF-8 stand under `key_base64`, `value_base64`."""
+
+    topic: str
+    partition: int
+    start_offset: int = Field(description="The first offset that there is.")
+    stable_offset: int = Field(description="What was read ends before it.")
+    next_offset: int = Field(description="Where to go on.")
+    records: list[dict[str, Any]]

@@ -1,0 +1,1 @@
+"""A console in a process of its own, and requests to it."""
