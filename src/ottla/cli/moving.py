@@ -132,6 +132,7 @@ def _carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) ->
     try:
         with cluster.failures_told():
             problem = None
+            left: Sequence[int]
             try:
                 left = running.carry_out(cluster.admin, moves, throttle=throttle, tell=tell)
             except running.MovesFailed as error:
