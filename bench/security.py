@@ -109,11 +109,11 @@ Secured = SecuredOttla | SecuredKafka
 
 
 def _brokers(bench: Bench, certificate: Certificate) -> list[Secured]:
-    made: list[Secured] = [SecuredOttla(bench._folder("tmpfs"), bench.settings, certificate)]
+    made: list[Secured] = [SecuredOttla(bench.folder("tmpfs"), bench.settings, certificate)]
     if bench.manages_peer:
-        made.append(SecuredKafka(bench._folder("tmpfs"), certificate))
+        made.append(SecuredKafka(bench.folder("tmpfs"), certificate))
     for broker in made:
-        bench._owned.append(broker)
+        bench.own(broker)
         broker.start()
     return made
 

@@ -1,12 +1,8 @@
-"""Clients of other makers over each security protocol and mechanism, and what they say when refused.
-
-One broker has a listener of every kind: TLS with client certificates, SASL in the clear and over TLS.
-"""
+"""What clients of other makers say when they are refused, and Kafka's tools for users, quotas and access
+control. (That they get in is tested in test_secured_clients.py.)"""
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 import time
@@ -24,19 +20,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "server"))
 from server_kit.secured_process import (
     SASL_PLAIN,
     SASL_TLS,
-    SECRET,
-    TLS,
-    TOKENS,
-    USER,
-    WAYS,
     Secured,
     secured_process,
-    write_properties,
 )
 
 from ottla.testing import BrokerProcess
-
-IN_SHORT_RUNS = [(TLS, ""), (SASL_TLS, "SCRAM-SHA-512")]
 
 
 @pytest.fixture(scope="module")
@@ -72,25 +60,6 @@ def confluent_goes_round(options: dict[str, Any]) -> None:
     assert found == [str(number).encode() for number in range(10)]
 
 
-@pytest.mark.parametrize(
-    ("protocol", "mechanism"),
-    [
-        each if each in IN_SHORT_RUNS else pytest.param(*each, marks=pytest.mark.long)
-        for each in WAYS
-    ],
-)
-def test_confluent_kafka(protocol: str, mechanism: str, secured: Secured) -> None:
-    confluent_goes_round(secured.options(protocol, mechanism))
-
-
-@pytest.mark.long
-def test_confluent_kafka_with_tokens(secured: Secured) -> None:
-    options: dict[str, Any] = secured.options(SASL_TLS, "")
-    options["sasl.mechanism"] = "OAUTHBEARER"
-    options["oauth_cb"] = lambda _: secured.tokens.token()
-    confluent_goes_round(options)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_confluent_kafka_is_told_of_a_wrong_password(mechanism: str, secured: Secured) -> None:
@@ -103,25 +72,6 @@ def test_confluent_kafka_is_told_of_a_wrong_password(mechanism: str, secured: Se
     while not any(each.code() == KafkaError._AUTHENTICATION for each in heard):
         assert time.monotonic() < deadline, heard
         producer.poll(0.1)
-
-
-# kcat -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
-def test_kcat(protocol: str, mechanism: str, secured: Secured) -> None:
-    program = toolchain.tool("kcat")
-    options = secured.options(protocol, mechanism)
-    address = options.pop("bootstrap.servers")
-    words = [word for name, value in options.items() for word in ("-X", f"{name}={value}")]
-    topic = fresh()
-    command = [program, "-b", address, *words, "-t", topic]
-    subprocess.run([*command, "-P"], input=b"one\ntwo\n", check=True, timeout=60)
-    read = subprocess.run(
-        [*command, "-C", "-e", "-q", "-o", "beginning"], capture_output=True, check=True, timeout=60
-    )
-    assert read.stdout == b"one\ntwo\n"
 
 
 # Kafka's own tools, in Java -----------------------------------------------------------------------
@@ -142,74 +92,6 @@ def java() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("protocol", "mechanism"), [*WAYS, (SASL_PLAIN, TOKENS), (SASL_TLS, TOKENS)]
-)
-def test_java(
-    protocol: str,
-    mechanism: str,
-    secured: Secured,
-    java: Callable[..., subprocess.CompletedProcess[str]],
-    tmp_path: Path,
-) -> None:
-    options = secured.java_options(protocol, mechanism)
-    file = str(write_properties(tmp_path / "client.properties", options))
-    # Where Java may ask for tokens is not a client's to say.
-    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={secured.tokens.url}"
-    at = ("--bootstrap-server", secured.address(protocol))
-    topic = fresh()
-    sent = java(
-        allowed, "org.apache.kafka.tools.ConsoleProducer", *at, "--topic", topic,
-        "--command-config", file, given="one\ntwo\n",
-    )  # fmt: skip
-    assert sent.returncode == 0, sent.stderr
-    read = java(
-        allowed, "org.apache.kafka.tools.consumer.ConsoleConsumer", *at, "--topic", topic,
-        "--from-beginning", "--max-messages", "2", "--command-config", file,
-    )  # fmt: skip
-    assert read.stdout == "one\ntwo\n", read.stderr
-
-
-# franz-go ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_franz_go_over_tls_and_scram(secured: Secured, tmp_path: Path) -> None:
-    """Its own tests of SCRAM, and one of groups and transactions over TLS."""
-    go, package = toolchain.go_suite("github.com/twmb/franz-go", "pkg/kgo")
-    environment = {
-        **os.environ,
-        "KGO_TEST_SCRAM_SEEDS": secured.address(SASL_PLAIN),
-        "KGO_TEST_RF": "1",
-        "KGO_TEST_RECORDS": "1000",
-        "KGO_LOG_LEVEL": "none",
-    }
-    # With a certificate, and with a password: its administrative client has no password of its own.
-    store = secured.certificate
-    certified = f"ca:{secured.authority.file},cert:{store},key:{store}"
-    password = f"{USER}:{SECRET}:512"
-    suite = "TestSCRAMAuthBadCredentials|TestTxnEtl|TestIssue.*Commit"
-    for only, protocol, more in (
-        (suite, TLS, {"KGO_TEST_TLS": certified}),
-        ("TestSCRAMAuth$", SASL_PLAIN, {"KGO_TEST_SCRAM": password}),
-    ):
-        done = subprocess.run(
-            [go, "test", "-json", "-count=1", "-vet=off", f"-run={only}", "."],
-            cwd=package,
-            env={**environment, "KGO_SEEDS": secured.address(protocol), **more},
-            capture_output=True,
-            text=True,
-            timeout=110,
-            check=False,
-        )
-        outcome = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        passed = {each["Test"] for each in outcome if each["Action"] == "pass" and "Test" in each}
-        failed = {each["Test"] for each in outcome if each["Action"] == "fail" and "Test" in each}
-        assert not failed, done.stdout[-3000:]
-        assert any(name.startswith(only.split("|")[0].rstrip("$")) for name in passed), passed
 
 
 # Kafka's tools for users, quotas and access control ---------------------------------------------

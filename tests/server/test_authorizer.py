@@ -29,12 +29,14 @@ from ottla.protocol.messages.delete_acls import (
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from ottla.protocol.messages.describe_topic_partitions import (
     CursorRequest,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
@@ -125,7 +127,7 @@ def test_patterns() -> None:
 def test_long_names_are_decided_at_once_and_not_remembered() -> None:
     asked: list[str] = []
 
-    class Prefixes(dict[str, dict[Acl, None]]):
+    class Prefixes(dict[str, dict[Acl, str]]):
         def get(self, name: str, default: Any = None) -> Any:
             asked.append(name)
             return super().get(name, default)
@@ -152,6 +154,26 @@ def test_principals_and_hosts() -> None:
     assert here(Op.READ)
     assert here(Op.READ, host=f"::ffff:{HOST}")
     assert not here(Op.READ, host="10.0.0.2")
+
+
+def test_an_address_of_ipv6_is_the_same_however_it_is_written() -> None:
+    """Kafka's tools write it as Java does; a denial must not miss by that."""
+    for written in ("0:0:0:0:0:0:0:1", "::1", "0::0:1", "0000:0:0::0001"):
+        denied = decides(entry(Op.READ), entry(Op.READ, host=written, permission=DENY))
+        assert not denied(Op.READ, host="::1"), written
+        assert denied(Op.READ, host="::2")
+    mapped = decides(entry(Op.READ), entry(Op.READ, host="::FFFF:a00:1", permission=DENY))
+    assert not mapped(Op.READ, host="10.0.0.1")
+    # What is no address is nobody's.
+    assert not decides(entry(Op.READ, host="no:address"))(Op.READ, host="::1")
+    # Two of them that say the same are two entries.
+    authorizer = Authorizer()
+    twice = [entry(Op.READ, host=each) for each in ("::1", "0:0:0:0:0:0:0:1")]
+    authorizer.change((), twice)
+    authorizer.change(twice[:1], ())
+    assert authorizer.allows(ALICE, "::1", Op.READ, Kind.TOPIC, "orders")
+    authorizer.change(twice[1:], ())
+    assert not authorizer.allows(ALICE, "::1", Op.READ, Kind.TOPIC, "orders")
 
 
 def test_what_implies_what() -> None:
@@ -837,3 +859,33 @@ def test_denials_are_in_the_audit_log(
         "denied: principal=User:alice" in line and "DESCRIBE" in line and "orders" in line
         for line in lines
     )
+
+
+def test_a_denied_topic_is_one_line_however_many_partitions_are_fetched(
+    secured: BrokerThread, alice: Wire, orders: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    grant(secured)
+    answer = alice.call(fetch_request(orders, (0, 0), (1, 0), (2, 0)), FetchResponse, 12)
+    assert of("responses", "partitions", "error_code")(answer) == [NO_TOPIC] * 3
+    lines = [each.getMessage() for each in caplog.records if each.name == "ottla.audit"]
+    assert len([line for line in lines if "operation=READ" in line]) == 1
+
+
+def test_what_was_denied_is_not_logged_as_done(
+    secured: BrokerThread, alice: Wire, orders: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Denials are limited: who may do nothing fills no log, with however long a name of its own."""
+    caplog.set_level("INFO", "ottla.audit")
+    grant(secured)
+    request = DeleteTopicsRequest(topic_names=["orders"], timeout_ms=1000)
+    alice.send(request, 4, "x" * 30_000)
+    (answer,) = alice.receive(DeleteTopicsResponse, 4).responses
+    assert answer.error_code == NO_TOPIC
+    lines = [each.getMessage() for each in caplog.records if each.name == "ottla.audit"]
+    assert not [line for line in lines if "administrative" in line]
+    assert [line for line in lines if "denied" in line]
+    assert max(map(len, lines)) < 1_000
+    # All partitions, which are not named.
+    grant(secured, entry(Op.ALTER, CLUSTER_NAME, kind=Kind.CLUSTER))
+    alice.call(ElectLeadersRequest(topic_partitions=None), ElectLeadersResponse, 2)
+    assert "about='all partitions'" in caplog.text

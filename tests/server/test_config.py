@@ -698,9 +698,10 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, str], why: str
 
 def test_connection_limits_of_some_addresses() -> None:
     config = static(
-        max_connections_per_ip="0", max_connections_per_ip_overrides="10.0.0.1:5, [::1]:6,h:0"
+        max_connections_per_ip="0",
+        max_connections_per_ip_overrides="10.0.0.1:5, [::1]:6,[0:0::2]:7,h:0",
     )
-    assert config.max_connections_per_ip_overrides == {"10.0.0.1": 5, "::1": 6, "h": 0}
+    assert config.max_connections_per_ip_overrides == {"10.0.0.1": 5, "::1": 6, "::2": 7, "h": 0}
 
 
 def test_the_two_names_of_the_number_are_one() -> None:

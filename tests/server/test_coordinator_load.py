@@ -20,6 +20,8 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from ottla.server.coordination import coordinators
+from ottla.server.coordination.coordinators import partition_for
 
 
 @pytest.mark.complains
@@ -60,3 +62,13 @@ def test_a_replay_that_raises(start_broker, monkeypatch: pytest.MonkeyPatch) -> 
     while (code := told()) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         pass
     assert code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_only_names_of_usual_length_are_remembered() -> None:
+    """A client may ask for the coordinators of many groups whose names have 32 kB each."""
+    before = coordinators._remembered.cache_info().currsize
+    long = [f"{number}" + "x" * 30_000 for number in range(20)]
+    assert {partition_for(name, 50) for name in long} <= set(range(50))
+    assert coordinators._remembered.cache_info().currsize == before
+    # As Java has it: "polygenelubricants" is the number without a positive twin.
+    assert [partition_for(name, 50) for name in ("", "a", "polygenelubricants")] == [0, 47, 0]

@@ -22,12 +22,16 @@ from server_kit.calls import (
     produce_request,
     values_of,
 )
+from server_kit.long_requests import LONG
 from server_kit.wire import Wire
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.message import Message
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from ottla.protocol.messages.produce import ProduceResponse
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse, TopicProduceData
+from ottla.server.broker import Broker
 from ottla.server.disk import workers as workers_module
 from ottla.server.network import connection as connection_module
 from ottla.server.network import reactor as reactor_module
@@ -333,3 +337,38 @@ def test_a_trickle_does_not_keep_the_others_waiting(
     for peer in slow:
         peer.close()
     broker.until(lambda b: b.reactor.partial_bytes == 0)
+
+
+def _many_topics(count: int) -> ProduceRequest:
+    return ProduceRequest(topic_data=[TopicProduceData(name=str(each)) for each in range(count)])
+
+
+MANY_NAMES: dict[str, tuple[Callable[[int], Message], int]] = {
+    "Metadata": (LONG["Metadata"][0], 9),
+    "Fetch": (LONG["Fetch"][0], 11),
+    "Produce": (_many_topics, 9),
+}
+
+
+@pytest.mark.parametrize("name", MANY_NAMES)
+def test_a_request_whose_client_leaves_at_once_leaves_no_memory_behind(
+    name: str, inside: BrokerThread, wire: Wire
+) -> None:
+    """In the very turn in which it came: no step of the work on it was done."""
+    wire.call(MetadataRequest(topics=[]), MetadataResponse, 9)
+    make, version = MANY_NAMES[name]
+    body = memoryview(make(5_000).encode(version))
+
+    def come_and_go(broker: Broker) -> tuple[int, int]:
+        peer = "{}:{}".format(*wire.sock.getsockname())
+        (connection,) = [each for each in broker.reactor.connections if each.address == peer]
+        before = broker.reactor.partial_bytes
+        key = ApiKey[name.upper()]
+        broker.apis[key].serve(connection, body, 0, len(body), version, 1)
+        during = broker.reactor.partial_bytes
+        connection.close("gone")
+        return before, during
+
+    before, during = inside.run(come_and_go)
+    assert during >= before + len(body)
+    inside.until(lambda broker: broker.reactor.partial_bytes == before)

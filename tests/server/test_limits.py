@@ -107,6 +107,19 @@ def test_connections_per_address(start_broker: StartBroker) -> None:
         each.close()
 
 
+def test_an_address_of_ipv4_is_the_same_on_a_socket_for_both(start_broker: StartBroker) -> None:
+    """A listener without a host takes both kinds, and calls one of IPv4 by another name."""
+    broker = start_broker(
+        settings={
+            "listeners": "PLAINTEXT://:0",
+            "advertised.listeners": "PLAINTEXT://127.0.0.1:9092",
+            "max.connections.per.ip.overrides": "127.0.0.6:0",
+        }
+    )
+    assert refused(broker, "127.0.0.6")
+    assert not refused(broker, "127.0.0.4")
+
+
 def test_limits_change_while_running(start_broker: StartBroker) -> None:
     from ottla.protocol.messages.incremental_alter_configs import (
         AlterableConfig,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -20,13 +21,14 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from ottla.server.handlers.produce import request as request_module
 from ottla.server.handlers.produce.answer import (
     frame,
     refusal_piece,
     success_piece,
     topic_piece,
 )
-from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read
+from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, LongRequest, Parts, read
 from ottla.server.network.connection import MalformedRequest
 
 VERSIONS = range(14)
@@ -83,7 +85,36 @@ def as_read(request: ProduceRequest, version: int) -> tuple[object, ...]:
     )
 
 
-def found(view: memoryview, at: int, stop: int, version: int) -> tuple[object, ...]:
+def read_in_steps(view: memoryview, at: int, stop: int, version: int) -> Parts:
+    steps = request_module.read_in_steps(view[at:], stop - at, version)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stopped:
+            transactional_id, acks, timeout_ms, topics = stopped.value
+            break
+    shifted = [
+        (key, [(index, start + at, end + at) for index, start, end in parts])
+        for key, parts in topics
+    ]
+    return transactional_id, acks, timeout_ms, shifted
+
+
+def read_at_once(view: memoryview, at: int, stop: int, version: int) -> Parts:
+    """As the broker does: what names very many things is read in steps."""
+    try:
+        return read(view, at, stop, version)
+    except LongRequest:
+        return read_in_steps(view, at, stop, version)
+
+
+Read = Callable[[memoryview, int, int, int], Parts]
+BOTH = [read_at_once, read_in_steps]
+
+
+def found(
+    view: memoryview, at: int, stop: int, version: int, read: Read = read_at_once
+) -> tuple[object, ...]:
     transactional_id, acks, timeout_ms, topics = read(view, at, stop, version)
     return (
         transactional_id,
@@ -96,21 +127,23 @@ def found(view: memoryview, at: int, stop: int, version: int) -> tuple[object, .
     )
 
 
+@pytest.mark.parametrize("read", BOTH)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_read_is_what_was_written(version: int) -> None:
+def test_what_is_read_is_what_was_written(version: int, read: Read) -> None:
     chance = random.Random(version)
     for _ in range(60):
         request = a_request(chance, version)
         body = encoded(request, version)
         # In the middle of a buffer, with something of others before and after it.
         view = memoryview(b"\x7f" * 5 + body + b"\xff" * 9)
-        assert found(view, 5, 5 + len(body), version) == as_read(request, version)
+        assert found(view, 5, 5 + len(body), version, read) == as_read(request, version)
         # Bytes after the request are ignored.
-        assert found(view, 5, 5 + len(body) + 3, version) == as_read(request, version)
+        assert found(view, 5, 5 + len(body) + 3, version, read) == as_read(request, version)
 
 
+@pytest.mark.parametrize("read", BOTH)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_damaged_is_refused_or_read_as_the_message_is(version: int) -> None:
+def test_what_is_damaged_is_refused_or_read_as_the_message_is(version: int, read: Read) -> None:
     chance = random.Random(100 + version)
     small = ProduceRequest(
         transactional_id="id" if version >= 3 else None,
@@ -146,7 +179,7 @@ def test_what_is_damaged_is_refused_or_read_as_the_message_is(version: int) -> N
             with pytest.raises(MalformedRequest):
                 read(view, 0, stop, version)
         else:
-            assert found(view, 0, stop, version) == expected
+            assert found(view, 0, stop, version, read) == expected
     assert refused > 300
 
 

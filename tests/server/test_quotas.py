@@ -5,6 +5,7 @@ The rates are so small that what is owed lasts for hours: no test waits for the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from server_kit.calls import (
     fresh_name,
     produce_request,
 )
+from server_kit.long_requests import LONG
 from server_kit.wire import Wire
 
 from ottla.cluster.metadata import ClusterImage, ResourceType
@@ -48,7 +50,13 @@ from ottla.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasResponse,
 )
 from ottla.protocol.messages.fetch import FetchResponse
-from ottla.protocol.messages.produce import ProduceResponse
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse, TopicProduceData
+from ottla.server import quotas as quotas_module
 from ottla.server.network.connection import MUTED
 from ottla.server.quotas import Bucket, Quotas, is_broker
 from ottla.server.replication.changes import Client, client_of, forwarded_id, is_forwarded
@@ -295,6 +303,42 @@ def test_a_client_that_keeps_the_broker_busy_is_muted(limited: BrokerThread, adm
         assert not is_muted(limited, wire)
 
 
+@pytest.mark.parametrize("name", ["Metadata", "Fetch", "Produce"])
+def test_work_in_slices_keeps_the_broker_busy_too(
+    name: str, limited: BrokerThread, admin: Wire
+) -> None:
+    """Of a long request the first slice is the smallest part."""
+    long: Any = ProduceRequest(
+        acks=1,
+        timeout_ms=1000,
+        topic_data=[TopicProduceData(name=str(each)) for each in range(5_000)],
+    )
+    version = 9
+    if name != "Produce":
+        make, _, version = LONG[name]
+        long = make(5_000)
+    assert alter(admin, {"client-id": LIMITED}, {"request_percentage": 50}) == 0
+    told: list[float] = []
+
+    def count(inside: Any) -> None:
+        api = inside.apis[long.api_key]
+        kept_busy = api.kept_busy
+
+        def noted(connection: Any, seconds: float) -> None:
+            told.append(seconds)
+            kept_busy(connection, seconds)
+
+        api.kept_busy = noted
+
+    limited.run(count)
+    with limited.wire() as wire:
+        wire.send(long, version, LIMITED)
+        wire.frame()
+    assert len(told) > 1
+    alter(admin, {"client-id": LIMITED}, {"request_percentage": None})
+    assert limited.run(lambda inside: inside.apis[long.api_key].kept_busy) is None
+
+
 def creation(*names: str, partitions: int = 3) -> CreateTopicsRequest:
     return CreateTopicsRequest(
         topics=[
@@ -329,6 +373,56 @@ def test_changes_of_partitions_are_limited(limited: BrokerThread, admin: Wire) -
         assert answer.topics[0].error_code == 0
         assert is_muted(limited, wire)
     assert {first, second} <= set(limited.broker.image.topics)
+
+
+def asking(*names: str) -> MetadataRequest:
+    return MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True
+    )
+
+
+def test_topics_that_are_made_on_first_use_count(limited: BrokerThread, admin: Wire) -> None:
+    """A client that may make nothing more is not told so: the topic is not there, and it asks again."""
+    assert alter(admin, {"client-id": LIMITED}, {"controller_mutation_rate": 0.0001}) == 0
+    first, second, third = fresh_name(), fresh_name(), fresh_name()
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with limited.wire() as wire:
+        (made,) = send(wire, asking(first), MetadataResponse, 9).topics
+        assert (made.error_code, len(made.partitions)) == (0, 1)
+        answer = send(wire, asking(first, second), MetadataResponse, 9)
+        assert [each.error_code for each in answer.topics] == [0, unknown]
+        assert answer.throttle_time_ms == 0
+        # It is one quota with that of topics made on purpose.
+        answer = send(wire, creation(third), CreateTopicsResponse, 7)
+        assert answer.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        # Nobody else waits for it.
+        (made,) = send(wire, asking(third), MetadataResponse, 9, "another").topics
+        assert made.error_code == 0
+    assert alter(admin, {"client-id": LIMITED}, {"controller_mutation_rate": None}) == 0
+    assert second not in limited.broker.image.topics
+    with limited.wire() as wire:
+        assert send(wire, asking(second), MetadataResponse, 9).topics[0].error_code == 0
+
+
+def test_what_is_asked_for_at_the_same_time_is_counted(limited: BrokerThread, admin: Wire) -> None:
+    assert alter(admin, {"client-id": LIMITED}, {"controller_mutation_rate": 0.0001}) == 0
+    made = [fresh_name() for _ in range(5)]
+
+    async def at_once() -> list[Any]:
+        broker = limited.broker
+        client = Client("ANONYMOUS", LIMITED)
+        return await asyncio.gather(*(broker.create_automatically([name], client) for name in made))
+
+    refused = [name for each in limited.run_async(at_once()) for name in each]
+    assert refused == made[1:]
+    # What fails costs nothing.
+    assert alter(admin, {"client-id": LIMITED}, {"controller_mutation_rate": 0.0002}) == 0
+    with limited.wire() as wire:
+        bad = send(wire, creation("not a name"), CreateTopicsResponse, 7)
+        assert bad.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert bad.throttle_time_ms == 0
+        assert send(wire, creation(made[1]), CreateTopicsResponse, 7).topics[0].error_code == 0
+    assert alter(admin, {"client-id": LIMITED}, {"controller_mutation_rate": None}) == 0
 
 
 @pytest.mark.parametrize(
@@ -385,6 +479,67 @@ def test_the_controller_counts_for_all_brokers(limited: BrokerThread, admin: Wir
             wire, creation(refused), CreateTopicsResponse, 7, client_id="broker-3-controller"
         )
     assert [each.error_code for each in own.topics] == [0]
+
+
+@pytest.mark.parametrize("rate", [1.0, 1e-9, 5e-324])
+def test_a_throttle_time_can_always_be_told(rate: float) -> None:
+    """A large request of a client with a tiny quota would be paid for longer than a number says."""
+    entity = (ResourceType.QUOTA, entity_key({"client-id": LIMITED}))
+    names = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate")
+    quotas = Quotas(1, 1, lambda: 0.0)
+    quotas.load(ClusterImage("id", configs={entity: dict.fromkeys(names, repr(rate))}))
+    muted: list[float] = []
+    connection: Any = SimpleNamespace(
+        principal="User:a", client_id=LIMITED, mute=lambda seconds: muted.append(seconds)
+    )
+    longest = (1 << 31) - 1
+    assert quotas.produced(connection, 100 << 20) == longest
+    assert quotas.fetched(connection, 100 << 20) == longest
+    assert quotas.mutated(Client("a", LIMITED), 100 << 20) == longest
+    assert muted == [longest / 1000] * 2
+
+
+def test_enormous_quotas_hold_nobody_back() -> None:
+    entity = (ResourceType.QUOTA, entity_key({"client-id": None}))
+    quotas = Quotas(10, 10, lambda: 0.0)
+    quotas.load(ClusterImage("id", configs={entity: {"producer_byte_rate": repr(1.7e308)}}))
+    connection: Any = SimpleNamespace(principal="User:a", client_id=LIMITED)
+    assert [quotas.produced(connection, 100 << 20) for _ in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("written", ["::1", "0:0:0:0:0:0:0:1", "0::0001"])
+def test_an_address_is_the_same_however_it_is_written(written: str) -> None:
+    entity = (ResourceType.QUOTA, entity_key({"ip": written}))
+    quotas = Quotas(1, 1, lambda: 0.0)
+    quotas.load(ClusterImage("id", configs={entity: {"connection_creation_rate": "1.0"}}))
+    assert [quotas.connected("::1") for _ in range(2)] == [0, 1]
+    assert [quotas.connected("::2") for _ in range(2)] == [0, 0]
+
+
+def test_very_many_clients_that_owe_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may have another id in every request, and a quota that is everybody's own."""
+    monkeypatch.setattr(quotas_module, "_KEPT", 100)
+    looked_at = 0
+    is_full = Bucket.is_full
+
+    def counted(bucket: Bucket, now: float) -> bool:
+        nonlocal looked_at
+        looked_at += 1
+        return is_full(bucket, now)
+
+    monkeypatch.setattr(Bucket, "is_full", counted)
+    quotas = Quotas(1, 1, lambda: 0.0)
+    entity = (ResourceType.QUOTA, entity_key({"client-id": None}))
+    quotas.load(ClusterImage("id", configs={entity: {"producer_byte_rate": "1.0"}}))
+    for number in range(2_000):
+        client: Any = SimpleNamespace(
+            principal="User:a", client_id=f"client-{number}", mute=lambda _: None
+        )
+        assert quotas.produced(client, 1000) > 0
+    assert len(quotas._buckets) <= 100
+    assert looked_at <= 3 * 2_000
+    # The newest are still known.
+    assert quotas.produced(client, 0) > 0
 
 
 def test_of_long_client_ids_little_is_kept() -> None:

@@ -64,7 +64,7 @@ from ottla.protocol.messages.sasl_authenticate import (
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from ottla.server.observability import limited_log
 from ottla.server.security import tokens
-from ottla.server.security.mechanisms import PlainExchange, Refused, Users
+from ottla.server.security.mechanisms import PlainExchange, Refused, ScramExchange, Users
 from ottla.server.security.tokens import Keys, TokenExchange, TokenRules
 from ottla.wire.sasl import BearerToken, Mechanism, OAuthBearer, Plain, Scram
 
@@ -663,16 +663,63 @@ def test_an_expired_session_can_be_renewed(start_broker: StartBroker) -> None:
         assert _states(broker.broker) <= {"authenticated", "expired"}
 
 
-def test_who_authenticates_again_must_be_the_same(sasl_broker: BrokerThread) -> None:
+def test_a_session_may_end_while_it_is_renewed(start_broker: StartBroker) -> None:
+    """A client may have begun in time, and need some for a token. Nothing else is served meanwhile."""
+    broker = start_broker(settings=settings_of("PLAIN", connections_max_reauth_ms="60000"))
+
+    def expire(inside: Any) -> None:
+        (found,) = [each for each in inside.reactor.connections if each.authentication is not None]
+        found.authentication._expire()
+        assert not found.authentication.is_served
+
+    with connect(broker) as wire:
+        authenticate(wire, Plain("bob", SECRET))
+        assert agree(wire, "PLAIN").error_code == 0
+        broker.run(expire)
+        assert step(wire, f"\0bob\0{SECRET}".encode()).error_code == 0
+        wire.call(MetadataRequest(topics=[]), MetadataResponse, 12)
+        assert agree(wire, "PLAIN").error_code == 0
+        broker.run(expire)
+        wire.send(MetadataRequest(topics=[]), 12)
+        assert wire.is_closed()
+
+
+def test_who_authenticates_again_must_be_the_same(
+    sasl_broker: BrokerThread, caplog: pytest.LogCaptureFixture
+) -> None:
     with connect(sasl_broker) as wire:
         authenticate(wire, Plain("bob", SECRET))
         with pytest.raises(RefusedByBroker, match="Cannot change principals"):
             authenticate(wire, Plain("alice", SECRET))
         assert wire.is_closed()
+    # Of refusals no names of users are logged.
+    (line,) = [each.getMessage() for each in caplog.records if "refused" in each.getMessage()]
+    assert "another user than before" in line
+    assert "alice" not in line
     with connect(sasl_broker) as wire:
         authenticate(wire, Plain("alice", SECRET))
         assert agree(wire, "SCRAM-SHA-256").error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert wire.is_closed()
+
+
+@pytest.mark.parametrize("name", ["mallory\ndenied: principal=User:bob", "ANONYMOUS"])
+def test_some_names_are_nobodys(name: str) -> None:
+    """Those with lines of a log in them, and that of clients who proved nothing, which may be a super
+    user. Not even where they were stored, as by an older version."""
+    credential = ScramCredential.of_password("SCRAM-SHA-256", SECRET)
+    stored = {"SCRAM-SHA-256": credential.render()}
+
+    users = Users(lambda: ClusterImage("id", configs={(ResourceType.USER, name): stored}))
+    assert users.credential(name, "SCRAM-SHA-256") is not None
+    with pytest.raises(Refused):
+        asyncio.run(PlainExchange({}, users).step(f"\0{name}\0{SECRET}".encode()))
+    exchange = ScramExchange("SCRAM-SHA-256", users)
+
+    async def step(message: bytes) -> bytes:
+        return (await exchange.step(message)).message
+
+    with pytest.raises(Refused):
+        asyncio.run(Scram(name, SECRET, "sha256").converse(step))
 
 
 # Over TLS ---------------------------------------------------------------------------------------
@@ -775,7 +822,7 @@ def unsigned() -> str:
 
 def nested() -> str:
     """JSON that no parser likes."""
-    return base64.urlsafe_b64encode(b"[" * 100_000).decode().rstrip("=") + ".e30."
+    return base64.urlsafe_b64encode(b"[" * 40_000).decode().rstrip("=") + ".e30."
 
 
 def signed_with_the_public_key(issuer: Issuer) -> str:
@@ -799,7 +846,11 @@ def test_tokens_that_are_not_good_are_refused(
         issuer.token("one", iss="somebody"),
         issuer.token("one", sub=None),
         issuer.token("one", sub="carol\nadministrative: principal=User:admin"),
+        issuer.token("one", sub="ANONYMOUS"),
+        issuer.token("one", sub=["carol"]),
+        issuer.token("one", nbf=4_000_000_000),
         issuer.token("one", exp=None),
+        issuer.token("one", exp=10**400),
         stranger.token("one"),
         unsigned(),
         signed_with_the_public_key(issuer),
@@ -815,6 +866,22 @@ def test_tokens_that_are_not_good_are_refused(
             assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
             assert wire.is_closed()
         assert bad not in caplog.text
+
+
+def test_a_token_that_takes_long_to_read_is_not_looked_at(
+    issuer: Issuer, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = start_broker(settings=token_settings(issuer))
+    read: list[str] = []
+    monkeypatch.setattr(jwt, "get_unverified_header", read.append)
+    header = encoded({"alg": "RS256", "kid": "one", "more": [{}] * 30_000}).decode()
+    with connect(broker) as wire:
+        agree(wire, "OAUTHBEARER")
+        answer = step(wire, f"n,,\x01auth=Bearer {header}.e30.e30\x01\x01".encode())
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert "too long" in str(answer.error_message)
+        assert wire.is_closed()
+    assert not read
 
 
 def test_a_flood_of_bad_tokens_fills_no_log(
@@ -909,6 +976,8 @@ def test_bad_credentials_change_nothing(sasl_broker: BrokerThread) -> None:
     with sasl_broker.wire() as wire:
         for change, code in (
             (upsertion(""), bad),
+            (upsertion("erin\ndenied: principal=User:bob"), bad),
+            (upsertion("ANONYMOUS"), bad),
             (upsertion("erin", iterations=4095), bad),
             (upsertion("erin", iterations=16385), bad),
             (upsertion("erin", salt=b"short"), bad),
@@ -918,7 +987,7 @@ def test_bad_credentials_change_nothing(sasl_broker: BrokerThread) -> None:
         ):
             assert alter(wire, upsertions=[change]) == [(change.name, code)]
             # With a good one of the same user beside it.
-            if change.name and change.mechanism:
+            if change.name == "erin" and change.mechanism:
                 changes = [upsertion("erin", 2), change]
                 assert alter(wire, upsertions=changes) == [("erin", code)]
         twice = [upsertion("erin"), upsertion("erin"), upsertion("frank")]

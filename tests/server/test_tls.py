@@ -455,10 +455,17 @@ def test_subjects_are_written_as_java_writes_them() -> None:
 
 
 def test_a_name_writes_no_lines_of_its_own_into_logs() -> None:
-    for letter in "\n\r\x00\x85\u2028":
+    for letter in "\n\r\x00\x1b\x85\x9b\u2028":
         subject = ((("commonName", f"alice{letter}denied: principal=User:bob"),),)
         assert principal_of(subject, parse_rules("DEFAULT")) is None
     assert principal_of(((("commonName", "Zoë\xa0 B."),),), parse_rules("DEFAULT")) is not None
+
+
+def test_nobody_proves_to_be_nobody() -> None:
+    """Who is not asked may be a broker where brokers are not asked either, and then a super user."""
+    subject = ((("commonName", "ANONYMOUS"),),)
+    assert principal_of(subject, parse_rules("RULE:^CN=(.*)$/$1/")) is None
+    assert principal_of(subject, parse_rules("DEFAULT")) == "User:CN=ANONYMOUS"
 
 
 def test_rules_map_names_as_in_kafka() -> None:

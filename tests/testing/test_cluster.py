@@ -278,3 +278,16 @@ def test_passwords_are_in_no_list_of_processes(
     assert [(each.name, each.text) for each in read_file(file)] == [(name, secret)]
     for path in (Path(file), tmp_path / "cluster.json"):
         assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_zookeeper_keeps_is_its_owners_alone(tmp_path: Path) -> None:
+    """Salted passwords are among it."""
+    before = os.umask(0o022)
+    try:
+        server = ZooKeeperProcess(tmp_path / "zookeeper")
+        server.folder.mkdir()
+        (server.folder / "data").mkdir()  # as an older version made it
+        server._write_files()
+    finally:
+        os.umask(before)
+    assert (server.folder / "data").stat().st_mode & 0o777 == 0o700

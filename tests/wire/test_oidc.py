@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -17,7 +18,7 @@ from wire_kit.kafka import SASL_PLAINTEXT, Kafka
 from ottla.client.configuration.clients import ClientSettings, read_settings
 from ottla.wire.connection import Connection
 from ottla.wire.errors import AuthenticationFailed
-from ottla.wire.oidc import ClientCredentials, KeptToken, expiry_of
+from ottla.wire.oidc import ClientCredentials, KeptToken, TokenFile, expiry_of, file_of
 from ottla.wire.sasl import BearerToken, RefusedByMechanism
 
 
@@ -101,6 +102,32 @@ async def test_servers_that_refuse(tokens: TokenServer) -> None:
     tokens.answer = b"<html>"
     with pytest.raises(RefusedByMechanism, match="no token from"):
         await ClientCredentials(tokens.url, "robot", "s3cret")()
+
+
+async def test_a_token_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "a token"
+    path = file_of(file.as_uri())
+    assert path == str(file)
+    source = TokenFile(path, {"a": "b"})
+    with pytest.raises(RefusedByMechanism, match="No such file"):
+        await source()
+    for bad in ("", "two words", "t\N{LATIN SMALL LETTER O WITH DIAERESIS}ken"):
+        file.write_text(bad)
+        with pytest.raises(RefusedByMechanism, match="is no token") as refused:
+            await source()
+        assert "words" not in str(refused.value)
+    file.write_text(f"{token('x')}\n")
+    first = await source()
+    assert (first.value, first.extensions) == (token_in(file), {"a": "b"})
+    assert (first.expires_at or 0) > time.time()
+    # Somebody else renews it.
+    file.write_text(token("y"))
+    assert (await source()).value == token_in(file) != first.value
+    assert file_of("https://tokens.example/file:") is None
+
+
+def token_in(file: Path) -> str:
+    return file.read_text().strip()
 
 
 def test_when_a_token_expires() -> None:

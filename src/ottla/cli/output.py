@@ -56,7 +56,17 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: s
 
 
 def _texts(rows: Sequence[Sequence[Cell]]) -> list[list[str]]:
-    return [["" if cell is None else str(cell) for cell in row] for row in rows]
+    return [["" if cell is None else harmless(str(cell)) for cell in row] for row in rows]
+
+
+def harmless(text: str) -> str:
+    """A text that others chose, as it can be shown: a client's id may hold line ends, which would look
+    like rows of their own, and sequences that a terminal obeys."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[bool]:

@@ -19,6 +19,20 @@ FEWEST_ITERATIONS: Final = 4096
 MOST_ITERATIONS: Final = 16384
 SHORTEST_SALT: Final = 12
 
+# What clients are called that nobody asked who they are; in some clusters these are the brokers.
+NOBODY: Final = "ANONYMOUS"
+
+
+def can_be_name(text: str) -> bool:
+    """Whether a user can be called so: not as those are who proved nothing; and names stand in lines of
+    a log, in which nobody should write lines of their own."""
+    return text != NOBODY and not any(map(_is_control, text))
+
+
+def _is_control(letter: str) -> bool:
+    """Whether it would begin a new line in a log, or do something to a terminal."""
+    return letter < " " or "\x7f" <= letter <= "\x9f" or letter in "\u2028\u2029"
+
 
 class UnreadableCredential(ValueError):
     """A stored credential is not what it should be. Its text is not shown."""

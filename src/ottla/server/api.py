@@ -16,6 +16,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from itertools import groupby
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -107,6 +108,7 @@ class Api:
         "_serve_unmeasured",
         "flexible_since",
         "highest",
+        "kept_busy",
         "key",
         "lowest",
         "name",
@@ -122,8 +124,9 @@ class Api:
         self.highest = highest
         self.flexible_since = flexible_since
         self.serve: Serve = _not_bound
-        # The handler itself, while its time is measured for quotas.
+        # The handler itself, while its time is measured for quotas, and who is told of the time.
         self._serve_unmeasured: Serve | None = None
+        self.kept_busy: Callable[[Connection, float], object] | None = None
         self.requests = 0
         self.timings = Timings()
 
@@ -141,7 +144,8 @@ class Api:
         self.timings.add(perf_counter() - begun)
 
     def measure(self, kept_busy: Callable[[Connection, float], object] | None) -> None:
-        """Tell how long each request keeps the loop busy; None: no longer."""
+        """Tell how long each request keeps the loop busy, at once or in slices; None: no longer."""
+        self.kept_busy = kept_busy
         serve = self._serve_unmeasured or self.serve
         self.serve, self._serve_unmeasured = serve, None
         if kept_busy is None:
@@ -160,6 +164,11 @@ class Api:
             kept_busy(connection, perf_counter() - begun)
 
         self.serve, self._serve_unmeasured = measured, serve
+
+    def slices_told(self, connection: Connection) -> Callable[[float], object] | None:
+        """Who is told of the time of a slice, of a request that is worked on in such."""
+        kept_busy = self.kept_busy
+        return None if kept_busy is None else partial(kept_busy, connection)
 
     def __repr__(self) -> str:
         return f"Api({self.name}, {self.lowest}–{self.highest})"
@@ -316,10 +325,12 @@ def decode_request(request: type[R], view: memoryview, at: int, stop: int, versi
 def decode_large(
     request: type[R], held: HeldBytes, version: int, most_entries: int | None = None
 ) -> Steps[R]:
-    """Decode a request body that was kept, in steps."""
+    """Decode a request body that was kept, in steps. The first of them does nothing and is to be done
+    at once: from then on the bytes are released, also if the others are never done."""
     left = MOST_ENTRIES if most_entries is None else most_entries
     steps = request.decode_in_steps(held.data, 0, version)
     try:
+        yield
         while True:
             next(steps)
             left -= 1
@@ -442,8 +453,10 @@ class _Exchange:
             self._waste.append(message)
             return (yield from self._worked_out(result))
 
+        work = steps()
+        next(work)
         self._slot = self._connection.reserve(exclusive=True)
-        self._go_on(steps())
+        self._go_on(work)
 
     def take(self, result: Answer) -> None:
         """What a handler returned, unless it was the response itself."""
@@ -477,6 +490,7 @@ class _Exchange:
             self._finish,
             self._failed,
             lambda: not self._connection.closed,
+            self._api.slices_told(self._connection),
         )
 
     def _finish(self, result: list[FramePart] | Outcome | Later) -> None:

@@ -65,7 +65,7 @@ from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.partitions import Partitions
 from ottla.server.quotas import Quotas, follow_quotas
 from ottla.server.replication.balancing import give_leadership_back
-from ottla.server.replication.changes import Changes, is_forwarded
+from ottla.server.replication.changes import Changes, Client, is_forwarded
 from ottla.server.replication.liveness import Liveness
 from ottla.server.replication.peers import Peers
 from ottla.server.replication.repair import Repairs
@@ -349,9 +349,12 @@ class Broker:
                 away.append(self.id)
         return away
 
-    async def create_automatically(self, names: Iterable[str]) -> Mapping[str, ProtocolError]:
-        """Create topics that a client asked for by name; those that could not be, with reasons."""
-        results = await self.changes.create_topics([NewTopic(name) for name in names])
+    async def create_automatically(
+        self, names: Iterable[str], client: Client
+    ) -> Mapping[str, ProtocolError]:
+        """Create topics that a client asked for by name, within its quota of changes; those that could
+        not be, with reasons."""
+        results = await self.changes.create_topics([NewTopic(name) for name in names], client)
         return {
             result.name: result.error
             for result in results

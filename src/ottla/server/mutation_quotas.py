@@ -2,14 +2,16 @@
 
 The controller counts, for all brokers: requests that are passed on to it say whose they are. Clients
 that know of the quota (CreateTopics 6, DeleteTopics 5, CreatePartitions 3) get an error for each topic
-and a throttle time; for older ones the request is done, and their connection muted.
+and a throttle time; for older ones the request is done, and their connection muted. Topics that are made
+because a client asked for their metadata are counted, too: beyond the quota they are not made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+from ottla.cluster.decisions.topics import MOST_PARTITIONS_PER_REQUEST, NewTopic, TopicResult
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.message import Message
@@ -25,6 +27,10 @@ from ottla.server.quotas import Quotas, is_broker, quota_client
 from ottla.server.replication.changes import Client, client_of, is_forwarded
 from ottla.server.security.guards.tools import Finish, Guarded, then
 from ottla.server.turns import Steps
+
+if TYPE_CHECKING:
+    from ottla.cluster.controller import Controller
+    from ottla.server.broker import Broker
 
 # From which version on clients understand the refusal.
 STRICT: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
@@ -66,6 +72,32 @@ def limited(
     return handle
 
 
+async def created_within_quota(
+    broker: Broker, controller: Controller, topics: Sequence[NewTopic], client: Client
+) -> list[TopicResult]:
+    """Topics that are made for a client by its asking for them; this broker is the controller."""
+    quotas = broker.quotas
+    assert quotas is not None
+    try:
+        quotas.check_mutations(client)
+    except ProtocolError as error:
+        return [TopicResult(each.name, error=error) for each in topics]
+    # Counted before they are made, or all that a client asks for at the same time would be.
+    wanted = len(topics) * broker.config.num_partitions
+    quotas.mutated(client, wanted)  # a Metadata request makes no more than one of CreateTopics
+    made = 0
+    try:
+        results = await controller.create_topics(topics)
+        made = sum(
+            len(each.topic.partitions)
+            for each in results
+            if each.error is None and each.topic is not None
+        )
+        return results
+    finally:
+        quotas.mutated(client, made - wanted)
+
+
 def _muting(key: ApiKey, request: Request[Any]) -> Finish:
     """Mutes the client, if the answer says for how long and it does not understand that."""
 
@@ -87,11 +119,16 @@ def _counted(
     request: Request[Any],
     mute: Finish | None,
 ) -> Guarded:
-    """Do it, and count what was done."""
+    """Do it, and count what was done; until that is known, what was asked for, or all that a client
+    asks for at the same time would be done."""
     asked: dict[str, int] = {}
+    wanted = 0
     for name, partitions in _asked(key, request):
         asked[name] = partitions
+        wanted += partitions
         yield
+    wanted = min(wanted, MOST_PARTITIONS_PER_REQUEST)
+    quotas.mutated(client, wanted)
 
     def finish(response: Any) -> Steps[Message]:
         count = 0
@@ -99,7 +136,7 @@ def _counted(
             if not each.error_code:
                 count += asked.get(each.name, 0)
             yield
-        throttle = quotas.mutated(client, count)
+        throttle = quotas.mutated(client, count - wanted)
         if throttle:
             response.throttle_time_ms = throttle
         if mute is not None:

@@ -25,9 +25,11 @@ from ottla.cluster.quotas import (
     REQUEST_PERCENTAGE,
     candidates,
     entity_key,
+    entity_of,
 )
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.server.replication.changes import Client
+from ottla.server.security.addresses import of_connection, plain_address
 from ottla.settings import INT_MAX
 
 if TYPE_CHECKING:
@@ -42,10 +44,12 @@ _KEPT: Final = 50_000
 _LONGEST_CLIENT_ID: Final = 255
 # The longest time that the use of the broker's loop mutes a client for, as in Kafka.
 _LONGEST_REQUEST_THROTTLE: Final = 1.0
+# The longest time that can be told in milliseconds: 24 days. A large request of a client with a tiny
+# quota would cost more.
+_LONGEST_THROTTLE: Final = INT_MAX / 1000
 # Connections that have to wait for longer than this are not counted: a flood of them must not keep
 # others out for hours after it has ended.
 _LONGEST_CONNECTION_DEBT: Final = 30.0
-_MAPPED: Final = "::ffff:"
 
 
 class Bucket:
@@ -111,7 +115,7 @@ class Quotas:
     def load(self, image: ClusterImage) -> None:
         """Take the quotas of the metadata; what was used counts on where the rate stays."""
         self._set = {
-            key: {name: float(value) for name, value in values.items()}
+            _counted_for(key): {name: float(value) for name, value in values.items()}
             for (kind, key), values in image.configs.items()
             if kind is ResourceType.QUOTA
         }
@@ -138,7 +142,11 @@ class Quotas:
         )
 
     def _throttle(
-        self, kind: str, connection: Connection, amount: float, longest: float = float("inf")
+        self,
+        kind: str,
+        connection: Connection,
+        amount: float,
+        longest: float = _LONGEST_THROTTLE,
     ) -> int:
         bucket = self._bucket(kind, connection, self._window)
         if bucket is None:
@@ -163,11 +171,11 @@ class Quotas:
         bucket = self._bucket_of(CONTROLLER_MUTATION_RATE, *client, self._controller_window)
         if bucket is None:
             return 0
-        return int(bucket.take(partitions, self._clock()) * 1000)
+        return int(min(bucket.take(partitions, self._clock()), _LONGEST_THROTTLE) * 1000)
 
     def connected(self, host: str) -> float:
         """An address has made a connection; for how many seconds nothing is read from it."""
-        host = host.removeprefix(_MAPPED)
+        host = of_connection(host)
         key = (CONNECTION_CREATION_RATE, host, "")
         if key not in self._known:
             self._remember(key, self._of_address(host))
@@ -210,11 +218,24 @@ class Quotas:
         bucket = self._buckets.get(counted)
         if bucket is None or bucket.rate != rate:
             if len(self._buckets) >= _KEPT:
-                self._buckets = {
-                    key: each for key, each in self._buckets.items() if not each.is_full(now)
-                }
+                self._forget_some(now)
             bucket = self._buckets[counted] = Bucket(rate, window, now)
         return bucket
+
+    def _forget_some(self, now: float) -> None:
+        """Of those that are not full, too, only the newer half is kept: a client with a new id in each
+        request would otherwise have all of them looked through each time, and more and more kept."""
+        owing = [item for item in self._buckets.items() if not item[1].is_full(now)]
+        self._buckets = dict(owing[-(_KEPT // 2) :])
+
+
+def _counted_for(key: str) -> str:
+    """The key of an entity; an address stands in it as that of a connection does, however the
+    administrator wrote it."""
+    if f'"{IP}"' not in key:
+        return key
+    address = entity_of(key).get(IP)
+    return key if address is None else entity_key({IP: plain_address(address)})
 
 
 def quota_client(connection: Connection) -> Client:

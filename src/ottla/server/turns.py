@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
+from time import perf_counter
 from typing import TypeVar
 
 from ottla.protocol.message import Part
@@ -49,13 +50,16 @@ def run_in_turns(
     finished: Callable[[T], None],
     failed: Callable[[Exception], None],
     is_wanted: Callable[[], bool],
+    told: Callable[[float], object] | None = None,
 ) -> None:
-    """Do all the steps, beginning at the loop's next turn, as long as somebody wants the result."""
+    """Do all the steps, beginning at the loop's next turn, as long as somebody wants the result. `told`
+    is told how long each slice has taken, in seconds."""
 
     def go_on() -> None:
         if not is_wanted():
             steps.close()
             return
+        begun = perf_counter()
         try:
             done = advance(steps)
             if done is not None:
@@ -64,6 +68,9 @@ def run_in_turns(
         except Exception as error:  # noqa: BLE001 - whoever asked for the work is told
             failed(error)
             return
+        finally:
+            if told is not None:
+                told(perf_counter() - begun)
         loop.call_soon(go_on)
 
     loop.call_soon(go_on)

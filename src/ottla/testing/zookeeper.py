@@ -157,6 +157,13 @@ class ZooKeeperProcess(ServerProcess):
         environment.pop("JAVA_TOOL_OPTIONS", None)
         self._launch(command, self._output_path, environment)
 
+    def make_data_folder(self) -> Path:
+        """Its owner's alone, whatever the server writes there: salted passwords are among it."""
+        data = self.folder / "data"
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        data.chmod(0o700)
+        return data
+
     def _write_files(self) -> None:
         settings = {
             "dataDir": str(self.folder / "data"),
@@ -173,7 +180,7 @@ class ZooKeeperProcess(ServerProcess):
             **self.settings,
         }
         lines = [f"{name}={value}\n" for name, value in settings.items()]
-        (self.folder / "data").mkdir(exist_ok=True)
+        self.make_data_folder()
         (self.folder / "zoo.cfg").write_text("".join(lines))
         (self.folder / "log4j2.properties").write_text(_LOGGING.format(log=self.log_path))
 
@@ -213,8 +220,7 @@ class ZooKeeperEnsemble:
         """Starts those that do not run, and returns once all serve."""
         for number, server in enumerate(self.servers, start=1):
             if not server.running:
-                (server.folder / "data").mkdir(parents=True, exist_ok=True)
-                (server.folder / "data" / "myid").write_text(f"{number}\n")
+                (server.make_data_folder() / "myid").write_text(f"{number}\n")
                 server.spawn()
         for server in self.servers:
             server.wait_until_ready(timeout)

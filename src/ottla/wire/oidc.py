@@ -1,4 +1,5 @@
-"""Tokens for OAUTHBEARER: from an OpenID Connect server by client credentials, kept while they last.
+"""Tokens for OAUTHBEARER: from an OpenID Connect server by client credentials, or from a file that
+somebody else keeps up to date; kept while they last.
 
 RFC 6749, section 4.4: the client's id and secret for a token, over HTTPS.
 """
@@ -20,6 +21,7 @@ _PATIENCE: Final = 20.0  # seconds for the server's answer
 _LARGEST_ANSWER: Final = 1024 * 1024
 # A token is fetched anew when this part of its life is over, or it could expire on its way.
 _USED_FOR: Final = 0.8
+_EXTENSION: Final = "extension_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,48 @@ class ClientCredentials:
         lifetime = answer.get("expires_in")
         expires = asked_at + float(lifetime) if isinstance(lifetime, (int, float)) else None
         return BearerToken(str(value), expires or expiry_of(str(value)), self.extensions)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """A token source: a file that holds the token and nothing else, read whenever one is asked for."""
+
+    path: str
+    extensions: Mapping[str, str] = field(default_factory=dict)
+
+    async def __call__(self) -> BearerToken:
+        return await asyncio.to_thread(self.read)
+
+    def read(self) -> BearerToken:
+        """Raises RefusedByMechanism, without what is in the file."""
+        try:
+            with open(self.path, "rb") as file:
+                value = file.read(_LARGEST_ANSWER).decode("ascii").strip()
+        except OSError as error:
+            raise RefusedByMechanism(f"no token in {self.path}: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise RefusedByMechanism(f"what is in {self.path} is no token") from None
+        if not value or len(value.split()) != 1:
+            raise RefusedByMechanism(f"what is in {self.path} is no token")
+        return BearerToken(value, expiry_of(value), self.extensions)
+
+
+def file_of(endpoint: str) -> str | None:
+    """The path that a token endpoint names with a file: URL; None if it is another URL."""
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    parts = urlsplit(endpoint)
+    return url2pathname(parts.path) if parts.scheme.lower() == "file" else None
+
+
+def extensions_of(options: Mapping[str, str]) -> dict[str, str]:
+    """What is sent with a token, of the options of a login module."""
+    return {
+        name.removeprefix(_EXTENSION): value
+        for name, value in options.items()
+        if name.startswith(_EXTENSION)
+    }
 
 
 def _told(error: Exception) -> str:

@@ -11,6 +11,7 @@ import base64
 import datetime
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,23 +43,39 @@ SECRETS: Final = (SECRET, _CLIENT_SECRET)
 
 
 class TokenServer:
-    """Hands out signed tokens, over HTTP, to those who know the client's secret."""
+    """Hands out signed tokens, over HTTP, to those who know a client's secret."""
 
-    def __init__(self) -> None:
+    def __init__(self, clients: Mapping[tuple[str, str], str] | None = None) -> None:
+        """`clients`: whose tokens they are, by id and secret."""
         self.signing_key = rsa.generate_private_key(65537, 2048)
-        expected = base64.b64encode(f"{_CLIENT_ID}:{_CLIENT_SECRET}".encode()).decode()
+        # How long tokens last, and how many each user got.
+        self.life = datetime.timedelta(hours=1)
+        self.given: Counter[str] = Counter()
+        self._changed = threading.Condition()
+        users = {
+            f"Basic {base64.b64encode(':'.join(each).encode()).decode()}": user
+            for each, user in (clients or {(_CLIENT_ID, _CLIENT_SECRET): USER}).items()
+        }
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
-                known = self.headers["Authorization"] == f"Basic {expected}"
-                token, _ = outer.token()
-                body = {"access_token": token, "token_type": "Bearer", "expires_in": 3600}
-                self.send_response(200 if known else 401)
+                user = users.get(self.headers["Authorization"])
+                body: dict[str, Any] = {"error": "no"}
+                if user is not None:
+                    with outer._changed:
+                        outer.given[user] += 1
+                        outer._changed.notify_all()
+                    token, _ = outer.token(sub=user)
+                    seconds = int(outer.life.total_seconds())
+                    body = {"access_token": token, "token_type": "Bearer", "expires_in": seconds}
+                answer = json.dumps(body).encode()
+                self.send_response(401 if user is None else 200)
                 self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
-                self.wfile.write(json.dumps(body if known else {"error": "no"}).encode())
+                self.wfile.write(answer)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -74,9 +91,14 @@ class TokenServer:
 
     def token(self, **claims: Any) -> tuple[str, float]:
         now = datetime.datetime.now(datetime.UTC)
-        expiry = now + datetime.timedelta(hours=1)
+        expiry = now + self.life
         given = {"sub": USER, "iat": now, "exp": expiry, "scope": "kafka", **claims}
         return jwt.encode(given, self.signing_key, "RS256", {"kid": "k"}), expiry.timestamp()
+
+    def wait_for(self, user: str, count: int, patience: float = 90) -> None:
+        """Until the user has got so many tokens."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.given[user] >= count, patience), self.given
 
     def close(self) -> None:
         self._server.shutdown()

@@ -54,7 +54,7 @@ def list_quotas(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
         )
         return
     rows = sorted(
-        (_shown(dict(each.entity)), name, f"{value:g}")
+        (_shown(dict(each.entity)), name, f"{value:.15g}")
         for each in found
         for name, value in each.values.items()
     )

@@ -18,7 +18,14 @@ from ottla.client.configuration.options import boolean, choice, text, words
 from ottla.client.errors import ConfigurationError
 from ottla.protocol.scram import SCRAM_MECHANISMS, hash_name
 from ottla.wire.jaas import LoginModule, UnreadableJaas, parse_jaas
-from ottla.wire.oidc import ClientCredentials, KeptToken, expiry_of
+from ottla.wire.oidc import (
+    ClientCredentials,
+    KeptToken,
+    TokenFile,
+    expiry_of,
+    extensions_of,
+    file_of,
+)
 from ottla.wire.sasl import (
     BearerToken,
     Mechanism,
@@ -310,8 +317,15 @@ def _read_token_source(options: _Options, jaas: LoginModule) -> TokenSource:
         raise ConfigurationError(
             "OAUTHBEARER needs oauth_cb (a function that returns a token), or "
             "sasl.oauthbearer.method=oidc with sasl.oauthbearer.token.endpoint.url, "
-            "sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret"
+            "sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret, or a token in a file that "
+            "sasl.oauthbearer.token.endpoint.url=file:… names"
         )
+    extensions = dict(
+        each.partition("=")[::2] for each in options.read("sasl.oauthbearer.extensions", words, ())
+    ) | extensions_of(jaas.options)
+    file = file_of(endpoint)
+    if file is not None:
+        return TokenFile(file, extensions)
     client_id = jaas.options.get("clientId") or options.text(
         "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.credentials.client.id"
     )
@@ -323,13 +337,6 @@ def _read_token_source(options: _Options, jaas: LoginModule) -> TokenSource:
             "OAUTHBEARER with sasl.oauthbearer.token.endpoint.url needs "
             "sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret"
         )
-    extensions = dict(
-        each.partition("=")[::2] for each in options.read("sasl.oauthbearer.extensions", words, ())
-    ) | {
-        name.removeprefix("extension_"): value
-        for name, value in jaas.options.items()
-        if name.startswith("extension_")
-    }
     authorities = _read_authorities(options)
     return ClientCredentials(
         endpoint,

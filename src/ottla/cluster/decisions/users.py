@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from ottla.cluster.credentials import (
     FEWEST_ITERATIONS,
     MOST_ITERATIONS,
+    NOBODY,
     SHORTEST_SALT,
     ScramCredential,
+    can_be_name,
 )
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import ResourceType
@@ -93,6 +95,8 @@ def _check(change: ScramChange) -> None:
         why = "Too many iterations"
     elif len(change.salt) < SHORTEST_SALT:
         why = f"The salt must have at least {SHORTEST_SALT} bytes"
+    elif not can_be_name(change.user):
+        why = f"Username must not be {NOBODY}, nor have control characters"
     elif not change.salted_password:
         why = "The salted password must not be empty"
     else:

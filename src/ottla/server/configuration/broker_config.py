@@ -81,7 +81,7 @@ class BrokerConfig:
     listeners: tuple[ListenerAddress, ...]  # at least one; KRaft's are left out
     advertised_listeners: tuple[ListenerAddress, ...]  # see advertised()
     log_dirs: tuple[str, ...]  # at least one, each once
-    max_connections_per_ip_overrides: Mapping[str, int]  # by address or host name
+    max_connections_per_ip_overrides: Mapping[str, int]  # by address
 
     # Identity and listeners
     node_id: int
@@ -229,6 +229,7 @@ class BrokerConfig:
     connections_max_reauth_ms: int
     connection_failed_authentication_delay_ms: int
     sasl_oauthbearer_jwks_endpoint_url: str | None
+    sasl_oauthbearer_token_endpoint_url: str | None
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int
     sasl_oauthbearer_expected_audience: tuple[str, ...] | None
     sasl_oauthbearer_expected_issuer: str | None

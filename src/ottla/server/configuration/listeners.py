@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.server.configuration.broker_settings import SECURITY_PROTOCOLS
+from ottla.server.security.addresses import plain_address
 from ottla.settings import InvalidSetting
 
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
@@ -172,7 +173,7 @@ def check_advertised(
 
 
 def parse_connection_overrides(text: str) -> dict[str, int]:
-    """max.connections.per.ip.overrides: the limit by address or host name."""
+    """max.connections.per.ip.overrides: the limit by address."""
     limits: dict[str, int] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         host, colon, limit = (part.strip() for part in pair.rpartition(":"))
@@ -183,5 +184,5 @@ def parse_connection_overrides(text: str) -> dict[str, int]:
                 text,
                 "must be address:number pairs separated by commas",
             )
-        limits[host] = int(limit)
+        limits[plain_address(host)] = int(limit)
     return limits

@@ -122,9 +122,10 @@ def sasl_settings() -> Iterator[Setting]:
         "sasl.mechanism.inter.broker.protocol",
         _STRING,
         "SCRAM-SHA-512",
-        one_of(*MECHANISMS[:3]),
-        "The mechanism that brokers use among each other; username and password are in the "
-        "sasl.jaas.config of the inter-broker listener and this mechanism.",
+        one_of(*MECHANISMS),
+        "The mechanism that brokers use among each other; username and password (for OAUTHBEARER "
+        "clientId and clientSecret) are in the sasl.jaas.config of the inter-broker listener and this "
+        "mechanism.",
     )
     yield Setting(
         "sasl.server.max.receive.size",
@@ -159,6 +160,14 @@ def _token_settings() -> Iterator[Setting]:
         None,
         "Where the keys are that sign OAUTHBEARER tokens: a JSON web key set, as https:, http: or "
         "file: URL.",
+    )
+    yield Setting(
+        "sasl.oauthbearer.token.endpoint.url",
+        _STRING,
+        None,
+        None,
+        "Where brokers get their own tokens, if OAUTHBEARER is the mechanism among them: an https: or "
+        "http: URL, which is asked with clientId and clientSecret, or a file: URL of a token.",
     )
     yield Setting(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import lru_cache
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from ottla.coordinator.shard import Effects, Instant, Replayed, Shard, Ticket
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -63,12 +63,23 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
-# Groups and transactions that are busy are asked for again and again.
-@lru_cache(4096)
+# Names up to this length are remembered: a client may ask for many of 32 kB.
+_LONGEST_REMEMBERED: Final = 255
+
+
 def partition_for(key: str, partitions: int) -> int:
+    find = _remembered if len(key) <= _LONGEST_REMEMBERED else _partition_for
+    return find(key, partitions)
+
+
+def _partition_for(key: str, partitions: int) -> int:
     value = java_hash(key)
     # The one number that has no positive twin counts as 0.
     return (0 if value == -(1 << 31) else abs(value)) % partitions
+
+
+# Groups and transactions that are busy are asked for again and again.
+_remembered = lru_cache(4096)(_partition_for)
 
 
 class _Phase(Enum):

@@ -2,7 +2,8 @@
 
 - Each listener's clients are told the addresses that were advertised for that listener.
 - A topic that does not exist is created if the client and the broker allow it
-  (`auto.create.topics.enable`), with the broker's default number of partitions; a bad name is answered
+  (`auto.create.topics.enable`), with the broker's default number of partitions, and the client's quota
+  of changes (`controller_mutation_rate`) has room, else it stays unknown; a bad name is answered
   as such.
 - An empty list of topics means all of them in v0, none in later versions, where null means all.
 - A topic that is named several times is answered once.
@@ -69,7 +70,10 @@ async def _create_and_answer(
     wanted: Collection[MetadataRequestTopic],
     missing: Sequence[str],
 ) -> MetadataResponse:
+    from ottla.server.quotas import quota_client  # not at the start
+
     broker = request.broker
+    client = quota_client(request.connection)
     refused: dict[str, ProtocolError] = {}
     if len(missing) * broker.config.num_partitions > MOST_PARTITIONS_PER_REQUEST:
         # As with CreateTopics. None of them is made.
@@ -78,7 +82,7 @@ async def _create_and_answer(
     else:
         for first in range(0, len(missing), TOPICS_AT_ONCE):
             some = missing[first : first + TOPICS_AT_ONCE]
-            refused.update(await broker.create_automatically(some))
+            refused.update(await broker.create_automatically(some, client))
     return await in_turns(_response(request, wanted, refused))
 
 
@@ -139,7 +143,8 @@ def _answer(
     if topic is not None:
         return (yield from _described(request, topic))
     refusal = refused.get(wanted.name)
-    if refusal is not None:
+    # Who has made too many topics asks again, as one does for a topic that is not there yet.
+    if refusal is not None and refusal.code != ErrorCode.THROTTLING_QUOTA_EXCEEDED:
         return _unknown(request, wanted, refusal.code)
     try:
         check_topic_name(wanted.name)

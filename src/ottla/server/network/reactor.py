@@ -21,6 +21,7 @@ from ottla.server.api import Api
 from ottla.server.network.connection import EAGER_BYTES, SPARE_BYTES, Buffer, Connection
 from ottla.server.network.platform import HAS_MREMAP
 from ottla.server.observability.limited_log import LimitedLog
+from ottla.server.security.addresses import of_connection
 
 if TYPE_CHECKING:
     from ottla.server.network.file_range import FileRange
@@ -210,7 +211,9 @@ class Reactor:
 
     def _welcome(self, sock: socket.socket, host: str, peer: str, listener: Listener) -> None:
         limits = self.limits
-        allowed = limits.max_connections_overrides.get(host, limits.max_connections_per_address)
+        allowed = limits.max_connections_overrides.get(
+            of_connection(host), limits.max_connections_per_address
+        )
         count = len(self.connections)
         if count >= limits.max_descriptors:
             # Before the logs run out of them.

@@ -94,11 +94,17 @@ class Changes:
             log.info("the change was made, and is not seen here yet: %s", error)
         return answer
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> list[TopicResult]:
-        """Topics that this broker wants."""
+    async def create_topics(
+        self, topics: Sequence[NewTopic], of: Client | None = None
+    ) -> list[TopicResult]:
+        """Topics that this broker wants, or that it makes for a client, within the client's quota."""
         controller = self.controller
         if controller is not None:
-            return await controller.create_topics(topics)
+            if of is None or self._broker.quotas is None:
+                return await controller.create_topics(topics)
+            from ottla.server.mutation_quotas import created_within_quota
+
+            return await created_within_quota(self._broker, controller, topics, of)
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
@@ -114,7 +120,7 @@ class Changes:
             ],
             timeout_ms=int(PATIENCE_SECONDS * 1000),
         )
-        answer = await self.forward(request, CreateTopicsRequest.versions[1])
+        answer = await self.forward(request, CreateTopicsRequest.versions[1], of)
         assert isinstance(answer, CreateTopicsResponse)
         return [
             TopicResult(

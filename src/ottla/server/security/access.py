@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.cluster.acls import CLUSTER_NAME
 from ottla.protocol.acls import AclOperation, AclResource
@@ -17,12 +17,21 @@ if TYPE_CHECKING:
 
 audit = LimitedLog(logging.getLogger("ottla.audit"))
 
+# Clients choose names and ids, of up to 32 kB.
+_LONGEST_SHOWN: Final = 300
+
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     AclResource.TOPIC,
     AclResource.GROUP,
     AclResource.CLUSTER,
     AclResource.TRANSACTIONAL_ID,
 )
+
+
+def shown(name: object) -> str:
+    """A name as it stands in a line of the log: without line ends of its own, and not too long."""
+    text = repr(name)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 class Access:
@@ -49,9 +58,9 @@ class Access:
     def log_denial(self, operation: AclOperation, resource: AclResource, name: str) -> None:
         # Lines are limited by what they are about, so that a flood of one kind hides no other.
         audit.warning(
-            "denied: principal=%s peer=%s client=%r "
-            f"operation={operation.name} resource={resource.name}:%r",
-            self._principal, self._connection.address, self._connection.client_id, name,
+            "denied: principal=%s peer=%s client=%s "
+            f"operation={operation.name} resource={resource.name}:%s",
+            self._principal, self._connection.address, shown(self._connection.client_id), shown(name),
         )  # fmt: skip
 
     def cluster(self, operation: AclOperation, *, told: bool = True) -> bool:

@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.protocol.apis import ApiKey
+from ottla.server.security.access import shown
 from ottla.server.security.names import ANONYMOUS
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 audit = logging.getLogger("ottla.audit")
 
 _MOST_NAMES: Final = 20
-_LONGEST_NAME: Final = 300
 
 
 def _names(field: str, name: str = "name") -> Callable[[Any], Iterator[object]]:
@@ -57,6 +57,12 @@ def _quotas(message: Any) -> Iterator[object]:
         yield {one.entity_type: one.entity_name for one in each.entity}
 
 
+def _elections(message: Any) -> Iterator[object]:
+    if message.topic_partitions is None:
+        return iter(["all partitions"])
+    return (each.topic for each in message.topic_partitions)
+
+
 def _moved(message: Any) -> Iterator[object]:
     return (f"{each.name} to {folder.path}" for folder in message.dirs for each in folder.topics)
 
@@ -74,7 +80,7 @@ ADMINISTRATIVE: Final[Mapping[ApiKey, Callable[[Any], Iterable[object]]]] = {
     ApiKey.DELETE_ACLS: _names("filters", "resource_name_filter"),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _users,
     ApiKey.ALTER_CLIENT_QUOTAS: _quotas,
-    ApiKey.ELECT_LEADERS: _names("topic_partitions", "topic"),
+    ApiKey.ELECT_LEADERS: _elections,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _names("topics"),
     ApiKey.ALTER_REPLICA_LOG_DIRS: _moved,
     ApiKey.UNREGISTER_BROKER: lambda message: [message.broker_id],
@@ -82,11 +88,6 @@ ADMINISTRATIVE: Final[Mapping[ApiKey, Callable[[Any], Iterable[object]]]] = {
     ApiKey.DELETE_GROUPS: lambda message: message.groups_names,
     ApiKey.OFFSET_DELETE: lambda message: [message.group_id],
 }
-
-
-def _shown(name: object) -> str:
-    text = repr(name)
-    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…"
 
 
 def audited(
@@ -100,13 +101,16 @@ def audited(
         connection = request.connection
         if always or connection.principal != ANONYMOUS:
             names = iter(about(request.message))
-            shown = ", ".join(_shown(each) for each in islice(names, _MOST_NAMES))
+            about_what = ", ".join(shown(each) for each in islice(names, _MOST_NAMES))
             more = " and more" if next(names, None) is not None else ""
-            audit.info(
-                "administrative: api=%s principal=%s peer=%s client=%r about=%s%s",
-                key.name, connection.principal, connection.address, connection.client_id,
-                shown, more,
-            )  # fmt: skip
+            # Of a request whose names were all refused nothing is left, and the denials are logged:
+            # these are limited, so that nobody without rights fills the log.
+            if about_what:
+                audit.info(
+                    "administrative: api=%s principal=%s peer=%s client=%s about=%s%s",
+                    key.name, connection.principal, connection.address,
+                    shown(connection.client_id), about_what, more,
+                )  # fmt: skip
         return function(request)
 
     return handle

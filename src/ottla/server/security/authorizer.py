@@ -19,13 +19,13 @@ from typing import Final
 
 from ottla.cluster.acls import ANYTHING, Acl
 from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
+from ottla.server.security.addresses import of_connection, plain_address
 
 EVERYBODY: Final = "User:*"
 # Decisions that are remembered at most.
 _REMEMBERED: Final = 20_000
 # Of names up to this length: topics have no longer ones.
 _LONGEST_REMEMBERED: Final = 255
-_MAPPED: Final = "::ffff:"  # an IPv4 address on a socket of IPv6
 
 _IMPLYING: Final = {
     AclOperation.DESCRIBE: frozenset(
@@ -44,27 +44,30 @@ _IMPLYING: Final = {
 }
 
 
+_NONE: Final[dict[Acl, str]] = {}
+
+
 class _Entries:
     """The entries of one kind of resource."""
 
     __slots__ = ("_lengths", "literal", "prefixed")
 
     def __init__(self) -> None:
-        # By name; of those of one name each stands once.
-        self.literal: dict[str, dict[Acl, None]] = {}
-        self.prefixed: dict[str, dict[Acl, None]] = {}
+        # By name; of those of one name each stands once, with its host as it is compared.
+        self.literal: dict[str, dict[Acl, str]] = {}
+        self.prefixed: dict[str, dict[Acl, str]] = {}
         # Of the prefixes, and how many there are of each. A client may ask for a name of 32 kB, and for
         # many of them.
         self._lengths: Counter[int] = Counter()
 
     def add(self, acl: Acl) -> None:
         if acl.pattern == AclPattern.LITERAL:
-            self.literal.setdefault(acl.name, {})[acl] = None
+            self.literal.setdefault(acl.name, {})[acl] = plain_address(acl.host)
             return
         if acl.name not in self.prefixed:
             self.prefixed[acl.name] = {}
             self._lengths[len(acl.name)] += 1
-        self.prefixed[acl.name][acl] = None
+        self.prefixed[acl.name][acl] = plain_address(acl.host)
 
     def remove(self, acl: Acl) -> None:
         names = self.literal if acl.pattern == AclPattern.LITERAL else self.prefixed
@@ -75,18 +78,19 @@ class _Entries:
             if not self._lengths[len(acl.name)]:
                 del self._lengths[len(acl.name)]
 
-    def about(self, name: str) -> Iterator[Acl]:
-        yield from self.literal.get(name, ())
+    def about(self, name: str) -> Iterator[tuple[Acl, str]]:
+        """The entries for a name, with their hosts."""
+        yield from self.literal.get(name, _NONE).items()
         if name != ANYTHING:
-            yield from self.literal.get(ANYTHING, ())
+            yield from self.literal.get(ANYTHING, _NONE).items()
         for length in self._lengths:
             if length <= len(name):
-                yield from self.prefixed.get(name[:length], ())
+                yield from self.prefixed.get(name[:length], _NONE).items()
 
-    def all(self) -> Iterator[Acl]:
+    def all(self) -> Iterator[tuple[Acl, str]]:
         for names in (self.literal, self.prefixed):
             for some in names.values():
-                yield from some
+                yield from some.items()
 
 
 class Authorizer:
@@ -114,7 +118,7 @@ class Authorizer:
         key = (principal, host, operation, resource, name)
         known = self._remembered.get(key)
         if known is None:
-            known = self._decide(principal, host.removeprefix(_MAPPED), operation, resource, name)
+            known = self._decide(principal, of_connection(host), operation, resource, name)
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
             if len(name) <= _LONGEST_REMEMBERED:
@@ -129,9 +133,9 @@ class Authorizer:
         entries = self._entries.get(resource)
         found = allowed = False
         implying = _IMPLYING.get(operation, (operation, AclOperation.ALL))
-        for acl in entries.about(name) if entries is not None else ():
+        for acl, its_host in entries.about(name) if entries is not None else ():
             found = True
-            if acl.principal not in (principal, EVERYBODY) or acl.host not in (host, ANYTHING):
+            if acl.principal not in (principal, EVERYBODY) or its_host not in (host, ANYTHING):
                 continue
             if acl.permission == AclPermission.DENY:
                 if acl.operation in (operation, AclOperation.ALL):
@@ -149,12 +153,12 @@ class Authorizer:
         entries = self._entries.get(resource)
         if entries is None:
             return False
-        host = host.removeprefix(_MAPPED)
+        host = of_connection(host)
         about = [
             acl
-            for acl in entries.all()
+            for acl, its_host in entries.all()
             if acl.principal in (principal, EVERYBODY)
-            and acl.host in (host, ANYTHING)
+            and its_host in (host, ANYTHING)
             and acl.operation in (operation, AclOperation.ALL)
         ]
         denied = {(acl.pattern, acl.name) for acl in about if acl.permission == AclPermission.DENY}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ottla.cluster.credentials import ScramCredential, UnreadableCredential
+from ottla.cluster.credentials import ScramCredential, UnreadableCredential, can_be_name
 from ottla.cluster.metadata import ResourceType
 from ottla.protocol.scram import DEFAULT_ITERATIONS, SALT_BYTES, SCRAM_MECHANISMS, hash_name
 
@@ -39,7 +39,12 @@ _DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Refused(Exception):
-    """The client is not let in; the message is what it is told."""
+    """The client is not let in; the message is what it is told. In the log stands `logged` in its place,
+    if it has names of users."""
+
+    def __init__(self, message: str, logged: str | None = None) -> None:
+        super().__init__(message)
+        self.logged = logged or message
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +195,8 @@ class PlainExchange:
             raise Refused("Authentication failed: username not specified")
         if not password:
             raise Refused("Authentication failed: password not specified")
+        if not can_be_name(user):
+            raise Refused(self._REFUSAL)
         fits = await self._fits(user, password)
         if not fits:
             raise Refused(self._REFUSAL)
@@ -245,7 +252,8 @@ class ScramExchange:
 
     def _look_up(self, user: str) -> tuple[bytes, bytes, bytes, int]:
         self._user = user
-        found = self._users.credential(user, self._mechanism)
+        known = can_be_name(user)
+        found = self._users.credential(user, self._mechanism) if known else None
         if found is None:
             found = self._users.unknown(user, self._mechanism)
         return found.salt, found.stored_key, found.server_key, found.iterations

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from ottla.cluster.credentials import can_be_name
+
 # The attributes that RFC 2253 has short names for, by OpenSSL's long names.
 _SHORT_NAMES: Final = {
     "commonName": "CN",
@@ -24,9 +26,6 @@ _SHORT_NAMES: Final = {
 }
 _EMAIL: Final = ("emailAddress", "1.2.840.113549.1.9.1")
 _SPECIAL: Final = frozenset(',+"\\<>;')
-
-# They would begin a new line in a log.
-_LINE_ENDS: Final = "\x7f\x85\u2028\u2029"
 
 Subject = Sequence[Sequence[tuple[str, str]]]
 
@@ -51,11 +50,6 @@ def _escaped(value: str) -> str:
     if len(value) > 1 and value[-1] == " ":
         letters[-1] = "\\ "
     return "".join(letters)
-
-
-def can_be_name(text: str) -> bool:
-    """Whether it can stand in a line of a log, in which nobody should write lines of their own."""
-    return not any(letter < " " or letter in _LINE_ENDS for letter in text)
 
 
 class BadRule(ValueError):

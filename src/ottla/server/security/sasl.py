@@ -7,7 +7,8 @@ States, and what is served in them:
                     refused
     authenticated   everything. SaslHandshake begins an exchange anew (KIP-368), with the same
                     mechanism and for the same principal
-    expired         as begun: the session's time is over and nobody authenticated again
+    expired         as begun: the session's time is over and nobody authenticated again. An exchange
+                    that was begun before may still come to its end
     refused         nothing: the connection is closed once the answer has left
 """
 
@@ -71,13 +72,19 @@ class Authentication:
         self._timer: asyncio.TimerHandle | None = None
         # Somebody has been let in on this connection; whoever authenticates again must be the same.
         self._known = False
+        # The session's time is over; an exchange that runs may still renew it.
+        self._is_expired = False
         self.state = State.BEGUN
         self._restrict()
 
     @property
     def is_served(self) -> bool:
         """Whether requests other than those of the authentication are answered."""
-        return self._known and self.state in (State.AGREED, State.AUTHENTICATED)
+        return (
+            self._known
+            and not self._is_expired
+            and self.state in (State.AGREED, State.AUTHENTICATED)
+        )
 
     def abandon(self) -> None:
         """The connection is closed: nothing is left that would keep it in memory until its time."""
@@ -137,7 +144,7 @@ class Authentication:
                 self._let_in(reply)
             return reply.message
         except Refused as refusal:
-            why = str(refusal)
+            why = refusal.logged
         except Exception as error:
             log.error("authentication failed: peer=%s", self._connection.address, exc_info=error)
             why = "internal error"
@@ -174,7 +181,8 @@ class Authentication:
             if reply.user is not None:
                 response.session_lifetime_ms = self._let_in(reply)
         except Refused as refusal:
-            self._answer_refusal(_refusal(str(refusal)), f"{self._mechanism}: {refusal}", answer)
+            why = f"{self._mechanism}: {refusal.logged}"
+            self._answer_refusal(_refusal(str(refusal)), why, answer)
             return
         except Exception as error:
             log.error("authentication failed: peer=%s", self._connection.address, exc_info=error)
@@ -190,7 +198,8 @@ class Authentication:
         if self._known and principal != connection.principal:
             raise Refused(
                 "Cannot change principals during re-authentication from "
-                f"{connection.principal}: {principal}"
+                f"{connection.principal}: {principal}",
+                logged="another user than before in a re-authentication",
             )
         lifetime = self._security.session_lifetime
         if reply.expires_at is not None:
@@ -198,6 +207,7 @@ class Authentication:
             lifetime = left if lifetime <= 0 else min(lifetime, left)
         connection.principal = principal
         self._known = True
+        self._is_expired = False
         self._exchange = None
         self.state = State.AUTHENTICATED
         connection.serve_only(connection.reactor.apis, connection.reactor.max_request_bytes)
@@ -207,8 +217,9 @@ class Authentication:
 
     def _expire(self) -> None:
         self._timer = None
-        self.state = State.EXPIRED
-        self._exchange = None
+        self._is_expired = True
+        if self.state is not State.AGREED:
+            self.state = State.EXPIRED
         self._restrict()
 
     # Refusals -----------------------------------------------------------------------------------

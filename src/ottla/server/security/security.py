@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from ottla.protocol.scram import hash_name
 from ottla.server.security.names import ANONYMOUS
 from ottla.settings import InvalidSetting
-from ottla.wire.sasl import Mechanism, Plain, Scram
+from ottla.wire.sasl import Mechanism, OAuthBearer, Plain, RefusedByMechanism, Scram
 from ottla.wire.security import PLAINTEXT, SecurityError
 from ottla.wire.security import Security as WireSecurity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from ottla.cluster.metadata import ClusterImage, Resource
     from ottla.protocol.errors import ErrorCode
@@ -43,6 +43,9 @@ class Security:
         self._broker = broker
         self._listeners: dict[str, ListenerSecurity] = {}
         self._users: Users | None = None
+        # By which this broker proves to others who it is. Made once: its settings do not change, and it
+        # may hold a token.
+        self._mechanism: Mechanism | None = None
 
     def of(self, address: ListenerAddress) -> ListenerSecurity:
         """The security of a listener that is about to be opened. Raises CannotSecure."""
@@ -72,10 +75,11 @@ class Security:
             return PLAINTEXT
         try:
             tls = None if listener.tls is None else listener.tls.tls
-            mechanism = _own_mechanism(config, listener.name) if listener.mechanisms else None
+            if listener.mechanisms and self._mechanism is None:
+                self._mechanism = _own_mechanism(config, listener.name)
         except InvalidSetting as error:
             raise CannotSecure(f"cannot connect to other brokers: {error}") from error
-        return WireSecurity(tls, mechanism)
+        return WireSecurity(tls, self._mechanism)
 
     @property
     def knows_clients(self) -> bool:
@@ -209,14 +213,50 @@ def _own_mechanism(config: BrokerConfig, listener: str) -> Mechanism:
         )
     module = login_module(config, listener, name)
     options = {} if module is None else module.options
-    username, password = options.get("username"), options.get("password")
-    if username is None or password is None:
-        raise InvalidSetting(
-            f"listener.name.{listener.lower()}.{name.lower()}.sasl.jaas.config",
-            None,
-            "it must have username and password of this broker, for brokers talk to each other "
-            f"over {listener}",
-        )
+    if name == "OAUTHBEARER":
+        return _own_token(config, listener, options)
+    username, password = _both(listener, name, options, "username", "password")
     if name == "PLAIN":
         return Plain(username, password)
     return Scram(username, password, hash_name(name))
+
+
+def _own_token(config: BrokerConfig, listener: str, options: Mapping[str, str]) -> Mechanism:
+    from ottla.wire.oidc import ClientCredentials, KeptToken, TokenFile, extensions_of, file_of
+
+    setting = "sasl.oauthbearer.token.endpoint.url"
+    endpoint: str | None = config.of_listener(listener, setting)
+    if not endpoint:
+        raise InvalidSetting(
+            setting,
+            "",
+            f"it must be set, for brokers talk to each other over {listener} with OAUTHBEARER",
+        )
+    extensions = extensions_of(options)
+    file = file_of(endpoint)
+    if file is not None:
+        source = TokenFile(file, extensions)
+        try:
+            source.read()
+        except RefusedByMechanism as error:
+            raise InvalidSetting(setting, endpoint, str(error)) from None
+        return OAuthBearer(KeptToken(source))
+    if not endpoint.lower().startswith(("https:", "http:")):
+        raise InvalidSetting(setting, endpoint, "it must be an https:, http: or file: URL")
+    client, secret = _both(listener, "OAUTHBEARER", options, "clientId", "clientSecret")
+    scope = options.get("scope")
+    return OAuthBearer(KeptToken(ClientCredentials(endpoint, client, secret, scope, extensions)))
+
+
+def _both(
+    listener: str, mechanism: str, options: Mapping[str, str], name: str, secret: str
+) -> tuple[str, str]:
+    """The two options of this broker's login. Raises InvalidSetting."""
+    if name in options and secret in options:
+        return options[name], options[secret]
+    raise InvalidSetting(
+        f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config",
+        None,
+        f"it must have {name} and {secret} of this broker, for brokers talk to each other "
+        f"over {listener}",
+    )

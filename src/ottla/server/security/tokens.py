@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.cluster.credentials import can_be_name
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.security.mechanisms import Refused, Reply
-from ottla.server.security.principals import can_be_name
 
 if TYPE_CHECKING:
     from ottla.server.configuration.broker_config import BrokerConfig
@@ -32,6 +32,9 @@ _PATIENCE: Final = 10.0
 _LARGEST_SET: Final = 1 << 20
 # Keys are not read again more often than this, whatever tokens name.
 _READ_AGAIN_SECONDS: Final = 10.0
+# The longest message that is looked at: a token's header is read before anything is proved, on the
+# broker's loop, and tokens are much shorter.
+_LONGEST: Final = 64 << 10
 NEEDS_PYJWT: Final = "OAUTHBEARER needs the package PyJWT: pip install 'ottla[oauth]'"
 
 
@@ -153,13 +156,14 @@ class TokenExchange:
                 leeway=rules.leeway_seconds,
                 options={"require": ["exp"], "verify_aud": bool(rules.audience)},
             )
+            expiry = float(claims["exp"])
         except (jwt.exceptions.PyJWTError, RecursionError, OverflowError) as error:
             # Beside what the library says: JSON in a thousand brackets, and a time of Infinity.
             raise _BadToken(f"{type(error).__name__}: {error}") from None
         user = claims.get(rules.subject_claim)
         if not isinstance(user, str) or not user or not can_be_name(user):
             raise _BadToken(f"it has no claim {rules.subject_claim} that is a name")
-        return Reply(user=user, expires_at=float(claims["exp"]))
+        return Reply(user=user, expires_at=expiry)
 
 
 class _BadToken(Exception):
@@ -168,6 +172,8 @@ class _BadToken(Exception):
 
 def _token_in(message: bytes) -> str:
     """The token of a client's first message: `n,,^Aauth=Bearer TOKEN^A…^A^A`."""
+    if len(message) > _LONGEST:
+        raise Refused("Invalid OAUTHBEARER client first message: it is too long")
     try:
         parts = message.decode().split("\x01")
     except UnicodeDecodeError:

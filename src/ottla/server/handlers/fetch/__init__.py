@@ -51,6 +51,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.server.api import (
     LARGE_REQUEST,
@@ -99,6 +100,7 @@ def _serve_large(
 ) -> None:
     """A request that names so many partitions that it is decoded in steps."""
     steps = decode_large(FetchRequest, connection.keep(body), version)
+    next(steps)
     slot = connection.reserve(exclusive=True)
 
     def begin(request: FetchRequest) -> None:
@@ -111,4 +113,5 @@ def _serve_large(
         else:
             failed(connection, "FETCH", version, error)
 
-    run_in_turns(broker.loop, steps, begin, refuse, lambda: not connection.closed)
+    told = broker.apis[ApiKey.FETCH].slices_told(connection)
+    run_in_turns(broker.loop, steps, begin, refuse, lambda: not connection.closed, told)

@@ -41,6 +41,7 @@ class Reader:
     """The consumer or replica that sent a request, and what it finds."""
 
     __slots__ = (
+        "_allowed",
         "broker",
         "connection",
         "led_elsewhere",
@@ -67,6 +68,8 @@ class Reader:
         self.tells_watermarks = False
         # Leaders that the answer names, for partitions that are not led here.
         self.led_elsewhere: set[int] = set()
+        # Which topics it may read, as far as somebody asked.
+        self._allowed: dict[str | bytes, bool] | None = None
 
     def partition_of(self, watched: WatchedPartition) -> Partition | None:
         topic, partitions = watched.topic, self.broker.partitions
@@ -103,6 +106,17 @@ class Reader:
             return partition
         return None
 
+    def _may_fetch(self, topic: str | bytes) -> bool:
+        """Asked once for each topic of a request, as in Kafka: a denial is one line in the audit log,
+        however many partitions the topic has."""
+        if self._allowed is None:
+            self._allowed = {}
+        known = self._allowed.get(topic)
+        if known is None:
+            known = self.broker.security.may_fetch(self.connection, self.replica, topic)
+            self._allowed[topic] = known
+        return known
+
     def look_at(
         self,
         watched: WatchedPartition,
@@ -121,9 +135,7 @@ class Reader:
         )
         found = Found(watched, answer)
         topic = watched.topic
-        if self.broker.authorizer is not None and not self.broker.security.may_fetch(
-            self.connection, self.replica, topic
-        ):
+        if self.broker.authorizer is not None and not self._may_fetch(topic):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return found
         partitions = self.broker.partitions

@@ -46,10 +46,9 @@ _FLEXIBLE_END = bytes(6)
 _FLEXIBLE_END_OF_NONE = b"\1" + bytes(5)
 
 
-@lru_cache(4096)
-def topic_piece(version: int, key: bytes, partitions: int, topics: int = 0) -> bytes:
+def new_topic_piece(version: int, key: bytes, partitions: int, topics: int = 0) -> bytes:
     """What stands before the partitions of a topic: the end of the one before it, or, before the
-    first of them, the number of `topics`. Producers write to the same topics again and again."""
+    first of them, the number of `topics`."""
     if version < FIRST_FLEXIBLE:
         piece = _pack_short(len(key)) + key + _pack_int(partitions)
         return _pack_int(topics) + piece if topics else piece
@@ -57,6 +56,11 @@ def topic_piece(version: int, key: bytes, partitions: int, topics: int = 0) -> b
         key = unsigned_varint(len(key) + 1) + key
     start = unsigned_varint(topics + 1) if topics else b"\0"
     return start + key + unsigned_varint(partitions + 1)
+
+
+# Of topics that there are: producers write to the same ones again and again. Others are not remembered,
+# for a client may make many names up, of 32 kB each.
+topic_piece = lru_cache(4096)(new_topic_piece)
 
 
 def success_piece(

@@ -19,7 +19,12 @@ from ottla.record.batch import (
 from ottla.record.errors import InvalidBatch
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
-from ottla.server.handlers.produce.answer import frame, success_piece, topic_piece
+from ottla.server.handlers.produce.answer import (
+    frame,
+    new_topic_piece,
+    success_piece,
+    topic_piece,
+)
 from ottla.server.handlers.produce.checks import (
     ALL_ACKS,
     FIRST_ZSTD,
@@ -29,18 +34,22 @@ from ottla.server.handlers.produce.checks import (
     check_open,
 )
 from ottla.server.handlers.produce.inside import Inside
+from ottla.server.handlers.produce.long import LongProduce
 from ottla.server.handlers.produce.repeated import LEARNED_ONE_IN, repeatable
-from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read
+from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, LongRequest, read
 from ottla.server.handlers.produce.response import Response, send
 from ottla.server.handlers.produce.unfinished import Unfinished
 from ottla.storage.errors import StorageError
 from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
+    from ottla.server.handlers.produce.long import Begun
     from ottla.server.handlers.produce.repeated import Repeated
-    from ottla.server.handlers.produce.request import TopicParts
+    from ottla.server.handlers.produce.request import Parts, TopicParts
     from ottla.server.network.connection import Connection, HeldBytes, Slot
 
 _clock = time.perf_counter
@@ -99,7 +108,14 @@ class Produce:
             and self._serve_repeated(repeated, connection, view, at, stop, version, correlation_id)
         ):
             return
-        request = transactional_id, acks, timeout_ms, topics = read(view, at, stop, version)
+        try:
+            request = transactional_id, _, _, topics = read(view, at, stop, version)
+        except LongRequest:
+            LongProduce(
+                self._broker, self, connection, view[at:stop], version, correlation_id,
+                _Verification(self._broker, self, connection, version, correlation_id).beginning,
+            ).begin()  # fmt: skip
+            return
         if quotas is not None and verdict is None:
             connection.throttle_ms = quotas.produced(connection, stop - at)
         refused = None
@@ -116,6 +132,26 @@ class Produce:
                 )
                 verification.begin(transactional_id, allowed, view[at:stop], at)
                 return
+        self.append(
+            connection, view, at, version, correlation_id, request, refused, verdict, slot
+        )  # fmt: skip
+
+    def append(
+        self,
+        connection: Connection,
+        view: memoryview,
+        at: int,
+        version: int,
+        correlation_id: int,
+        request: Parts,
+        refused: Mapping[bytes, ErrorCode] | None,
+        verdict: Verdict | None,
+        slot: Slot | None,
+        begun: Begun | None = None,
+    ) -> None:
+        """Append what is allowed, and answer. `begun`: the request is a part of a longer one, and the
+        answer comes with the last of them."""
+        _, acks, timeout_ms, topics = request
         known = self._by_id if version >= FIRST_TOPIC_IDS else self._by_raw_name
         lanes = self._lanes
         inside = self._inside
@@ -123,6 +159,8 @@ class Produce:
         # Made for what cannot be answered at once, and for refusals.
         response: Response | None = None
         unfinished: Unfinished | None = None
+        if begun is not None:
+            pieces, response, unfinished = begun.pieces, begun.response, begun.unfinished
         target: Partition | None = None
         end_offset = -1
         now_ms = int(_time() * 1000)
@@ -131,7 +169,8 @@ class Produce:
             found = known.get(key, ())
             count = len(found)
             topic_count = 0 if pieces else len(topics)
-            pieces.append(topic_piece(version, key, len(parts), topic_count))
+            make_piece = topic_piece if found else new_topic_piece
+            pieces.append(make_piece(version, key, len(parts), topic_count))
             for index, start, end in parts:
                 target = None
                 end_offset = -1
@@ -189,7 +228,7 @@ class Produce:
                         )
                     pieces.append(b"")
                     response.refuse_for(len(pieces) - 1, index, error, target)
-        is_plain = slot is None and acks and quotas is None
+        is_plain = slot is None and acks and self._broker.quotas is None
         if (
             is_plain
             and not connection.requests % LEARNED_ONE_IN
@@ -198,7 +237,9 @@ class Produce:
             and end_offset >= 0
         ):
             connection.repeated = repeatable(view, at, version, request, target)
-        if response is not None:
+        if begun is not None:
+            begun.response, begun.unfinished = response, unfinished
+        elif response is not None:
             response.slot = slot
             if unfinished is not None:
                 unfinished.all_begun()
@@ -340,7 +381,7 @@ class _Verification:
         self, transactional_id: str, topics: list[TopicParts], body: memoryview, body_at: int
     ) -> None:
         """`body`: the request, which begins at `body_at` of what the topics' positions refer to."""
-        begins = self._beginning(topics, body, body_at)
+        begins = self.beginning(topics, body, body_at)
         self._waiting = len(begins)
         client = Client.of_produce(self._version)
         for producer, partitions in begins.items():
@@ -352,7 +393,7 @@ class _Verification:
         self._slot = self._connection.reserve(exclusive=True)
         self._kept = self._connection.keep(body)
 
-    def _beginning(
+    def beginning(
         self, topics: list[TopicParts], body: memoryview, body_at: int
     ) -> dict[Identity, list[tuple[str, int]]]:
         """The partitions that hold no batch of the transaction yet, by its producer; one, usually."""

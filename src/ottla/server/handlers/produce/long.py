@@ -1,0 +1,179 @@
+"""Produce requests that name very many partitions: the loop has its turn while they are worked on.
+
+They are read, checked against access control, and appended in steps; everything else is as with the
+others. Meanwhile no further request of the connection is handled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.protocol.apis import ApiKey
+from ottla.server.api import failed
+from ottla.server.coordination.verification import Client, Verdict, verify
+from ottla.server.handlers.produce.answer import new_topic_piece
+from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read_in_steps
+from ottla.server.handlers.produce.response import send
+from ottla.server.network.connection import MalformedRequest
+from ottla.server.turns import run_in_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ottla.coordinator.transactions.transaction import Identity
+    from ottla.protocol.errors import ErrorCode
+    from ottla.server.broker import Broker
+    from ottla.server.handlers.produce.handler import Produce
+    from ottla.server.handlers.produce.request import Parts, TopicParts
+    from ottla.server.handlers.produce.response import Response
+    from ottla.server.handlers.produce.unfinished import Unfinished
+    from ottla.server.network.connection import Connection
+    from ottla.server.turns import Steps
+
+    Begins = dict[Identity, list[tuple[str, int]]]
+
+# Topics that are checked against access control in a step, and partitions that are appended to.
+_TOPICS_IN_A_STEP: Final = 5
+_PARTITIONS_IN_A_STEP: Final = 5
+
+
+class Begun:
+    """What there is of a response while its request is worked on in parts."""
+
+    __slots__ = ("pieces", "response", "unfinished")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.response: Response | None = None
+        self.unfinished: Unfinished | None = None
+
+
+class LongProduce:
+    """One such request."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        produce: Produce,
+        connection: Connection,
+        body: memoryview,
+        version: int,
+        correlation_id: int,
+        beginning: Callable[[list[TopicParts], memoryview, int], Begins],
+    ) -> None:
+        """`beginning` finds the partitions in which a transaction begins, by its producer."""
+        self._broker = broker
+        self._produce = produce
+        self._connection = connection
+        self._version = version
+        self._correlation_id = correlation_id
+        self._beginning = beginning
+        self._slot = connection.reserve(exclusive=True)
+        self._kept = connection.keep(body)
+        self._view = memoryview(self._kept.data)
+        self._request: Parts = (None, 0, 0, [])
+        self._refused: dict[bytes, ErrorCode] = {}
+        self._begins: Begins = {}
+        # What the coordinator said of these, and how many questions it has not answered.
+        self._verdict: dict[tuple[str, int], ErrorCode] = {}
+        self._waiting = 0
+        self._begun = Begun()
+
+    def begin(self) -> None:
+        self._run(self._looked_through(), self._verify)
+
+    def _run(self, steps: Steps[None], then: Callable[[Any], None]) -> None:
+        # Also if the client has left: what it sent is to be stored, for it may not wait for answers.
+        told = self._broker.apis[ApiKey.PRODUCE].slices_told(self._connection)
+        run_in_turns(self._broker.loop, steps, then, self._failed, lambda: True, told)
+
+    def _release(self) -> None:
+        self._view = memoryview(b"")
+        self._kept.release()
+
+    def _failed(self, error: Exception) -> None:
+        self._release()
+        if isinstance(error, MalformedRequest):
+            self._connection._give_up(error)
+        else:
+            failed(self._connection, "PRODUCE", self._version, error)
+
+    # What it asks for ---------------------------------------------------------------------------
+
+    def _looked_through(self) -> Steps[None]:
+        broker, connection = self._broker, self._connection
+        size = len(self._view)
+        self._request = yield from read_in_steps(self._view, size, self._version)
+        if broker.quotas is not None:
+            connection.throttle_ms = broker.quotas.produced(connection, size)
+        if broker.authorizer is not None:
+            yield from self._authorize()
+        transactional_id, _, _, topics = self._request
+        if transactional_id:
+            for each in topics:
+                if each[0] not in self._refused:
+                    for producer, found in self._beginning([each], self._view, 0).items():
+                        self._begins.setdefault(producer, []).extend(found)
+                yield
+
+    def _authorize(self) -> Steps[None]:
+        transactional_id, _, _, topics = self._request
+        by_id = self._version >= FIRST_TOPIC_IDS
+        for first in range(0, len(topics), _TOPICS_IN_A_STEP):
+            some = topics[first : first + _TOPICS_IN_A_STEP]
+            self._refused |= self._broker.security.refused_topics(
+                self._connection, transactional_id, some, by_id
+            )
+            yield
+
+    def _verify(self, _: object) -> None:
+        self._waiting = len(self._begins) + 1
+        client = Client.of_produce(self._version)
+        for producer, partitions in self._begins.items():
+            transactional_id = self._request[0] or ""
+            verify(self._broker, transactional_id, producer, partitions, client, self._answered)
+        self._answered({})
+
+    def _answered(self, verdict: Verdict) -> None:
+        self._verdict.update(verdict)
+        self._waiting -= 1
+        if not self._waiting:
+            self._run(self._appended(), self._conclude)
+
+    # What becomes of it -------------------------------------------------------------------------
+
+    def _appended(self) -> Steps[None]:
+        transactional_id, acks, timeout_ms, topics = self._request
+        verdict = self._verdict if transactional_id else None
+        pieces = self._begun.pieces
+        for key, parts in topics:
+            # A topic's partitions come in portions, of which the first has what stands before them.
+            before = new_topic_piece(self._version, key, len(parts), 0 if pieces else len(topics))
+            for first in range(0, len(parts) or 1, _PARTITIONS_IN_A_STEP):
+                place = len(pieces)
+                some = parts[first : first + _PARTITIONS_IN_A_STEP]
+                self._produce.append(
+                    self._connection, self._view, 0, self._version, self._correlation_id,
+                    (transactional_id, acks, timeout_ms, [(key, some)]),
+                    self._refused, verdict, self._slot, self._begun,
+                )  # fmt: skip
+                pieces[place] = before
+                before = b""
+                yield
+
+    def _conclude(self, _: object) -> None:
+        self._release()
+        begun = self._begun
+        response = begun.response
+        if response is not None:
+            response.slot = self._slot
+            if begun.unfinished is not None:
+                begun.unfinished.all_begun()
+            else:
+                response.send()
+        else:
+            acks = self._request[1]
+            send(
+                self._connection, self._slot, acks, self._version, self._correlation_id,
+                begun.pieces,
+            )  # fmt: skip
