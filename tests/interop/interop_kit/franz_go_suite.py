@@ -18,7 +18,8 @@ import os
 import subprocess
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from interop_kit import toolchain
@@ -43,6 +44,12 @@ SKIPPED = {
 }
 SKIPPED_WITHOUT_SCRAM = ("TestSCRAMAuth", "TestSCRAMAuthBadCredentials")
 FEWEST_PASSED = 440
+# Tests that fail at times on any cluster, and how: they have to pass in one of some tries.
+RACES = {
+    "Test848RegexBrokerResolves": "stops when it has read as many topics as it wrote to, and takes "
+    "__consumer_offsets for one of them, which may come from its leader before the others do",
+}
+TRIES = 5
 
 
 def run_suite(
@@ -102,6 +109,12 @@ def run_suite(
     # A panic or the end of time leaves tests without an outcome; the package then tells.
     bad = failed + [test for test in said if test and test not in outcome]
     bad += [""] if package_outcome != "pass" else []
+    if is_whole and failed and set(bad) - {""} <= RACES.keys():
+        for test in failed:
+            print(f"{test} once more: it {RACES[test]}")
+            alone = partial(run_suite, security=security, selected=f"^{test}$")
+            _pass_in_some_try(partial(alone, bootstrap, replicas, folder))
+        bad = []
     assert not bad, "\n".join(
         f"{test or 'the suite'}:\n{''.join(said[test])[-3000:]}" for test in bad
     )
@@ -112,6 +125,16 @@ def run_suite(
     if is_whole:
         expected = {name for name in SKIPPED if name not in SKIPPED_WITHOUT_SCRAM or not security}
         assert expected <= skipped, "no longer skipped: take it off the list"
+
+
+def _pass_in_some_try(run: Callable[[], None]) -> None:
+    for left in reversed(range(TRIES)):
+        try:
+            run()
+            return
+        except AssertionError:
+            if not left:
+                raise
 
 
 # After this its clients have their TLS.
