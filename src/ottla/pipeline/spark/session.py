@@ -248,3 +248,8 @@ def state_folder() -> Path:
     """Where the user's programs keep what outlives them: logs, and how far queries have come."""
     given = os.environ.get("XDG_STATE_HOME")
     return (Path(given) if given else Path.home() / ".local" / "state") / "ottla"
+
+
+def warehouse_settings() -> dict[str, str]:
+    """Spark makes a folder for tables wherever a program is started; commands have no use for it."""
+    return {"spark.sql.warehouse.dir": (state_folder() / "warehouse").absolute().as_uri()}
