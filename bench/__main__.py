@@ -31,6 +31,7 @@ from bench import (
     latency,
     many_deletions,
     memory,
+    moves,
     partitions,
     peer,
     produce,
@@ -76,6 +77,7 @@ ROWS: tuple[Row, ...] = (
     *partitions.ROWS,
     *groups.ROWS,
     *cluster.ROWS,
+    *moves.ROWS,
     *security.ROWS,
     *sql.ROWS,
 )

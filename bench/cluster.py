@@ -94,7 +94,7 @@ def _clusters(bench: Bench) -> list[Cluster]:
     return clusters
 
 
-def _supplies(
+def spread_supplies(
     cluster: Cluster, topic: str, case: Case, setting: Setting
 ) -> tuple[list[Address], list[Requests]]:
     """Where each connection goes, and what it sends there: to partitions that are led there."""
@@ -123,7 +123,7 @@ def _load(bench: Bench, case: Case, setting: Setting, seconds: float, cluster: C
     """One round, to a topic of its own."""
     topic = bench.topic_name()
     cluster.create_topic(topic, setting.partitions)
-    addresses, supplies = _supplies(cluster, topic, case, setting)
+    addresses, supplies = spread_supplies(cluster, topic, case, setting)
     load = produce_load(
         addresses,
         supplies,

@@ -16,7 +16,7 @@ from typing import Literal, Protocol, TypeVar
 from bench import peer
 from bench.harness.batch import Shape
 from bench.harness.broker import Broker, ManagedBroker, OttlaBroker
-from bench.harness.clusters import Cluster, KafkaCluster, OttlaCluster
+from bench.harness.clusters import BROKERS, Cluster, KafkaCluster, OttlaCluster
 from bench.harness.errors import BenchError
 from bench.harness.fetch_load import Filled, fetch_load, fill
 from bench.harness.produce_load import (
@@ -171,15 +171,15 @@ class Bench:
             cluster.discard()
         self._clusters.clear()
 
-    def new_clusters(self, place: Place) -> list[Cluster]:
+    def new_clusters(self, place: Place, brokers: int = BROKERS) -> list[Cluster]:
         """Clusters that a row starts itself; they go when other brokers come."""
         self.drop_pairs()
         if self.has_peer and not self.manages_peer:
             self.note("a peer that runs already is one broker, not a cluster")
-        clusters: list[Cluster] = [OttlaCluster(self.folder(place), self.settings)]
+        clusters: list[Cluster] = [OttlaCluster(self.folder(place), self.settings, brokers)]
         self._clusters = clusters
         if self.manages_peer:
-            clusters.append(KafkaCluster(self.folder(place)))
+            clusters.append(KafkaCluster(self.folder(place), brokers))
         return clusters
 
     @property

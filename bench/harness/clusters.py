@@ -1,7 +1,7 @@
-"""Clusters of three brokers on this machine, to be measured beside each other.
+"""Clusters of three brokers (or more) on this machine, to be measured beside each other.
 
-Ottla's is the one of `ottla cluster`: three broker processes and a ZooKeeper. Kafka's are three nodes in
-KRaft mode, each of them broker and controller, as its own quick start for a cluster has them.
+Ottla's is the one of `ottla cluster`: broker processes and a ZooKeeper. Kafka's are nodes in KRaft mode,
+three of them broker and controller, as its own quick start for a cluster has them; any more are brokers.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ SETTINGS = {
 
 
 class Cluster(ABC):
-    """Brokers 1 to 3. Their data lives until `discard`."""
+    """Brokers 1 to N. Their data lives until `discard`."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, brokers: int) -> None:
         self.name = name
         self.folder = folder
+        self.brokers = brokers
 
     @abstractmethod
     def launch(self) -> None:
@@ -84,12 +85,12 @@ class Cluster(ABC):
     # Starting and ending
 
     def start(self) -> float:
-        """Start all of it; the seconds until every broker has answered and knows the two others."""
+        """Start all of it; the seconds until every broker has answered and knows all the others."""
         began = time.perf_counter()
         self.launch()
         deadline = began + READY_TIMEOUT
         for address in self.addresses.values():
-            while self._known_to(address) < BROKERS:
+            while self._known_to(address) < self.brokers:
                 if time.perf_counter() > deadline:
                     raise BenchError(f"{self.name}'s brokers did not find each other")
                 time.sleep(0.002)
@@ -140,6 +141,10 @@ class Cluster(ABC):
             error, message = wire.create_topics_answer(client.ask(request))
             if error:
                 raise BenchError(f"creating {name}: {error} {message}")
+        self.wait_led(name, partitions)
+
+    def wait_led(self, name: str, partitions: int) -> None:
+        """Until all replicas of a new topic are in sync, and its leaders know that they lead."""
         self.wait_in_sync(name, partitions)
         for partition, address in self.leaders(name).items():
             with Client(address) as client:
@@ -189,12 +194,12 @@ class Cluster(ABC):
 class OttlaCluster(Cluster):
     """`ottla cluster start`."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        super().__init__(OTTLA, folder)
+    def __init__(self, folder: Path, settings: Mapping[str, str], brokers: int = BROKERS) -> None:
+        super().__init__(OTTLA, folder, brokers)
         # With metrics, as production runs it.
         own = {**SETTINGS, "metrics.listener": f"{HOST}:0", **settings}
         self._cluster = LocalCluster(
-            folder / "cluster", brokers=BROKERS, base_port=None, settings=own
+            folder / "cluster", brokers=brokers, base_port=None, settings=own
         )
 
     def launch(self) -> None:
@@ -241,7 +246,7 @@ class OttlaCluster(Cluster):
 
 
 class _KafkaNode(peer.KafkaBroker):
-    """One of the three nodes."""
+    """One of the nodes; the first of them are controllers, too."""
 
     def __init__(self, folder: Path, number: int, cluster_id: str, controllers: list[int]) -> None:
         self._number = number
@@ -256,12 +261,16 @@ class _KafkaNode(peer.KafkaBroker):
     def settings(self) -> Mapping[str, str]:
         host, port = self.address
         voters = [f"{n}@{HOST}:{port}" for n, port in enumerate(self._controllers, start=1)]
-        controller = f"CONTROLLER://{HOST}:{self._controllers[self._number - 1]}"
+        roles, listeners = "broker", [f"PLAINTEXT://{host}:{port}"]
+        if self._number <= len(self._controllers):
+            roles = "broker,controller"
+            listeners.append(f"CONTROLLER://{HOST}:{self._controllers[self._number - 1]}")
         return {
             **super().settings(),
+            "process.roles": roles,
             "node.id": str(self._number),
             "controller.quorum.voters": ",".join(voters),
-            "listeners": f"PLAINTEXT://{host}:{port},{controller}",
+            "listeners": ",".join(listeners),
             "transaction.state.log.min.isr": "2",
             "share.coordinator.state.topic.replication.factor": str(BROKERS),
             "share.coordinator.state.topic.min.isr": "2",
@@ -270,15 +279,15 @@ class _KafkaNode(peer.KafkaBroker):
 
 
 class KafkaCluster(Cluster):
-    """Three nodes, each of them broker and controller."""
+    """Three nodes that are broker and controller each; any more are brokers alone."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(KAFKA, folder)
+    def __init__(self, folder: Path, brokers: int = BROKERS) -> None:
+        super().__init__(KAFKA, folder, brokers)
         cluster_id = peer.new_cluster_id()
-        controllers = [free_port() for _ in range(BROKERS)]
+        controllers = [free_port() for _ in range(min(brokers, BROKERS))]
         self._nodes = {
             number: _KafkaNode(folder / str(number), number, cluster_id, controllers)
-            for number in range(1, BROKERS + 1)
+            for number in range(1, brokers + 1)
         }
 
     def launch(self) -> None:

@@ -7,9 +7,11 @@ than a millisecond. A request's clock starts just before it is handed to the soc
 
 from __future__ import annotations
 
+import itertools
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -198,3 +200,58 @@ def paced_load(
         if consumer is not None:
             consumer.socket.close()
     return Paced(acknowledged, delivered)
+
+
+def paced_producers(
+    addresses: Sequence[tuple[str, int]],
+    supplies: Sequence[Requests],
+    *,
+    rate: float,
+    seconds: float,
+) -> list[float]:
+    """Send at a fixed rate over several connections in turn, one for each supply; the seconds until
+    the answer of each request."""
+    total = max(1, round(rate * seconds))
+    interval = 1 / rate
+    clock = time.perf_counter
+    connections: dict[socket.socket, _Frames] = {}
+    sent_at: dict[socket.socket, deque[float]] = {}
+    # Before the length of the frame was cut off, the error stood four bytes further on.
+    error_at = supplies[0].answer.errors_at[0] - 4
+    acknowledged: list[float] = []
+    try:
+        for address in addresses:
+            opened = _Frames(address)
+            connections[opened.socket] = opened
+            sent_at[opened.socket] = deque()
+        turns = itertools.cycle(zip(connections, supplies, strict=True))
+        sent = 0
+        heard = due = clock()
+        while len(acknowledged) < total:
+            now = clock()
+            while sent < total and now >= due:
+                to, supply = next(turns)
+                piece = b"".join(supply.take(1))
+                sent_at[to].append(clock())
+                to.sendall(piece)
+                sent += 1
+                due += interval
+                now = clock()
+            wait = max(0.0, due - now) if sent < total else 1.0
+            ready, _, _ = select.select(list(connections), (), (), wait)
+            now = clock()
+            if not ready:
+                if now - heard > SILENCE:
+                    raise BenchError(f"no answer for {SILENCE:.0f} s")
+                continue
+            heard = now
+            for source in ready:
+                for body in connections[source].whole():
+                    if body[error_at] or body[error_at + 1]:
+                        error = int.from_bytes(body[error_at : error_at + 2], "big")
+                        raise BenchError(f"a Produce request was answered with error {error}")
+                    acknowledged.append(now - sent_at[source].popleft())
+    finally:
+        for each in connections:
+            each.close()
+    return acknowledged

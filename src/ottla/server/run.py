@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ottla.cluster.store import StoreError
 from ottla.server.broker import METADATA_FILE, Broker, CannotStart
 from ottla.server.machine.folders import FolderOfMore, check_folders
+from ottla.server.network.loop import new_loop
 from ottla.server.resources import raise_descriptor_limit
 from ottla.version import __version__
 
@@ -71,7 +72,8 @@ def run(
     try:
         if place is None:
             check_folders(config, 1)
-        return asyncio.run(_serve(config, hints, place, on_ready))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            return runner.run(_serve(config, hints, place, on_ready))
     except (CannotStart, FolderOfMore) as error:
         sys.stderr.write(f"ottla: {error}\n")
         return 1

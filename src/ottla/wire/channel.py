@@ -75,7 +75,12 @@ class PlainChannel:
             self._waiting.extend(_bytes_of(buffer) for buffer in buffers)
             return
         try:
-            sent = self._socket.sendmsg(buffers[:_WRITTEN_AT_ONCE])
+            if len(buffers) == 1:
+                sent = self._socket.send(buffers[0])
+                if sent == len(buffers[0]):
+                    return
+            else:
+                sent = self._socket.sendmsg(buffers[:_WRITTEN_AT_ONCE])
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ottla.server.api import Api
+    from ottla.server.handlers.fetch.repeated import RepeatedFetch
     from ottla.server.handlers.produce.repeated import Repeated
     from ottla.server.network.reactor import Listener, Reactor
     from ottla.server.security.sasl import Authentication
@@ -190,6 +191,7 @@ class Connection:
         "principal",
         "reactor",
         "repeated",
+        "repeated_fetch",
         "requests",
         "slots",
         "sock",
@@ -217,6 +219,8 @@ class Connection:
         self.active_at = reactor.now()
         # What its Produce requests have in common, once one was answered.
         self.repeated: Repeated | None = None
+        # Its last Fetch request, if the next one may be like it.
+        self.repeated_fetch: RepeatedFetch | None = None
         self.closed = False
         # The pending slot that no further request may pass, if there is one.
         self.exclusive: Slot | None = None

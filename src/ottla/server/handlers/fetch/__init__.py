@@ -27,9 +27,10 @@
 - Large ranges go from the page cache to the socket by `sendfile`. Data that is not in memory is read
   ahead in a thread first, so that one reader of old data does not hold up the others.
 
-The way of a request: `request` finds the partitions it is about, its own or those of its session; the
-`Reader` looks at each of them; `Fetch` answers, or waits for more first; `cold` brings what is not in
-memory, and what has to be changed before it is sent; `response` makes the answer.
+The way of a request: it is decoded, or known from the one before it (`repeated`); `request` finds the
+partitions it is about, its own or those of its session; the `Reader` looks at each of them; `Fetch`
+answers, or waits for more first; `cold` brings what is not in memory, and what has to be changed before
+it is sent; `response` makes the answer.
 
 Versions:
   v0, v1  messages in format 0, v2 and v3 in format 1 (converted in a worker process); v1 throttle
@@ -61,6 +62,7 @@ from ottla.server.api import (
     handles_raw,
 )
 from ottla.server.handlers.fetch.handler import Fetch
+from ottla.server.handlers.fetch.repeated import repeatable
 from ottla.server.network.connection import MalformedRequest
 from ottla.server.turns import run_in_turns
 
@@ -82,7 +84,11 @@ def bind(broker: Broker, _: Api) -> Serve:
         if stop - at > LARGE_REQUEST:
             _serve_large(broker, connection, view[at:stop], version, correlation_id)
             return
-        request = decode_request(FetchRequest, view, at, stop, version)
+        repeated = connection.repeated_fetch
+        request = None if repeated is None else repeated.read(view, at, stop, version)
+        if request is None:
+            request = decode_request(FetchRequest, view, at, stop, version)
+            connection.repeated_fetch = repeatable(view, at, stop, version, request)
         Fetch(broker, connection, request, version, correlation_id).start()
 
     return serve

@@ -29,10 +29,13 @@ if TYPE_CHECKING:
     from ottla.protocol.messages.fetch import FetchRequest, PartitionData
     from ottla.replication.partition import Partition, Waiter
     from ottla.server.broker import Broker
+    from ottla.server.delayed import Deadline
     from ottla.server.handlers.fetch.found import Found
     from ottla.server.network.connection import Connection, Part, Slot
     from ottla.server.sessions import FetchSession, Key, WatchedPartition
 
+# The timers of waits up to this share a queue, in which one that is over stays as long as any before it.
+SHORT_WAIT_MS = 1000
 # Of more partitions than this, only some are looked at before the loop has its turn.
 MANY_PARTITIONS = 2000
 
@@ -76,7 +79,7 @@ class Fetch:
         self.session: FetchSession | None = None
         self.watched: list[WatchedPartition] = []
         self._slot: Slot | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Deadline | asyncio.TimerHandle | None = None
         self._waits_on: list[Partition] = []
         # Partitions of the session about which there is nothing to say, as of the last look; and what
         # else was looked at. Quiet ones stay so until they move.
@@ -145,7 +148,10 @@ class Fetch:
         self._waits_on += self._quiet
         for partition in self._waits_on:
             self._waiters_of(partition).add(self)
-        self._timer = self.broker.loop.call_later(wait / 1000, self.conclude)
+        if wait <= SHORT_WAIT_MS:
+            self._timer = self.broker.deadlines.after(wait, self.conclude)
+        else:
+            self._timer = self.broker.loop.call_later(wait / 1000, self.conclude)
         self.broker.waiting_fetches.add(self)
 
     def _waiters_of(self, partition: Partition) -> set[Waiter]:

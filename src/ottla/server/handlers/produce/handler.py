@@ -124,6 +124,7 @@ class Produce:
         response: Response | None = None
         unfinished: Unfinished | None = None
         target: Partition | None = None
+        end_offset = -1
         now_ms = int(_time() * 1000)
         started = _clock()
         for key, parts in topics:
@@ -188,16 +189,23 @@ class Produce:
                         )
                     pieces.append(b"")
                     response.refuse_for(len(pieces) - 1, index, error, target)
+        is_plain = slot is None and acks and quotas is None
+        if (
+            is_plain
+            and not connection.requests % LEARNED_ONE_IN
+            and self._authorizer is None
+            and target is not None
+            and end_offset >= 0
+        ):
+            connection.repeated = repeatable(view, at, version, request, target)
         if response is not None:
             response.slot = slot
             if unfinished is not None:
                 unfinished.all_begun()
             else:
                 response.send()
-        elif slot is None and acks and quotas is None:
+        elif is_plain:
             connection.answer(frame(version, correlation_id, pieces))
-            if not connection.requests % LEARNED_ONE_IN and self._authorizer is None and target:
-                connection.repeated = repeatable(view, at, version, request, target)
         else:
             send(connection, slot, acks, version, correlation_id, pieces)
 
