@@ -142,8 +142,8 @@ class TopicTables:
         from pyspark.errors import AnalysisException
 
         self.forget()
-        for topic in topics:
-            self._add(topic, follow)
+        for known in topics:
+            self._add(known, follow)
         while True:
             try:
                 return self._spark.sql(text)
