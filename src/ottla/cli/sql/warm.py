@@ -65,8 +65,8 @@ PRESET: Final[Mapping[str, str]] = {
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
-    # For each call on a column PySpark would tell the JVM, in some ten calls, from which line it comes: of
-    # the lines of Ottla nobody wants to know.
+    # For each call on a column PySpark would tell the JVM, in some ten calls, from which line it comes:
+    # of the lines of Ottla nobody wants to know.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
