@@ -65,6 +65,9 @@ PRESET: Final[Mapping[str, str]] = {
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
+    # Spark loads so many classes that the JVM would collect garbage on their account, again and again,
+    # while the first queries wait.
+    "spark.driver.extraJavaOptions": "-XX:MetaspaceSize=256m",
     # For each call on a column PySpark would tell the JVM, in some ten calls, from which line it comes:
     # of the lines of Ottla nobody wants to know.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
