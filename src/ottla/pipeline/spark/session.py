@@ -38,7 +38,13 @@ LOCAL = "local[*]"
 
 
 CONNECT = "sc://"
-_OF_THE_JVM = ("spark.sql.warehouse.dir", "spark.ui.enabled", "spark.ui.showConsoleProgress")
+_OF_THE_JVM = (
+    "spark.driver.extraJavaOptions",
+    "spark.python.sql.dataFrameDebugging.enabled",
+    "spark.sql.warehouse.dir",
+    "spark.ui.enabled",
+    "spark.ui.showConsoleProgress",
+)
 _KEPT_LOGS = 10
 _JVM_PATIENCE = 30.0  # seconds for its end
 # Spark's first choice for checkpoints runs `readlink` and `chmod` for every file on a local disk, half
