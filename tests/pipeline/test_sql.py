@@ -11,6 +11,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from ottla import Consumer, Producer
 from ottla.cli.sql.prompt import _statement_end
 from ottla.client.admin.client import Admin
 from ottla.pipeline.spark.progress import wait
-from ottla.pipeline.sql import tables as tables_module
+from ottla.pipeline.sql import small_topics
 from ottla.pipeline.sql.checking import (
     BadQuery,
     NoSuchTopic,
@@ -38,6 +39,7 @@ from ottla.pipeline.sql.checking import (
 from ottla.pipeline.sql.functions import FUNCTIONS
 from ottla.pipeline.sql.json_fields import json_fields
 from ottla.pipeline.sql.sampling import RECORDS, STRETCHES, Sample, stretches
+from ottla.pipeline.sql.small_topics import SmallTopic
 from ottla.pipeline.sql.tables import TopicTables, UnknownTable
 from ottla.pipeline.sql.targets import follow_to_functions, follow_to_topic
 from ottla.testing import BrokerProcess
@@ -45,6 +47,7 @@ from ottla.testing import BrokerProcess
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from pipeline_kit.commands import run_command
+from pipeline_kit.reading import write_transactions
 
 PAGES = ("/", "/cart", "/help")
 
@@ -237,16 +240,16 @@ def test_whole_numbers_keep_their_digits(
     [row] = tables.query(query).collect()
     assert (int(row["n"]), row["of"]) == (large + 1, str(large))
     # One that was not looked at does not fit, and is not rounded.
-    real = tables_module.sampled
+    real = SmallTopic.sample
 
-    def some(*words: Any) -> Sample:
-        found = real(*words)
+    def some(topic: SmallTopic) -> Sample:
+        found = real(topic)
         return Sample(found.keys, found.values[:3])
 
     with Producer(broker.bootstrap) as producer:
         producer.send(topic, '{"n": 10.5}')
         producer.send(topic, f'{{"n": 1{"0" * 38}}}')
-    monkeypatch.setattr(tables_module, "sampled", some)
+    monkeypatch.setattr(SmallTopic, "sample", some)
     rows = tables.query(f"SELECT n, _corrupt FROM `{topic}` ORDER BY offset")
     found = [tuple(each) for each in rows.collect()]
     assert found[:3] == [(large, None), (1, None), (None, None)]
@@ -297,6 +300,94 @@ def test_queries(tables: TopicTables, logs: str) -> None:
         f"WHERE EXISTS (SELECT 1 FROM `{logs}` AS b WHERE b.status = 500 AND b.page = a.page)"
     ).collect()
     assert slow == 10
+
+
+QUESTIONS = (
+    "SELECT * FROM {} ORDER BY partition, offset",
+    "SELECT key, count(*), sum(n), max(timestamp) FROM {} GROUP BY key ORDER BY key",
+    "SELECT count(*) FROM {} WHERE value IS NULL OR _corrupt IS NOT NULL",
+    "SELECT a.n, b.n FROM {} a JOIN {} b USING (partition, offset) WHERE a.n > 5 ORDER BY a.n",
+    "SELECT 1 FROM {} LIMIT 3",
+)
+
+
+def test_small_topics_are_as_spark_reads_them(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    admin: Admin,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With aborted and open transactions, records that were deleted, nulls, misfits and headers."""
+    admin.create_topic(topic, 2)
+    write_transactions(broker.bootstrap, topic)
+    with Producer(broker.bootstrap) as producer:
+        for number in range(60):
+            text = json.dumps({"n": number, "of": {"b": number / 3}}) if number % 7 else "no JSON"
+            producer.send(
+                topic,
+                None if number == 33 else text,
+                key=None if number % 2 else f"key {number % 3}",
+                headers={"number": str(number)} if number % 5 else None,
+                partition=number % 2,
+            )
+    admin.delete_records({(topic, 0): 5})
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "includeHeaders": "true"}
+
+    def answers(here: bool) -> list[object]:
+        found: list[object] = []
+        with closing(TopicTables(spark, options)) as tables:
+            for question in QUESTIONS:
+                rows = tables.query(question.format(*[f"`{topic}`"] * 2))
+                plan = rows._jdf.queryExecution().optimizedPlan().toString()
+                assert ("LocalRelation" in plan) is here, plan
+                found.append((rows.schema, rows.collect()))
+                if "LIMIT" not in question:  # which need not read everything
+                    found.append(tables.misfits(rows))
+        return found
+
+    with Producer(broker.bootstrap, transactional_id=f"{topic}-open") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, '{"n": 1000}', partition=1)
+        producer.flush()
+        small = answers(here=True)
+        monkeypatch.setattr(small_topics, "RECORDS", 10)
+        assert answers(here=False) == small
+        # One of few records that are large, which is seen when they come.
+        monkeypatch.setattr(small_topics, "RECORDS", 1000)
+        monkeypatch.setattr(small_topics, "_BYTES", 1000)
+        assert answers(here=False) == small
+        producer.abort_transaction()
+
+
+def test_a_topic_in_the_middle_is_not_read_from_its_beginning(
+    spark: SparkSession, broker: BrokerProcess, logs: str
+) -> None:
+    """--from and --until: what is read is part of the topic, its columns are those of the whole."""
+    bounds = {
+        "startingOffsets": json.dumps({logs: {"0": 10, "1": 10}}),
+        "endingOffsets": json.dumps({logs: {"0": 12, "1": 13}}),
+    }
+    options = {"kafka.bootstrap.servers": broker.bootstrap}
+    # In a session of its own: another one may have the topic as a view already.
+    with closing(TopicTables(spark.newSession(), options, lambda _: bounds)) as tables:
+        rows = tables.query(f"SELECT partition, offset, page FROM `{logs}`").collect()
+    assert sorted((row["partition"], row["offset"]) for row in rows) == [
+        (0, 10),
+        (0, 11),
+        (1, 10),
+        (1, 11),
+        (1, 12),
+    ]
+
+
+def test_topics_that_are_known_to_be_named(tables: TopicTables, logs: str) -> None:
+    """Spark need not find out that they are no tables of its own."""
+    rows = tables.query(f"SELECT count(*) FROM `{logs}`", topics=[logs])
+    assert [tuple(row) for row in rows.collect()] == [(100,)]
+    with pytest.raises(UnknownTable, match="there is no topic 'nowhere'"):
+        tables.query("SELECT 1", topics=["nowhere"])
 
 
 def test_warming_needs_no_topic(tables: TopicTables) -> None:

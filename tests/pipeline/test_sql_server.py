@@ -18,7 +18,7 @@ import pytest
 
 from ottla import Consumer, Producer
 from ottla.cli.failures import Failure
-from ottla.cli.sql import warm
+from ottla.cli.sql import plain, warm
 from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
 
@@ -321,11 +321,9 @@ def test_a_folder_that_others_can_enter_is_refused(
 
 ASKING = """
 import sys
-from ottla.cli.commands.sql import PRESET
-from ottla.cli.spark import warehouse
 from ottla.cli.sql import warm
 if sys.argv[1] == "where":
-    print(warm.socket_of({**warehouse(), **PRESET}))
+    print(warm.socket_of(warm.query_settings()))
 else:
     from ottla.cli.app import run
     try:
@@ -333,6 +331,103 @@ else:
     finally:
         print(sorted({"pyspark", "pandas", "numba"} & set(sys.modules)), file=sys.stderr)
 """
+PLAINLY = """
+import sys
+from ottla.cli.main import main
+try:
+    main()
+finally:
+    heavy = {"typer", "pyarrow", "sqlglot", "pyspark", "asyncio"}
+    print(sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["SELECT 1"], ("SELECT 1", "table", "127.0.0.1:9092")),
+        (["--json", "SELECT 1"], ("SELECT 1", "json", "127.0.0.1:9092")),
+        (["SELECT 1", "-s", "a:1", "--csv"], ("SELECT 1", "csv", "a:1")),
+        (["SELECT 1", "--server", "a:1"], ("SELECT 1", "table", "a:1")),
+        ([], None),
+        ([""], None),
+        (["SELECT 1", "SELECT 2"], None),
+        (["SELECT 1", "--json", "--csv"], None),
+        (["SELECT 1", "--follow"], None),
+        (["SELECT 1", "--server"], None),
+        (["SELECT 1", "--limit", "2"], None),
+        (["--help"], None),
+    ],
+)
+def test_plain_command_lines(
+    words: list[str], found: tuple[str, str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OTTLA_SERVER", raising=False)
+    parsed = plain.parse(words)
+    assert (None if parsed is None else (parsed.text, parsed.form.value, parsed.server)) == found
+    if found is not None and "a:1" not in words:
+        monkeypatch.setenv("OTTLA_SERVER", "b:2")
+        again = plain.parse(words)
+        assert again is not None
+        assert again.server == "b:2"
+
+
+@pytest.mark.parametrize("ends_with", [{"done": 1}, {"failed": "no such column"}, {}])
+def test_a_plain_query_is_asked_at_once(
+    broker: BrokerProcess, tmp_path: Path, ends_with: dict[str, object]
+) -> None:
+    """Without what reads other command lines, which alone would take as long as the answer."""
+    env = {
+        **os.environ,
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "XDG_STATE_HOME": str(tmp_path),
+        warm.SWITCH: "1",
+    }
+    where = subprocess.check_output([sys.executable, "-c", ASKING, "where"], env=env, text=True)
+    asked: list[dict[str, object]] = []
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rwb") as stream:
+            asked.append(json.loads(stream.readline()))
+            warm.send(stream, {"table": [["n"], [[1], [2]]]})
+            if ends_with:
+                warm.send(stream, ends_with)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(where.strip())
+        listener.listen()
+        answering = threading.Thread(target=answer)
+        answering.start()
+        words = ["sql", "SELECT n FROM numbers", "--server", broker.bootstrap]
+        done = subprocess.run(
+            [sys.executable, "-c", PLAINLY, *words],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        answering.join()
+    assert done.stdout.split() == ["N", "1", "2"]
+    told = done.stderr.splitlines()
+    assert told[-1] == "[]"
+    if "done" in ends_with:
+        assert (done.returncode, told[:-1]) == (0, [])
+    else:
+        said = str(ends_with.get("failed", "the Spark server broke off its answer"))
+        assert done.returncode == 1
+        assert told[0].startswith(f"ottla: {said}")
+    [request] = asked
+    assert (request["query"], request["unseen"]) == ("SELECT n FROM numbers", True)
+    assert request["options"] == {"kafka.bootstrap.servers": broker.bootstrap}
+
+
+def test_a_plain_query_of_a_broker_that_is_not_there(tmp_path: Path) -> None:
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), warm.SWITCH: "1"}
+    done = ottla("sql", "SELECT 1", "--server", "127.0.0.1:1", env=env, fails=1)
+    assert done.stderr.startswith("ottla: nothing answers at 127.0.0.1:1")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_whoever_asks_needs_nothing_of_spark(

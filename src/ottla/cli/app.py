@@ -38,9 +38,10 @@ from ottla.cli.commands import (
     transactions,
     users,
 )
-from ottla.cli.failures import FAILED, INTERRUPTED, PIPE_CLOSED, Failure
+from ottla.cli.endings import discard_output, of_system, tell
+from ottla.cli.failures import INTERRUPTED, PIPE_CLOSED, Failure
 from ottla.cli.options import Json, help_group
-from ottla.cli.output import note, write_document, write_line
+from ottla.cli.output import write_document, write_line
 from ottla.version import __version__
 
 # Set by a shell that wants to know how a command line may go on.
@@ -59,9 +60,9 @@ class _Ottla(TyperGroup):
         try:
             code = super().main(*args, **options)
         except Failure as failure:
-            code = _tell(failure.message, failure.exit_code)
+            code = tell(failure.message, failure.exit_code)
         except typer.TyperException as mistake:
-            code = _tell(_usage_sentence(mistake), mistake.exit_code)
+            code = tell(_usage_sentence(mistake), mistake.exit_code)
         except typer.Abort:
             code = INTERRUPTED
         sys.exit(code if isinstance(code, int) else 0)
@@ -71,35 +72,15 @@ class _Ottla(TyperGroup):
             answer = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader has seen enough (`| head`). What is still buffered goes nowhere, or the
-            # interpreter would complain when it flushes at exit.
-            _discard_output()
+            discard_output()
             raise typer.Exit(PIPE_CLOSED) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except OSError as problem:
-            where = f"{problem.filename}: " if problem.filename else ""
-            raise Failure(f"{where}{problem.strerror or problem}") from None
+            raise of_system(problem) from None
         finally:
             close_all()
         return answer
-
-
-def _discard_output() -> None:
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-    except (OSError, ValueError):
-        pass  # not a real file, as in tests
-
-
-def _tell(message: str, code: int) -> int:
-    try:
-        note(f"ottla: {message}")
-    except BrokenPipeError:
-        return code or FAILED
-    return code
 
 
 def _usage_sentence(mistake: typer.TyperException) -> str:

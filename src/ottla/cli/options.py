@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli.environment import DEFAULT_SERVER as DEFAULT_SERVER
+from ottla.cli.environment import SERVER_VARIABLE as SERVER_VARIABLE
 from ottla.cli.failures import Failure, Misuse
 
 if TYPE_CHECKING:
     from ottla.cli.cluster_admin import Cluster
 
-DEFAULT_SERVER = "127.0.0.1:9092"
-SERVER_VARIABLE = "OTTLA_SERVER"
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 COMPLETION_PATIENCE = 2.0  # seconds; a shell waits for the answer
 

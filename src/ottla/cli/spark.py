@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ottla.cli.environment import MASTER_VARIABLE
 from ottla.cli.failures import Failure
 from ottla.cli.options import parse_assignments
 
@@ -24,7 +25,7 @@ Master = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        envvar="OTTLA_MASTER",
+        envvar=MASTER_VARIABLE,
         help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://…, sc://HOST:PORT.",
         show_default="local[*]",
     ),
@@ -83,7 +84,12 @@ def spark_session(
     that file where it may say more.
     """
     chosen = {**(preset or {}), **parse_assignments(settings or [], "--conf")}
-    from ottla.pipeline.spark.session import log_file, running_session, session
+    from ottla.pipeline.spark.session import (
+        log_file,
+        running_session,
+        session,
+        warehouse_settings,
+    )
 
     with telling_spark():
         running = running_session()
@@ -95,7 +101,7 @@ def spark_session(
     log = log_file(command)
     with telling_spark(log):
         with waiting("Spark starts"):
-            chosen = {**warehouse(), **chosen}
+            chosen = {**warehouse_settings(), **chosen}
             spark = session(
                 master, name=f"ottla {command}", settings=chosen, log=log, before=before
             )
@@ -105,25 +111,18 @@ def spark_session(
             spark.stop()
 
 
-def warehouse() -> dict[str, str]:
-    """Spark makes a folder for tables wherever a program is started; commands have no use for it."""
-    from ottla.pipeline.spark.session import state_folder
-
-    return {"spark.sql.warehouse.dir": (state_folder() / "warehouse").absolute().as_uri()}
-
-
 @contextmanager
 def starting_session(command: str, preset: Mapping[str, str]) -> Iterator[Future[SparkSession]]:
     """As `spark_session`, for a command that has other things to do while Spark starts.
 
     Raises what the start raises, if nobody has asked for it until the end.
     """
-    from ottla.pipeline.spark.session import log_file, session
+    from ottla.pipeline.spark.session import log_file, session, warehouse_settings
 
     silence_pyspark()
     log = log_file(command)
     with telling_spark(log), ThreadPoolExecutor(1, "ottla-spark") as thread:
-        chosen = {**warehouse(), **preset}
+        chosen = {**warehouse_settings(), **preset}
         starting = thread.submit(session, name=f"ottla {command}", settings=chosen, log=log)
         try:
             yield starting

@@ -30,7 +30,6 @@ from ottla.cli.spark import (
     check_source,
     in_program,
     spark_session,
-    warehouse,
 )
 from ottla.cli.sql import warm
 from ottla.cli.sql.asking import Asking, check_text
@@ -42,16 +41,6 @@ if TYPE_CHECKING:
     from ottla.cli.cluster_admin import Cluster
     from ottla.cli.positions import Position
     from ottla.pipeline.sql.tables import Bounds, TopicTables
-
-# A session for one user who waits: what starts soon, and little to set up for each query.
-PRESET: Mapping[str, str] = {
-    "spark.ui.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "4",
-    "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.sql.adaptive.enabled": "false",
-}
 
 
 def sql(
@@ -134,7 +123,7 @@ def sql(
     if to is not None and not is_folder(to):
         check_new_name(to)
     options = {"kafka.bootstrap.servers": server, **parse_assignments(option or [], "--option")}
-    settings = {**warehouse(), **PRESET, **parse_assignments(conf or [], "--conf")}
+    settings = warm.query_settings(parse_assignments(conf or [], "--conf"))
     ready = master is None and not in_program() and warm.is_wanted()
     plain = begin == EARLIEST and end is None and not (option or follow or to)
     if query is not None and ready and plain:
@@ -184,7 +173,7 @@ def _own_tables(
 ) -> Iterator[TopicTables]:
     """Tables in a Spark of this command's own."""
     syntax = None if query is None else partial(_check_syntax, query)
-    with spark_session("sql", master, conf, PRESET, before=syntax) as spark:
+    with spark_session("sql", master, conf, warm.PRESET, before=syntax) as spark:
         from ottla.pipeline.sql.tables import TopicTables
 
         with closing(TopicTables(spark, options, bounds)) as tables:

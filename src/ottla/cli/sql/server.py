@@ -149,10 +149,9 @@ class Server:
     @contextmanager
     def _session(self) -> Iterator[SparkSession]:
         """A session that nobody else has."""
-        from ottla.pipeline.spark.session import register_source, use_in_this_thread
+        from ottla.pipeline.spark.session import use_in_this_thread
 
         spark = self._spark.newSession()
-        register_source(spark)
         use_in_this_thread(spark)
         yield spark
 
@@ -183,7 +182,8 @@ class Server:
 
 def _run(spark: SparkSession, question: Question, answer: Answer, gone: threading.Event) -> int:
     """Answer a question; how many rows there were."""
-    from ottla.pipeline.sql.tables import TopicTables
+    from ottla.pipeline.spark.session import register_source
+    from ottla.pipeline.sql.tables import TopicTables, UnknownTable
     from ottla.pipeline.sql.targets import write_rows_to
 
     query = question.query
@@ -196,9 +196,12 @@ def _run(spark: SparkSession, question: Question, answer: Answer, gone: threadin
     bounds, form = question.bounds, Form(question.form)
     found = TopicTables(spark, question.options, lambda topic: bounds.get(topic, {}))
     with closing(found) as tables:
-        if question.unseen and question.only_topics:
-            check_topics(named_tables(query), (each.name for each in tables.topics()))
-        rows = tables.query(query, follow=question.follow)
+        topics = sorted(named_tables(query)) if question.unseen and question.only_topics else []
+        try:
+            rows = tables.query(query, follow=question.follow, topics=topics)
+        except UnknownTable:
+            check_topics(topics, (each.name for each in tables.topics()))  # which one may be meant
+            raise
         for remark in tables.remarks():
             answer.note(remark)
         tell = partial(tell_misfits, tables, output=answer)
@@ -209,6 +212,7 @@ def _run(spark: SparkSession, question: Question, answer: Answer, gone: threadin
             )
         elif question.to is not None:
             limited = rows if question.limit is None else rows.limit(question.limit)
+            register_source(spark)
             write_rows_to(limited, question.to, question.options)
             tell()
         elif rows.columns:

@@ -57,6 +57,23 @@ _PATHS: Final = re.compile(
 )
 
 
+# A session for one user who waits: what starts soon, and little to set up for each query.
+PRESET: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.adaptive.enabled": "false",
+    # Spark loads so many classes that the JVM would collect garbage on their account, again and again,
+    # while the first queries wait.
+    "spark.driver.extraJavaOptions": "-XX:MetaspaceSize=256m",
+    # For each call on a column PySpark would tell the JVM, in some ten calls, from which line it comes:
+    # of the lines of Ottla nobody wants to know.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
+
+
 class NotForServers(Exception):
     """A server has been asked for something that it may not do."""
 
@@ -75,6 +92,13 @@ class Question:
     room: int | None = None  # rows that the terminal has room for, if there is one
     unseen: bool = False  # whoever asks has not looked at it: is it a query, are its topics there
     only_topics: bool = True  # there are no other tables
+
+
+def query_settings(chosen: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The settings of Spark's for queries; `chosen` are what a user said."""
+    from ottla.pipeline.spark.session import warehouse_settings
+
+    return {**warehouse_settings(), **PRESET, **(chosen or {})}
 
 
 def is_wanted() -> bool:

@@ -38,7 +38,13 @@ LOCAL = "local[*]"
 
 
 CONNECT = "sc://"
-_OF_THE_JVM = ("spark.sql.warehouse.dir", "spark.ui.enabled", "spark.ui.showConsoleProgress")
+_OF_THE_JVM = (
+    "spark.driver.extraJavaOptions",
+    "spark.python.sql.dataFrameDebugging.enabled",
+    "spark.sql.warehouse.dir",
+    "spark.ui.enabled",
+    "spark.ui.showConsoleProgress",
+)
 _KEPT_LOGS = 10
 _JVM_PATIENCE = 30.0  # seconds for its end
 # Spark's first choice for checkpoints runs `readlink` and `chmod` for every file on a local disk, half
@@ -248,3 +254,8 @@ def state_folder() -> Path:
     """Where the user's programs keep what outlives them: logs, and how far queries have come."""
     given = os.environ.get("XDG_STATE_HOME")
     return (Path(given) if given else Path.home() / ".local" / "state") / "ottla"
+
+
+def warehouse_settings() -> dict[str, str]:
+    """Spark makes a folder for tables wherever a program is started; commands have no use for it."""
+    return {"spark.sql.warehouse.dir": (state_folder() / "warehouse").absolute().as_uri()}

@@ -18,14 +18,17 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from ottla.client.admin.client import Admin
 from ottla.client.consumer import Consumer
 from ottla.client.errors import OttlaError, TopicNotFound
-from ottla.pipeline.sql.sampling import sampled
+from ottla.pipeline.spark.session import register_source
+from ottla.pipeline.sql.sampling import Sample, sampled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,26 +92,33 @@ class TopicTables:
         self._spark = spark
         self._options = dict(options)
         self._bounds: Bounds = bounds or (lambda topic: {})  # noqa: ARG005
-        client = {
+        self._client = {
             name.removeprefix(_KAFKA): value
             for name, value in options.items()
             if name.startswith(_KAFKA)
         }
-        self._admin = Admin(client)
-        self._consumer = Consumer(client)
+        self._open = ExitStack()
         self._tables: list[str] = []
         self._counted: list[_Counted] = []
         self._remarks: list[str] = []
 
     def close(self) -> None:
         self.forget()
-        self._consumer.close()
-        self._admin.close()
+        self._open.close()
+
+    @cached_property
+    def _admin(self) -> Admin:
+        return self._open.enter_context(Admin(self._client))
+
+    @cached_property
+    def _consumer(self) -> Consumer:
+        return self._open.enter_context(Consumer(self._client))
 
     def warm(self) -> None:
         """Have Spark load what queries need; the first of them then waits for less of it."""
         from pyspark.sql.functions import avg, col, from_json
 
+        register_source(self._spark)
         # Its options are looked at, nothing is read.
         self._spark.read.format("ottla").options(**self._options, subscribe="warm").load()
         texts = self._spark.range(0, 1000, 1, 2).selectExpr("concat('{\"n\": ', id, '}') AS value")
@@ -126,11 +136,14 @@ class TopicTables:
         """The columns that a topic has as a table."""
         return self._table(topic, follow=False).schema
 
-    def query(self, text: str, *, follow: bool = False) -> DataFrame:
-        """A query over topics as they are now; with `follow`, over all that will come."""
+    def query(self, text: str, *, follow: bool = False, topics: Iterable[str] = ()) -> DataFrame:
+        """A query over topics as they are now; with `follow`, over all that will come. `topics`: those
+        among its tables, where that is known: Spark need not find out then."""
         from pyspark.errors import AnalysisException
 
         self.forget()
+        for known in topics:
+            self._add(known, follow)
         while True:
             try:
                 return self._spark.sql(text)
@@ -138,10 +151,13 @@ class TopicTables:
                 topic = _missing_table(error)
                 if topic is None or topic in self._tables:
                     raise
-            table = self._table(topic, follow)
-            # Spark parses the name of a view as one in a query.
-            table.createOrReplaceTempView("`" + topic.replace("`", "``") + "`")
-            self._tables.append(topic)
+            self._add(topic, follow)
+
+    def _add(self, topic: str, follow: bool) -> None:
+        table = self._table(topic, follow)
+        # Spark parses the name of a view as one in a query.
+        table.createOrReplaceTempView("`" + topic.replace("`", "``") + "`")
+        self._tables.append(topic)
 
     def forget(self) -> None:
         """Let the next query load its topics anew."""
@@ -172,18 +188,11 @@ class TopicTables:
         from pyspark.sql.functions import col
 
         try:
-            sample = sampled(self._admin, self._consumer, topic)
+            records, sample = self._records(topic, follow)
         except TopicNotFound:
             raise UnknownTable(
                 f"there is no topic '{topic}'; `ottla topic list` shows those there are"
             ) from None
-        reader = self._spark.readStream if follow else self._spark.read
-        # A streaming query would begin at the end.
-        start = {"startingOffsets": "earliest"}
-        options = {**start, **self._options, **self._bounds(topic), "subscribe": topic}
-        if follow:  # where a query at the prompt would end
-            options.pop("endingOffsets", None)
-        records = reader.format("ottla").options(**options).load()
         columns: dict[str, Column] = {name: col(name) for name in RECORD_COLUMNS}
         for name, found in (("key", sample.keys), ("value", sample.values)):
             if all(_is_text(each) for each in found):
@@ -201,6 +210,31 @@ class TopicTables:
                 f"looked at are no JSON objects; `{CORRUPT}` has them"
             )
         return self._with_fields(topic, records, columns, fields.struct, follow)
+
+    def _records(self, topic: str, follow: bool) -> tuple[DataFrame, Sample]:
+        """The rows of a topic as the source has them, and those by which its columns are found."""
+        # A streaming query would begin at the end.
+        start = {"startingOffsets": "earliest"}
+        bounds = self._bounds(topic)
+        options = {**start, **self._options, **bounds, "subscribe": topic}
+        # The sample is of the whole topic, whatever part of it is read; and Spark's Connect has ways of
+        # its own.
+        if not (follow or bounds) and getattr(self._spark, "_jvm", None) is not None:
+            from ottla.pipeline.sql.small_topics import small_topic
+            from pyspark_ottla.schema import spark_schema
+
+            small = small_topic(options)
+            if small is not None:
+                schema = spark_schema(small.options.include_headers)
+                table = self._spark.createDataFrame(small.table(), schema)
+                # In one task a query over so little is done soonest: nothing has to be exchanged.
+                return table.coalesce(1), small.sample()
+        sample = sampled(self._admin, self._consumer, topic)
+        reader = self._spark.readStream if follow else self._spark.read
+        if follow:  # where a query at the prompt would end
+            options.pop("endingOffsets", None)
+        register_source(self._spark)
+        return reader.format("ottla").options(**options).load(), sample
 
     def _with_fields(
         self,

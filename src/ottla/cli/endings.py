@@ -1,0 +1,35 @@
+"""How a command ends when it cannot go on: what is told, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ottla.cli.failures import FAILED, Failure
+from ottla.cli.output import note
+
+
+def tell(message: str, code: int) -> int:
+    """Say why; the exit code."""
+    try:
+        note(f"ottla: {message}")
+    except BrokenPipeError:
+        return code or FAILED
+    return code
+
+
+def discard_output() -> None:
+    """The reader has seen enough (`| head`). What is still buffered goes nowhere, or the interpreter
+    would complain when it flushes at exit."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass  # not a real file, as in tests
+
+
+def of_system(problem: OSError) -> Failure:
+    """What the system refused."""
+    where = f"{problem.filename}: " if problem.filename else ""
+    return Failure(f"{where}{problem.strerror or problem}")
