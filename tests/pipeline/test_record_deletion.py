@@ -36,6 +36,21 @@ def test_where(spark: SparkSession, broker: BrokerProcess, admin: Admin) -> None
     answer = json.loads(run(*command, "--json"))
     assert answer == {"topic": topic, "deleted": 5, "partitions": {"0": 5}}
     assert "deleted 0 records" in run(*command)
+    # More than a condition, and what is none: nothing is deleted.
+    for absurd in (
+        "customer = 5 LIMIT 1",
+        "false UNION ALL SELECT 0, 1",
+        "customer = 5 ORDER BY offset",
+        "amount",
+        "nothing_of_this = 1",
+        "",
+        "1 = 1; SELECT 1",
+        "customer = (",
+    ):
+        words = ("record", "delete", topic, "--where", absurd)
+        failed = run_command(*words, server=broker.bootstrap, fails=1)
+        assert "Traceback" not in failed.output
+        assert "deleted 0" not in failed.output
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
     rows = spark.read.format("ottla").options(**options).load()
     values = [json.loads(row["value"]) for row in rows.select("value").collect()]

@@ -195,7 +195,9 @@ def _that_hold(
         "kafka.isolation.level": "read_committed",
     }
     name = "`" + topic.replace("`", "``") + "`"
-    query = f"SELECT partition, offset FROM {name} WHERE {where}"
+    # A condition and nothing else: with LIMIT or UNION after it other records would be meant. (On
+    # lines of its own, for it may end with a comment.)
+    query = f"SELECT partition, offset FROM {name} WHERE (\n{where}\n)"
     chosen: dict[int, OffsetSet] = {}
     with spark_session(
         "record", master, conf, _PRESET, before=lambda: _check_syntax(query)
