@@ -114,7 +114,7 @@ class TopicsAdmin(AdminPart):
         the one that is asked.
         """
         if from_controller:
-            await self.cluster.refresh(())  # another broker may be it by now
+            await self.cluster.brokers(timeout=timeout)  # another one may be the controller by now
         listed = await self._describe(None, timeout, CONTROLLER if from_controller else ANY)
         return [topic for topic in listed.all().values() if internal or not topic.internal]
 
