@@ -62,6 +62,7 @@ MOVED = (
     "not the leader",
     "Leader not available",
     "Unknown partition",  # a topic of which a broker that has just come back has not heard yet
+    "Leader epoch",
     "leader epoch",
     "Broker transport failure",
     "Connection error",
