@@ -11,6 +11,7 @@ from heapq import merge
 from itertools import islice
 from sys import getrefcount
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from ottla.protocol.message import Part
@@ -27,8 +28,16 @@ ITEMS_IN_A_STEP = 500
 # Where it costs a call.
 ENTRIES_IN_A_STEP = 50
 
-# To an array of a message that nobody else has: the message's own, and two of `taken_apart`.
-_REFERENCES_HERE = 3
+
+def _references(part: object, name: str) -> int:
+    """To what a part has by this name: its own, and those of this function, whose number is a matter of
+    the interpreter."""
+    value = getattr(part, name)
+    return getrefcount(value)
+
+
+# To what nobody else has.
+_REFERENCES_OF_ONE = _references(SimpleNamespace(items=[]), "items")
 
 
 def distinct(items: Sequence[K]) -> Steps[dict[K, None]]:
@@ -107,5 +116,5 @@ def taken_apart(part: Part) -> Steps[None]:
                 yield from taken_apart(value[-1])
                 value.pop()
                 yield
-        elif getrefcount(value) <= _REFERENCES_HERE:
+        elif _references(part, name) <= _REFERENCES_OF_ONE + 1:  # `value` is one more
             yield from emptied(value)
