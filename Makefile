@@ -52,21 +52,25 @@ types: setup
 layers: setup
 	$(BIN)/lint-imports --no-cache
 
-# More workers than cores, for most tests wait (tests/conftest.py says who gets what). Hundreds of
-# processes start, which load what was compiled before, whatever the environment says of that. A hang in
-# a library's code, which the time limit of a test cannot end, ends its worker.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 4 --dist loadgroup --no-loadscope-reorder \
+# More workers than cores, for most tests wait (tests/conftest.py says who gets what): with four of them
+# two cores are idle for a fifth of `make tests`, with six for a tenth. Hundreds of processes start,
+# which load what was compiled before, whatever the environment says of that. A hang in a library's code,
+# which the time limit of a test cannot end, ends its worker.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q --dist loadgroup --no-loadscope-reorder \
   -rfERs --reruns $(RERUNS) -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
+
+# On a fresh checkout each worker would rewrite the asserts of all tests for itself.
+REWRITE = $(BIN)/python tools/rewrite_tests.py tests
 
 # The time that a suite took beside its budget on two cores, whatever its outcome.
 timed = @start=$$SECONDS; $(1); status=$$?; \
   echo "$@: $$((SECONDS - start)) s of $(2) s (the budget on two cores)"; exit $$status
 
 tests: setup
-	$(call timed,$(PYTEST) -m "not soak and not long",480)
+	$(call timed,$(REWRITE) && $(PYTEST) -n 6 -m "not soak and not long",480)
 
 long-tests: setup
-	$(call timed,$(PYTEST) -m "(long or hypothesis) and not soak" --hypothesis-profile ottla-long,1900)
+	$(call timed,$(REWRITE) && $(PYTEST) -n 4 -m "(long or hypothesis) and not soak" --hypothesis-profile ottla-long,1900)
 
 pythons: setup
 	$(call timed,$(BIN)/python tools/other_pythons.py,300)

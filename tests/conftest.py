@@ -1,4 +1,4 @@
-"""How a run is dealt out to its workers (`pytest -n 4 --dist loadgroup --no-loadscope-reorder`).
+"""How a run is dealt out to its workers (`pytest -n 6 --dist loadgroup --no-loadscope-reorder`).
 
 Most tests wait: for clients of other makers, for timeouts, for brokers to start. So there are more
 workers than cores, and two things are seen to:
@@ -10,9 +10,10 @@ workers than cores, and two things are seen to:
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -53,6 +54,7 @@ FIRST = (
     "pipeline/",
     "interop/",
     "cluster/",
+    "local-cluster",
     "durability/",
     "client/",
     "collect/",
@@ -71,6 +73,18 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"pytest-xdist's groups do nothing with pytest {pytest.__version__}: install pytest<9.2"
         )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # What is collected stays to the end. Looking through all of it for garbage, again and again while
+    # it grows and in every test that has garbage collected, is a good part of a run's time.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -87,6 +87,7 @@ def run_core_suite(python: str) -> bool:
     # A new environment has no compiled kernels, and the time to compile them is no test's.
     subprocess.run([own, "-c", COMPILE], cwd=ROOT, check=True)
     tests = [own, "-m", "pytest", "-q", "-rfERs", "-n", "4", "-m", "not soak and not long", *CORE]
+    tests += ["--reruns", os.environ.get("RERUNS", "0")]
     # Hundreds of processes start, which load what was compiled before.
     settings = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(tests, cwd=ROOT, check=False, env=settings)
