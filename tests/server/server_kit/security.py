@@ -139,3 +139,14 @@ def jaas(module: str, options: Mapping[str, Any]) -> str:
     package = "scram" if module.startswith("Scram") else "plain"
     written = " ".join(f'{name}="{value}"' for name, value in options.items())
     return f"org.apache.kafka.common.security.{package}.{module} required {written};"
+
+
+def sasl_settings(mechanisms: str, plain: Mapping[str, Any]) -> dict[str, str]:
+    """A listener for everybody, and one for clients that authenticate; `plain` are PLAIN's users."""
+    return {
+        "listeners": "INSIDE://127.0.0.1:0,CLIENTS://127.0.0.1:0",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "INSIDE",
+        "sasl.enabled.mechanisms": mechanisms,
+        "listener.name.clients.plain.sasl.jaas.config": jaas("PlainLoginModule", plain),
+    }

@@ -1,4 +1,4 @@
-"""Access control: the rules by which the authorizer decides, and what every API is checked for.
+"""What every API is checked for.
 
 The matrix names for each API a request, the permission that is enough for it, and where in the response
 a refusal stands. Each row is tried without any permission, with all but this one, with this one alone.
@@ -6,31 +6,22 @@ a refusal stands. Each row is tried without any permission, with all but this on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from server_kit.access import Kind, Op, entry, grant
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, fetch_request, produce_request
-from server_kit.security import authenticate, jaas
 from server_kit.wire import Wire
 
-from ottla.cluster.acls import CLUSTER_NAME, Acl, AclFilter
-from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
+from ottla.cluster.acls import CLUSTER_NAME, Acl
+from ottla.protocol.acls import AclOperation, AclResource
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
-from ottla.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from ottla.protocol.messages.delete_acls import (
-    DeleteAclsFilter,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-)
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from ottla.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from ottla.protocol.messages.describe_topic_partitions import (
     CursorRequest,
     DescribeTopicPartitionsRequest,
@@ -46,284 +37,10 @@ from ottla.protocol.messages.metadata import (
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server import handlers
 from ottla.server.api import DECLARED
-from ottla.server.security.access import Access
-from ottla.server.security.acl_filters import acls_of
-from ottla.server.security.authorizer import Authorizer, parse_super_users
 from ottla.server.security.guards.table import GUARDS
-from ottla.wire.sasl import Plain
-
-Op, Kind = AclOperation, AclResource
-ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
-ALICE, HOST = "User:alice", "10.0.0.1"
-
-
-def entry(
-    operation: AclOperation,
-    name: str = "orders",
-    kind: AclResource = Kind.TOPIC,
-    permission: AclPermission = ALLOW,
-    pattern: AclPattern = AclPattern.LITERAL,
-    principal: str = ALICE,
-    host: str = "*",
-) -> Acl:
-    return Acl(kind, name, pattern, principal, host, operation, permission)
-
-
-def decides(*entries: Acl, **options: Any) -> Callable[..., bool]:
-    authorizer = Authorizer(**options)
-    authorizer.change((), entries)
-
-    def ask(
-        operation: AclOperation,
-        name: str = "orders",
-        kind: AclResource = Kind.TOPIC,
-        principal: str = ALICE,
-        host: str = HOST,
-    ) -> bool:
-        return authorizer.allows(principal, host, operation, kind, name)
-
-    return ask
-
-
-# The rules --------------------------------------------------------------------------------------
-
-
-def test_nothing_is_allowed_without_an_entry() -> None:
-    assert not decides()(Op.READ)
-    assert decides(allow_if_none=True)(Op.READ)
-    # With an entry for somebody else, everybody needs one.
-    others = decides(entry(Op.READ, principal="User:bob"), allow_if_none=True)
-    assert not others(Op.READ)
-    assert others(Op.READ, "elsewhere")
-
-
-def test_super_users_may_do_everything() -> None:
-    ask = decides(
-        entry(Op.ALL, permission=DENY, principal="User:*"), super_users={"User:admin", ALICE}
-    )
-    assert ask(Op.WRITE)
-    assert not ask(Op.WRITE, principal="User:bob")
-    assert parse_super_users(" User:CN=a,O=b ;User:c;") == {"User:CN=a,O=b", "User:c"}
-
-
-def test_a_denial_wins() -> None:
-    ask = decides(entry(Op.ALL, "*"), entry(Op.WRITE, "ord", Kind.TOPIC, DENY, AclPattern.PREFIXED))
-    assert ask(Op.READ)
-    assert not ask(Op.WRITE)
-    assert ask(Op.WRITE, "other")
-
-
-def test_patterns() -> None:
-    ask = decides(entry(Op.READ, "ord", pattern=AclPattern.PREFIXED), entry(Op.WRITE, "*"))
-    assert ask(Op.READ)
-    assert ask(Op.READ, "ord")
-    assert not ask(Op.READ, "or")
-    assert ask(Op.WRITE, "anything")
-    # A star is a star only in a literal entry, and kinds are apart.
-    assert not decides(entry(Op.READ, "*", pattern=AclPattern.PREFIXED))(Op.READ)
-    assert not decides(entry(Op.READ))(Op.READ, kind=Kind.GROUP)
-
-
-def test_long_names_are_decided_at_once_and_not_remembered() -> None:
-    asked: list[str] = []
-
-    class Prefixes(dict[str, dict[Acl, str]]):
-        def get(self, name: str, default: Any = None) -> Any:
-            asked.append(name)
-            return super().get(name, default)
-
-    authorizer = Authorizer()
-    authorizer.change(
-        (),
-        [entry(Op.READ, name, pattern=AclPattern.PREFIXED) for name in ("or", "ord", "zz")],
-    )
-    entries = authorizer._entries[Kind.TOPIC]
-    entries.prefixed = Prefixes(entries.prefixed)
-    long = "order" + "s" * 30_000
-    assert authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, long)
-    assert sorted(asked) == ["or", "ord"]
-    assert not authorizer._remembered
-    assert authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, "orders")
-    assert authorizer._remembered
-
-
-def test_principals_and_hosts() -> None:
-    assert decides(entry(Op.READ, principal="User:*"))(Op.READ, principal="User:ANONYMOUS")
-    assert not decides(entry(Op.READ))(Op.READ, principal="User:bob")
-    here = decides(entry(Op.READ, host=HOST))
-    assert here(Op.READ)
-    assert here(Op.READ, host=f"::ffff:{HOST}")
-    assert not here(Op.READ, host="10.0.0.2")
-
-
-def test_an_address_of_ipv6_is_the_same_however_it_is_written() -> None:
-    """Kafka's tools write it as Java does; a denial must not miss by that."""
-    for written in ("0:0:0:0:0:0:0:1", "::1", "0::0:1", "0000:0:0::0001"):
-        denied = decides(entry(Op.READ), entry(Op.READ, host=written, permission=DENY))
-        assert not denied(Op.READ, host="::1"), written
-        assert denied(Op.READ, host="::2")
-    mapped = decides(entry(Op.READ), entry(Op.READ, host="::FFFF:a00:1", permission=DENY))
-    assert not mapped(Op.READ, host="10.0.0.1")
-    # What is no address is nobody's.
-    assert not decides(entry(Op.READ, host="no:address"))(Op.READ, host="::1")
-    # Two of them that say the same are two entries.
-    authorizer = Authorizer()
-    twice = [entry(Op.READ, host=each) for each in ("::1", "0:0:0:0:0:0:0:1")]
-    authorizer.change((), twice)
-    authorizer.change(twice[:1], ())
-    assert authorizer.allows(ALICE, "::1", Op.READ, Kind.TOPIC, "orders")
-    authorizer.change(twice[1:], ())
-    assert not authorizer.allows(ALICE, "::1", Op.READ, Kind.TOPIC, "orders")
-
-
-def test_what_implies_what() -> None:
-    for operation in (Op.READ, Op.WRITE, Op.DELETE, Op.ALTER, Op.ALL):
-        assert decides(entry(operation))(Op.DESCRIBE)
-        # A denial of it denies nothing else.
-        denied = decides(entry(operation, permission=DENY), entry(Op.DESCRIBE))
-        assert denied(Op.DESCRIBE) is (operation is not Op.ALL)
-    for operation in (Op.CREATE, Op.ALTER_CONFIGS, Op.DESCRIBE_CONFIGS, Op.CLUSTER_ACTION):
-        assert not decides(entry(operation))(Op.DESCRIBE)
-    assert decides(entry(Op.ALTER_CONFIGS))(Op.DESCRIBE_CONFIGS)
-    assert not decides(entry(Op.ALTER))(Op.DESCRIBE_CONFIGS)
-
-
-def test_changes_count_at_once() -> None:
-    authorizer = Authorizer()
-    assert not authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, "orders")
-    authorizer.change([], [entry(Op.READ)])
-    assert authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, "orders")
-    authorizer.change([entry(Op.READ)], [])
-    assert not authorizer.allows(ALICE, HOST, Op.READ, Kind.TOPIC, "orders")
-
-
-def test_changes_leave_what_the_entries_alone_would() -> None:
-    """Whatever came and went before: literal ones and prefixes, of the same names and lengths."""
-    random = Random(7)
-    possible = [
-        entry(operation, name, permission=permission, pattern=pattern)
-        for operation in (Op.READ, Op.WRITE)
-        for name in ("orders", "order", "or", "others", "*")
-        for permission in (ALLOW, DENY)
-        for pattern in (AclPattern.LITERAL, AclPattern.PREFIXED)
-    ]
-    changed, held = Authorizer(), set[Acl]()
-    for _ in range(200):
-        some = set(random.sample(possible, random.randrange(8)))
-        gone = {each for each in some if each in held}
-        # An entry that is made again is heard of as gone and as new.
-        again = {each for each in gone if random.random() < 0.2}
-        changed.change(gone, (some - gone) | again)
-        held = (held | some) - (gone - again)
-        fresh = Authorizer()
-        fresh.change((), held)
-        for name in ("orders", "order", "orderly", "oracle", "else"):
-            for operation in (Op.READ, Op.WRITE, Op.DESCRIBE):
-                asked = (ALICE, HOST, operation, Kind.TOPIC, name)
-                assert changed.allows(*asked) == fresh.allows(*asked)
-        assert changed.allows_some(ALICE, HOST, Op.READ, Kind.TOPIC) == fresh.allows_some(
-            ALICE, HOST, Op.READ, Kind.TOPIC
-        )
-
-
-def test_whether_there_is_something_to_write() -> None:
-    def some(*entries: Acl) -> bool:
-        authorizer = Authorizer()
-        authorizer.change((), entries)
-        return authorizer.allows_some(ALICE, HOST, Op.WRITE, Kind.TOPIC)
-
-    prefixed = AclPattern.PREFIXED
-    assert not some()
-    assert not some(entry(Op.READ))
-    assert some(entry(Op.WRITE))
-    assert not some(entry(Op.WRITE), entry(Op.WRITE, permission=DENY))
-    assert not some(entry(Op.WRITE), entry(Op.ALL, "*", permission=DENY))
-    assert not some(entry(Op.WRITE), entry(Op.WRITE, "or", permission=DENY, pattern=prefixed))
-    assert some(entry(Op.WRITE, "*"), entry(Op.WRITE, permission=DENY))
-    assert some(
-        entry(Op.WRITE, "or", pattern=prefixed),
-        entry(Op.WRITE, "orders", permission=DENY, pattern=prefixed),
-    )
-    assert not some(
-        entry(Op.WRITE, "orders", pattern=prefixed),
-        entry(Op.WRITE, "or", permission=DENY, pattern=prefixed),
-    )
-
-
-def test_filters() -> None:
-    literal, prefixed, star = (
-        entry(Op.READ, "orders"),
-        entry(Op.READ, "ord", pattern=AclPattern.PREFIXED),
-        entry(Op.READ, "*"),
-    )
-
-    def taken(**fields: Any) -> list[Acl]:
-        return [each for each in (literal, prefixed, star) if AclFilter(**fields).takes(each)]
-
-    assert taken() == [literal, prefixed, star]
-    assert taken(name="orders") == [literal]
-    assert taken(name="orders", pattern=AclPattern.MATCH) == [literal, prefixed, star]
-    assert taken(name="other", pattern=AclPattern.MATCH) == [star]
-    assert taken(pattern=AclPattern.PREFIXED) == [prefixed]
-    assert taken(principal="User:bob") == []
-    assert taken(operation=Op.WRITE) == []
-    assert taken(permission=DENY) == []
-    assert taken(resource=Kind.GROUP) == []
-
-
-# The matrix -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
-    settings = {
-        "listeners": "INSIDE://127.0.0.1:0,CLIENTS://127.0.0.1:0",
-        "listener.security.protocol.map": "INSIDE:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
-        "inter.broker.listener.name": "INSIDE",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.clients.plain.sasl.jaas.config": jaas(
-            "PlainLoginModule", {"user_alice": "a", "user_bob": "b"}
-        ),
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-        "offsets.topic.num.partitions": "1",
-        "transaction.state.log.num.partitions": "1",
-    }
-    with BrokerThread(tmp_path_factory.mktemp("acls"), settings=settings) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def admin(secured: BrokerThread) -> Iterator[Wire]:
-    """A super user."""
-    with secured.wire() as wire:
-        yield wire
-
-
-@pytest.fixture(scope="module")
-def orders(admin: Wire) -> Topic:
-    return create_topic(admin, name="orders")
-
-
-@pytest.fixture(scope="module")
-def alice(secured: BrokerThread) -> Iterator[Wire]:
-    with Wire("127.0.0.1", secured.broker.bound[1].port) as wire:
-        authenticate(wire, Plain("alice", "a"))
-        yield wire
-
-
-def grant(secured: BrokerThread, *entries: Acl) -> None:
-    """These entries and no others."""
-    controller = secured.broker.controller
-
-    async def change() -> None:
-        await controller.delete_acls(list(acls_of(controller.image)))
-        assert not any(await controller.create_acls(entries))
-
-    secured.run_async(change())
-
 
 Permit = tuple[AclOperation, AclResource, str]
+
 CLUSTER = CLUSTER_NAME
 
 
@@ -402,17 +119,23 @@ def of(*path: str) -> Callable[[Any], list[int]]:
 
 
 NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
 NO_GROUP = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
 NO_CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
 NO_ID = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
 TOPIC_PARTITION = {
     "is": "OffsetCommitRequestPartition",
     "partition_index": 0,
     "committed_offset": 1,
 }
+
 PRODUCER = {"producer_id": 5, "producer_epoch": 0}
 
 K = ApiKey
+
 ROWS = [
     Row(K.LIST_OFFSETS, {"topics": [{"is": "ListOffsetsTopic", "name": "orders", "partitions": [
         {"is": "ListOffsetsPartition", "partition_index": 0, "timestamp": -1}]}]},
@@ -562,11 +285,13 @@ ROWS = [
     Row(K.DESCRIBE_TOPIC_PARTITIONS, {"topics": [{"is": "TopicRequest", "name": "orders"}],
         "response_partition_limit": 10}, [on_topic(Op.DESCRIBE)], of("topics", "error_code"), NO_TOPIC),
 ]  # fmt: skip
+
 # Tested below, each on its own: what is left out of a list, what goes to the log, nothing at all.
 ELSEWHERE = {
     K.PRODUCE, K.FETCH, K.LIST_GROUPS, K.LIST_TRANSACTIONS, K.DESCRIBE_CLUSTER, K.API_VERSIONS,
     K.SASL_HANDSHAKE, K.SASL_AUTHENTICATE,
 }  # fmt: skip
+
 REFUSALS = {NO_TOPIC, NO_GROUP, NO_CLUSTER, NO_ID}
 
 
@@ -735,118 +460,6 @@ def test_what_may_be_done_is_told(secured: BrokerThread, alice: Wire, orders: To
     answer = alice.call(asked, MetadataResponse, 8)
     assert answer.topics[0].topic_authorized_operations == 1 << Op.DESCRIBE
     assert answer.cluster_authorized_operations == 1 << Op.ALTER | 1 << Op.DESCRIBE
-
-
-def test_entries_are_made_found_and_deleted(secured: BrokerThread, admin: Wire) -> None:
-    grant(secured)
-
-    def creation(**fields: Any) -> AclCreation:
-        given = {
-            "resource_type": 2, "resource_name": "a", "resource_pattern_type": 3,
-            "principal": "User:x", "host": "*", "operation": 3, "permission_type": 3,
-        }  # fmt: skip
-        return AclCreation(**{**given, **fields})
-
-    wanted = [
-        creation(),
-        creation(),
-        creation(resource_name="b", resource_pattern_type=4),
-        creation(resource_type=4, resource_name="other"),
-        creation(resource_name=""),
-        creation(operation=1),
-        creation(permission_type=0),
-        creation(principal="nobody"),
-        creation(resource_pattern_type=2),
-    ]
-    made = admin.call(CreateAclsRequest(creations=wanted), CreateAclsResponse, 3)
-    bad = ErrorCode.INVALID_REQUEST
-    assert [each.error_code for each in made.results] == [0, 0, 0, bad, bad, bad, bad, bad, bad]
-    everything: dict[str, Any] = {
-        "resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1,
-        "resource_name_filter": None, "principal_filter": None, "host_filter": None,
-    }  # fmt: skip
-    found = admin.call(DescribeAclsRequest(**everything), DescribeAclsResponse, 3)
-    assert {
-        (each.resource_name, each.pattern_type, len(each.acls)) for each in found.resources
-    } == {
-        ("a", 3, 1),
-        ("b", 4, 1),
-    }
-    gone = admin.call(
-        DeleteAclsRequest(
-            filters=[DeleteAclsFilter(**{**everything, "resource_name_filter": "a"})]
-        ),
-        DeleteAclsResponse,
-        3,
-    )
-    assert [len(each.matching_acls) for each in gone.filter_results] == [1]
-    left = admin.call(DescribeAclsRequest(**everything), DescribeAclsResponse, 3)
-    assert [each.resource_name for each in left.resources] == ["b"]
-
-
-def test_very_many_entries(secured: BrokerThread, admin: Wire) -> None:
-    """They go to the controller in portions, and are answered one by one, in order."""
-    grant(secured)
-    made = admin.call(
-        CreateAclsRequest(
-            creations=[
-                AclCreation(
-                    resource_type=2,
-                    resource_name="" if number % 100 == 7 else f"topic-{number % 1100}",
-                    resource_pattern_type=3 + number % 2,
-                    principal="User:x",
-                    host="*",
-                    operation=3,
-                    permission_type=3,
-                )
-                for number in range(1200)
-            ]
-        ),
-        CreateAclsResponse,
-        3,
-    )
-    assert [number for number, each in enumerate(made.results) if each.error_code] == [
-        number for number in range(1200) if number % 100 == 7
-    ]
-    assert len(made.results) == 1200
-    entries = len(list(acls_of(secured.broker.image)))
-    assert entries == 1100 - 11
-    assert secured.broker.authorizer is not None
-    assert secured.broker.authorizer.allows("User:x", HOST, Op.READ, Kind.TOPIC, "topic-1098")
-
-    def taking(**fields: Any) -> DeleteAclsFilter:
-        everything: dict[str, Any] = {
-            "resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1,
-            "permission_type": 1, "resource_name_filter": None, "principal_filter": None,
-            "host_filter": None,
-        }  # fmt: skip
-        return DeleteAclsFilter(**{**everything, **fields})
-
-    gone = admin.call(
-        DeleteAclsRequest(
-            filters=[taking(), taking(resource_name_filter="topic-8"), taking(operation=4)]
-        ),
-        DeleteAclsResponse,
-        3,
-    )
-    # Each filter is told what it takes, also where another took it.
-    assert [len(each.matching_acls) for each in gone.filter_results] == [entries, 1, 0]
-    assert list(acls_of(secured.broker.image)) == []
-    assert not secured.broker.authorizer.allows("User:x", HOST, Op.READ, Kind.TOPIC, "topic-1098")
-
-
-def test_a_flood_of_denials_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    peer: Any = SimpleNamespace(
-        principal="User:alice", host=HOST, address=f"{HOST}:1", client_id="tool"
-    )
-    access = Access(Authorizer(), peer)
-    for _ in range(20):
-        assert not access.may(Op.DESCRIBE, Kind.TOPIC, "orders")
-    assert not access.cluster(Op.ALTER)
-    assert (
-        "denied: principal=User:alice peer=10.0.0.1:1 client='tool' "
-        "operation=ALTER resource=CLUSTER:'kafka-cluster'"
-    ) in caplog.messages
 
 
 def test_denials_are_in_the_audit_log(
