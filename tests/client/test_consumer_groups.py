@@ -126,6 +126,20 @@ def _take(consumer: Consumer, count: int) -> Iterator[list[bytes]]:
         yield batch.column("value").to_pylist()
 
 
+def test_who_listens_to_a_group_hears_nothing_of_what_is_assigned_by_hand(
+    admin: Admin, topic: str, make: Make
+) -> None:
+    admin.create_topic(topic, partitions=2)
+    consumer = make()
+    revoked: list[frozenset[TopicPartition]] = []
+    consumer.subscribe(topic, on_revoke=revoked.append)
+    until(lambda: consumer.assignment == places(topic, 2), polling=(consumer,))
+    consumer.assign({TopicPartition(topic, 0): 0})
+    assert revoked == [places(topic, 2)]
+    consumer.close()
+    assert revoked == [places(topic, 2)]
+
+
 def test_closing_leaves_the_group(
     bootstrap: str, admin: Admin, topic: str, group: str, make: Make
 ) -> None:

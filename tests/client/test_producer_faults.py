@@ -179,8 +179,10 @@ def test_without_retries_the_first_failure_is_told(meddler: Meddler, topic: str)
 def test_the_time_for_delivery_ends(meddler: Meddler, topic: str, fate: Decision) -> None:
     meddler.begin(lambda _: fate)
     producer = Producer(meddler.address, delivery_timeout_ms=400, retry_backoff_ms=10)
-    with pytest.raises(DeliveryTimeout, match=r"within 0\.4 s"):
+    with pytest.raises(DeliveryTimeout, match=r"within 0\.4 s") as failure:
         producer.send(topic, b"%040d" % 0).result(30)
+    # Whoever hears of it can tell a broker that refuses from one that does not answer.
+    assert isinstance(failure.value.__cause__, BrokerError) == (fate is not Fate.HANG)
     with pytest.raises(DeliveryTimeout):
         producer.write(topic, pa.table({"value": [b"%040d" % 1]})).result(30)
     with pytest.raises(DeliveryTimeout):

@@ -465,17 +465,18 @@ def test_readers_are_pickled(servers: Servers) -> None:
 
 
 def test_loaded_modules_are_kept_out_of_collections(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_modules_out_of_collections()
-    assert gc.get_freeze_count() == 0  # this is no task
-    monkeypatch.setattr(TaskContext, "_taskContext", TaskContext())
+    gc.unfreeze()  # the tests themselves (tests/conftest.py)
     try:
+        keep_modules_out_of_collections()
+        assert gc.get_freeze_count() == 0  # this is no task
+        monkeypatch.setattr(TaskContext, "_taskContext", TaskContext())
         keep_modules_out_of_collections()
         assert gc.get_freeze_count() > 10_000
         gc.unfreeze()
         keep_modules_out_of_collections()
         assert gc.get_freeze_count() == 0  # once is enough
     finally:
-        gc.unfreeze()
+        gc.freeze()
 
 
 def test_planning_loads_neither_pandas_nor_numba() -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from ottla.record.batch import RECORDS_AT, Record, build_batch
 from ottla.record.codecs import Codec
-from ottla.record.columns import ArrivingRecords, Layout, buffers, decode, encode, readiness
+from ottla.record.columns import IncrementalRecords, Layout, buffers, decode, encode, readiness
 from ottla.record.errors import InvalidBatch
 from ottla.record.varint import encode_varint
 
@@ -154,11 +154,11 @@ def outcome(
     """The rows that are given, and whether an error follows; `parts` are looked at beforehand."""
     monkeypatch.setattr("ottla.record.columns.decoding.kernels_for", lambda size: chosen)
     rows: list[dict[str, object]] = []
-    arriving = ArrivingRecords(data, check_crc=False, **options)
+    incremental = IncrementalRecords(data, check_crc=False, **options)
     for part in parts:
-        arriving.advance(part)
+        incremental.advance(part)
     try:
-        for decoded in arriving if parts else decode(data, check_crc=False, **options):
+        for decoded in incremental if parts else decode(data, check_crc=False, **options):
             decoded.rows.validate(full=True)
             at = decoded.rows.schema.get_field_index("timestamp")
             times = decoded.rows.column(at).cast(pa.int64())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+import ottla
 
 # The cache is filled once.
 pytestmark = pytest.mark.xdist_group("kernel-cache")
@@ -113,6 +117,27 @@ def test_without_numba(tmp_path: Path) -> None:
     hidden = "sys.modules['numba'] = None\n"
     script = hidden + "print(compile_kernels())\nread_much()\nprint(rows())"
     assert run(script, tmp_path) == "False\n1000"
+
+
+def test_of_several_that_find_the_cache_empty_one_compiles(tmp_path: Path) -> None:
+    with (tmp_path / "compiling").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "ottla.record.columns.compile", str(tmp_path)]
+        with subprocess.Popen(command) as second:
+            with pytest.raises(subprocess.TimeoutExpired):
+                second.wait(0.5)
+            (tmp_path / "ready").touch()  # as the first one does in the end
+            lock.close()
+            assert second.wait(60) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["compiling", "ready"]
+
+
+def test_another_place_has_a_cache_of_its_own(tmp_path: Path) -> None:
+    """numba looks for the file that was compiled, wherever its code is the same."""
+    script = "print(readiness.cache_folder().name)"
+    copied = tmp_path / "elsewhere"
+    shutil.copytree(Path(ottla.__file__).parent, copied / "ottla")
+    assert run(script, tmp_path, PYTHONPATH=str(copied)) != run(script, tmp_path)
 
 
 def test_switched_off(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@
         └── Fenced                another instance has taken this one's place
 
 `broker_error` makes the right BrokerError of a code. What happens on a connection (ottla.wire.errors)
-is turned into these by `told`.
+is turned into these by `client_error`.
 """
 
 from __future__ import annotations

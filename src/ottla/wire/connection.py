@@ -66,7 +66,7 @@ _pack_header = Struct(">ihhih").pack
 _Answer = TypeVar("_Answer", bound=Message)
 # Called while a large answer comes in, with its frame, where the message starts, and how many bytes of
 # the frame are there. May give a way to receive the next ones.
-Arriving = Callable[[memoryview, int, int], Pull | None]
+OnPart = Callable[[memoryview, int, int], Pull | None]
 _T = TypeVar("_T")
 
 
@@ -77,7 +77,7 @@ class InTurns(Protocol):
 
 
 # Called with an answer's frame and where its message starts.
-Taken = Callable[[Buffer, int], None]
+OnAnswer = Callable[[Buffer, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,12 @@ class _Awaited:
 
     __slots__ = (
         "api_key",
-        "arriving",
         "correlation_id",
         "deadline",
         "flexible",
         "future",
-        "taken",
+        "on_answer",
+        "on_part",
         "timeout",
     )
 
@@ -116,11 +116,11 @@ class _Awaited:
         future: asyncio.Future[tuple[Buffer, int]],
         timeout: float,
         deadline: float,
-        arriving: Arriving | None,
-        taken: Taken | None = None,
+        on_part: OnPart | None,
+        on_answer: OnAnswer | None = None,
     ) -> None:
-        self.arriving = arriving
-        self.taken = taken
+        self.on_part = on_part
+        self.on_answer = on_answer
         self.api_key = api_key
         self.correlation_id = correlation_id
         self.flexible = flexible  # the answer's header has tagged fields
@@ -213,7 +213,7 @@ class Connection:
         *,
         timeout: float | None = None,
         version: int | None = None,
-        arriving: Arriving | None = None,
+        on_part: OnPart | None = None,
         client_id: str | None = None,
         in_turns: InTurns | None = None,
     ) -> _Answer:
@@ -234,7 +234,7 @@ class Connection:
             if in_turns is None
             else await in_turns(_encoded(message, version)),
             timeout=timeout,
-            arriving=arriving,
+            on_part=on_part,
             client=None if client_id is None else client_id.encode(),
         )
         decoded: _Answer | None = None
@@ -283,18 +283,18 @@ class Connection:
         body: Sequence[Buffer],
         *,
         timeout: float | None = None,
-        arriving: Arriving | None = None,
+        on_part: OnPart | None = None,
         client: bytes | None = None,
     ) -> asyncio.Future[tuple[Buffer, int]]:
         """Send an encoded body; the future gives the answer's frame and where its message starts.
 
         Large buffers of `body` are not copied: they must not change until the answer has come. The
         frame may be a read-only view of a large buffer; what is decoded from it without copying
-        (records) keeps that buffer alive. `arriving` may look at such a frame while it comes in.
+        (records) keeps that buffer alive. `on_part` may look at such a frame while it comes in.
         `client` is the client id, if not the connection's own.
         """
         future: asyncio.Future[tuple[Buffer, int]] = self._loop.create_future()
-        self._send(api_key, version, body, future, timeout, arriving, None, client)
+        self._send(api_key, version, body, future, timeout, on_part, None, client)
         return future
 
     def send_to(
@@ -302,15 +302,15 @@ class Connection:
         api_key: int,
         version: int,
         body: Sequence[Buffer],
-        taken: Taken,
+        on_answer: OnAnswer,
         failed: asyncio.Future[Any],
         *,
         timeout: float | None = None,
     ) -> None:
-        """As `send`, but the answer is given to `taken` in the very turn of the loop in which it comes:
-        a future would cost another one. `taken` must not raise. `failed` gets the error if no answer
+        """As `send`, but `on_answer` is called with the answer in the very turn of the loop in which it
+        comes: a future would cost another one. It must not raise. `failed` gets the error if no answer
         comes; once it is done, nobody wants one. It may serve any number of requests."""
-        self._send(api_key, version, body, failed, timeout, None, taken)
+        self._send(api_key, version, body, failed, timeout, None, on_answer)
 
     def _send(
         self,
@@ -319,8 +319,8 @@ class Connection:
         body: Sequence[Buffer],
         future: asyncio.Future[Any],
         timeout: float | None,
-        arriving: Arriving | None,
-        taken: Taken | None,
+        on_part: OnPart | None,
+        on_answer: OnAnswer | None,
         client: bytes | None = None,
     ) -> None:
         if self._failure is not None:
@@ -335,8 +335,8 @@ class Connection:
             future,
             timeout,
             self._loop.time() + timeout,
-            arriving,
-            taken,
+            on_part,
+            on_answer,
         )
         buffers = self._frame(api_key, version, awaited.correlation_id, body, client)
         if self._held is not None:
@@ -491,15 +491,15 @@ class Connection:
             )
             return
         if not awaited.future.done():
-            if awaited.taken is not None:
-                awaited.taken(frame, at)
+            if awaited.on_answer is not None:
+                awaited.on_answer(frame, at)
             else:
                 awaited.future.set_result((frame, at))
 
     def _on_part(self, frame: memoryview, arrived: int) -> Pull | None:
         """The beginning of a large answer has come. What is wrong with it is told when all of it has."""
         awaited = self._awaited[0] if self._awaited else None
-        if awaited is None or awaited.arriving is None or awaited.future.done():
+        if awaited is None or awaited.on_part is None or awaited.future.done():
             return None
         try:
             correlation_id, at = parse_response_header(frame[:arrived], 0, awaited.flexible)
@@ -507,7 +507,7 @@ class Connection:
             return None
         if correlation_id != awaited.correlation_id:
             return None
-        return awaited.arriving(frame, at, arrived)
+        return awaited.on_part(frame, at, arrived)
 
     def _on_end(self, error: Exception | None) -> None:
         if isinstance(error, UnacceptableFrame):

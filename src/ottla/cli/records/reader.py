@@ -12,7 +12,7 @@ from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from ottla.cli.addresses import check_servers, no_answer
+from ottla.cli.addresses import check_servers
 from ottla.cli.cluster_failures import failure_of
 from ottla.cli.failures import Failure
 from ottla.client.consumer.asynchronous import AsyncConsumer
@@ -80,7 +80,7 @@ class _Reader:
             raise failure_of(error, self.servers, self._topic) from error
         except (TimedOut, ClusterUnreachable) as error:
             self._check_lost(at_once=True)
-            raise no_answer(self.servers, str(error.__cause__ or error)) from error
+            raise failure_of(error, self.servers, self._topic) from error
         except OttlaError as error:
             raise failure_of(error, self.servers, self._topic) from error
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from struct import error as struct_error
 from struct import unpack_from
@@ -192,10 +192,7 @@ class GroupsAdmin(AdminPart):
             read,
             timeout,
         )
-        return Outcomes(
-            {name: await self._modern(group) for name, group in outcomes.results.items()},
-            outcomes.errors,
-        )
+        return await _described(outcomes, self._modern)
 
     async def _modern(self, group: DescribedConsumerGroup) -> GroupDescription:
         return GroupDescription(
@@ -240,10 +237,7 @@ class GroupsAdmin(AdminPart):
             read,
             timeout,
         )
-        return Outcomes(
-            {name: await self._classic(group) for name, group in outcomes.results.items()},
-            outcomes.errors,
-        )
+        return await _described(outcomes, self._classic)
 
     async def _classic(self, group: DescribedGroup) -> GroupDescription:
         return GroupDescription(
@@ -353,6 +347,13 @@ class GroupsAdmin(AdminPart):
             else:
                 results[name] = name
         return list(Outcomes(results, errors).all())
+
+
+async def _described(
+    found: Outcomes[str, _Value], describe: Callable[[_Value], Awaitable[GroupDescription]]
+) -> Outcomes[str, GroupDescription]:
+    results = {name: await describe(group) for name, group in found.results.items()}
+    return Outcomes(results, found.errors)
 
 
 def _capitalised(state: str) -> str:

@@ -281,6 +281,11 @@ class ConsumerSettings(ClientSettings):
     exclude_internal_topics: bool = option("exclude.internal.topics", boolean, True)
     partition_eof: bool = option("enable.partition.eof", boolean, False)
 
+    @property
+    def reads_committed(self) -> bool:
+        """Whether records of transactions that were not committed are left out."""
+        return self.isolation == "read_committed"
+
 
 # Options of librdkafka and the Java client that mean nothing here, each with the reason.
 NO_MEANING: Final[Mapping[str, str]] = {

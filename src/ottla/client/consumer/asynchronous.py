@@ -41,9 +41,16 @@ from ottla.client.consumer.membership import Membership, MembershipProtocolUnava
 from ottla.client.consumer.next_generation import NextGenerationMembership
 from ottla.client.consumer.partitions import ReadPartition, Result
 from ottla.client.consumer.records import ConsumedRecord
+from ottla.client.consumer.revoked import RevokedPartitions
 from ottla.client.consumer.scanning import Scan
-from ottla.client.consumer.starting import check_partitions, resolve, starting_offsets
-from ottla.client.consumer.taken import TakenPartitions
+from ottla.client.consumer.starting import (
+    begin_at_commits,
+    check_partitions,
+    offsets_of_new,
+    reset_offset,
+    resolve,
+)
+from ottla.client.consumer.subscription import Subscription, Topics, names_to_subscribe
 from ottla.client.errors import (
     ClientClosed,
     CommitFailed,
@@ -53,7 +60,6 @@ from ottla.client.errors import (
     TimedOut,
     TopicNotFound,
     Unsupported,
-    broker_error,
     client_error,
 )
 from ottla.client.naming import (
@@ -82,8 +88,7 @@ MAX_ROWS: Final = 256 * 1024
 MAX_BYTES: Final = 12 * 1024 * 1024
 CLOSE_PATIENCE: Final = 30.0  # seconds
 
-Topics: TypeAlias = Names | re.Pattern[str]
-# Told of partitions that come and go, in the event loop; it must not block.
+# Called with partitions that were assigned or revoked, in the event loop; it must not block.
 Listener: TypeAlias = Callable[[frozenset[TopicPartition]], object]
 
 _numbers = itertools.count()
@@ -129,8 +134,7 @@ class AsyncConsumer:
         group_id = self.settings.group_id
         self._commits = None if group_id is None else Commits(self._cluster, group_id)
         self._membership: Membership | None = None
-        self._pattern: re.Pattern[str] | None = None
-        self._subscribed: frozenset[str] = frozenset()
+        self._subscription = Subscription()
         self._forget_refresh: Callable[[], None] | None = None
         self._on_assign: Listener | None = None
         self._on_revoke: Listener | None = None
@@ -139,7 +143,7 @@ class AsyncConsumer:
         self._polled_at = time.monotonic()
         self._auto_commits: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
-        self._taken = TakenPartitions()
+        self._revoked = RevokedPartitions()
         # Those of topics that a pattern chose and somebody deleted: they come back with their topic.
         self._deleted: set[TopicPartition] = set()
         self._scans: set[Scan] = set()
@@ -171,30 +175,27 @@ class AsyncConsumer:
         await self._end_assignment()
         self._on_assign, self._on_revoke = on_assign, on_revoke
         if isinstance(topics, re.Pattern):
-            self._pattern = topics
+            self._subscription = Subscription(
+                pattern=topics, exclude_internal=self.settings.exclude_internal_topics
+            )
             self._cluster.watch(None)
             try:
                 await self._cluster.brokers()  # patiently, as long as none answers
                 await self._cluster.refresh(None)
             except WireError as error:
                 raise client_error(error) from error
-            names = self._matching()
+            self._subscription.match(self._cluster.metadata)
         else:
-            names = frozenset(names_of(topics, "topics"))
-            if not names:
-                raise ValueError("no topic is given")
-            for name in names:
-                if name.startswith("^"):  # what librdkafka takes for a pattern
-                    raise ValueError(
-                        f"'{name}' is no topic's name; for a pattern give re.compile({name!r})"
-                    )
-            self._cluster.watch(names)
-            await self._cluster.topics(names, allow_auto_create=self.settings.auto_create_topics)
-        self._subscribed = names
+            named = Subscription(names_to_subscribe(topics))
+            self._cluster.watch(named.topics)
+            await self._cluster.topics(
+                named.topics, allow_auto_create=self.settings.auto_create_topics
+            )
+            self._subscription = named
         if self._commits is None:
             await self._read_all()
         else:
-            await self._join(names)
+            await self._join(self._subscription.topics)
         self._forget_refresh = self._cluster.on_refresh(self._metadata_refreshed)
         self._metadata_refreshed()
 
@@ -234,7 +235,7 @@ class AsyncConsumer:
     @property
     def subscription(self) -> frozenset[str]:
         """The topics that are subscribed to now."""
-        return self._subscribed
+        return self._subscription.topics
 
     # Rows
 
@@ -297,7 +298,7 @@ class AsyncConsumer:
         return record
 
     def _rest(self) -> pa.RecordBatch | None:
-        """What is left of a batch that was begun record by record."""
+        """The rest of a batch of which some records were handed out one by one."""
         if self._current is None:
             return None
         result, rows, given = self._current
@@ -314,7 +315,7 @@ class AsyncConsumer:
         for state in self._fetcher.partitions.values():
             state.deal_with_all()
         if self.settings.auto_commit:
-            self._taken.forget_rows()  # whoever commits nothing need not hear what was not
+            self._revoked.forget_rows()  # whoever commits nothing need not hear what was not
         if overslept and self._membership is not None:
             self._membership.wake()
 
@@ -343,8 +344,7 @@ class AsyncConsumer:
 
     def _check_reading(self) -> None:
         self._check_open()
-        idle = not self._fetcher.partitions and not self._subscribed and self._pattern is None
-        if idle:
+        if not self._fetcher.partitions and not self._subscription:
             raise ConfigurationError(
                 "nothing is read: subscribe to topics or assign partitions first"
             )
@@ -490,36 +490,36 @@ class AsyncConsumer:
         commits = self._need_group()
         reading = self._fetcher.partitions
         if offsets is None:
-            taken = self._taken.missed(reading)
+            revoked = self._revoked.missed(reading)
             chosen = {
                 each: at_position(state.position, state.epoch) for each, state in reading.items()
             }
         else:
             chosen = {each: commit_of(given) for each, given in by_partition(offsets).items()}
-            taken = self._taken.among(chosen, reading)
-            for each in taken:
+            revoked = self._revoked.among(chosen, reading)
+            for each in revoked:
                 del chosen[each]
-        taken = {each for each in taken if not self._went_quietly(each)}
+        revoked = {each for each in revoked if not self._is_deleted_match(each)}
         try:
             await commits.commit(
                 chosen,
                 self._membership,
                 timeout=timeout,
                 await_rebalance=True,
-                ignore_deleted=self._pattern is not None,
+                ignore_deleted=self._subscription.by_pattern,
             )
         except CommitFailed as error:
             for each in error.partitions:
                 chosen.pop(each, None)
             self._note_committed(chosen, positions=offsets is None)
-            self._taken.forget_rows(error.partitions)
-            if not taken:
+            self._revoked.forget_rows(error.partitions)
+            if not revoked:
                 raise
-            raise commits.failed(error.partitions | taken, error.code) from error
+            raise commits.failed(error.partitions | revoked, error.code) from error
         self._note_committed(chosen, positions=offsets is None)
-        if taken:
+        if revoked:
             failure = None if self._membership is None else self._membership.failure
-            raise commits.failed(taken, ErrorCode.UNKNOWN_MEMBER_ID) from failure
+            raise commits.failed(revoked, ErrorCode.UNKNOWN_MEMBER_ID) from failure
 
     def _note_committed(
         self, chosen: Mapping[TopicPartition, CommittedOffset], *, positions: bool
@@ -530,7 +530,7 @@ class AsyncConsumer:
                 continue
             state.saved = commit.offset
             # With the positions the user says that all before them is dealt with: auto-commit must not
-            # go back behind them.
+            # go back before them.
             if positions and state.dealt_with < commit.offset <= state.position:
                 state.dealt_with = state.committed = commit.offset
                 state.dealt_epoch = epoch_of(commit)
@@ -544,7 +544,8 @@ class AsyncConsumer:
         """
         commits = self._need_group()
         chosen = [partition_of(each) for each in partitions or tuple(self._fetcher.partitions)]
-        return await commits.committed(chosen, stable=self._stable, timeout=timeout)
+        stable = self.settings.reads_committed
+        return await commits.committed(chosen, stable=stable, timeout=timeout)
 
     def group_member(self) -> GroupMember:
         """Who this consumer is in its group, for `Producer.send_offsets_to_transaction`.
@@ -570,14 +571,10 @@ class AsyncConsumer:
             raise ConfigurationError("offsets are a group's: give the consumer a group")
         return self._commits
 
-    @property
-    def _stable(self) -> bool:
-        return self.settings.isolation == "read_committed"
-
     async def _commit_dealt_with(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> None:
-        """What auto-commit commits."""
+        """Commits, automatically, what the user has dealt with."""
         if self._commits is None or not self.settings.auto_commit:
             return
         states = [
@@ -595,7 +592,7 @@ class AsyncConsumer:
                 chosen,
                 self._membership,
                 timeout=timeout,
-                ignore_deleted=self._pattern is not None,
+                ignore_deleted=self._subscription.by_pattern,
             )
             for state in states:
                 # Not what it is by now: the user may have gone on meanwhile.
@@ -656,7 +653,7 @@ class AsyncConsumer:
 
     async def begin(self, partitions: set[TopicPartition]) -> None:
         """The group has assigned these, too."""
-        self._taken.give_back(partitions)
+        self._revoked.give_back(partitions)
         self._deleted -= partitions
         self._fetcher.add(await self._begin_at_what_is_left(partitions))
         if self._on_assign is not None:
@@ -674,91 +671,49 @@ class AsyncConsumer:
 
     def lose(self, partitions: set[TopicPartition]) -> None:
         """The group has taken these away already."""
-        self._taken.add(partitions, self._fetcher.partitions)
+        self._revoked.add(partitions, self._fetcher.partitions)
         self._deleted -= partitions
         self._fetcher.drop(partitions)
         if self._on_revoke is not None and partitions:
             self._on_revoke(frozenset(partitions))
 
     async def _begin_at_what_is_left(self, partitions: set[TopicPartition]) -> list[ReadPartition]:
-        """The same for topics that a pattern chose: one that was deleted meanwhile is left out."""
+        """As `_begin_at`, without those topics of a pattern that were deleted meanwhile."""
         try:
             return await self._begin_at(partitions)
         except (TopicNotFound, Failures) as error:
             metadata = self._cluster.metadata
             left = {each for each in partitions if metadata.partition(*each) is not None}
-            if self._pattern is None or left == partitions:
+            if not self._subscription.by_pattern or left == partitions:
                 raise
             logger.info("a topic of the pattern was deleted before it was read: %s", error)
             self._deleted |= partitions - left
             return await self._begin_at(left)
 
     async def _begin_at(self, partitions: set[TopicPartition]) -> list[ReadPartition]:
-        """Where to begin: at what is committed, else by auto.offset.reset."""
-        committed: dict[TopicPartition, CommittedOffset] = {}
-        if self._commits is not None:
-            committed = await self._commits.committed(partitions, stable=self._stable)
-        missing = [each for each in partitions if each not in committed]
-        offsets = await starting_offsets(self._cluster, self.settings, missing)
-        await self._outlive_old_leaders(committed)
-        return [
-            *(
-                ReadPartition.starting_at(each, there.offset, epoch_of(there))
-                for each, there in committed.items()
-            ),
-            *(ReadPartition.starting_at(each, offset) for each, offset in offsets.items()),
-        ]
-
-    async def _outlive_old_leaders(
-        self, committed: Mapping[TopicPartition, CommittedOffset]
-    ) -> None:
-        """Who has read in a later epoch than the metadata know of must not ask the leader of then."""
-        outdated = set()
-        for each, there in committed.items():
-            info = self._cluster.metadata.partition(*each)
-            if info is not None and 0 <= info.leader_epoch < epoch_of(there):
-                outdated.add(each.topic)
-        if outdated:
-            self._cluster.request_refresh(*outdated)
-            await self._cluster.topics(outdated)
+        return await begin_at_commits(self._cluster, self.settings, self._commits, partitions)
 
     async def _reset(self, state: ReadPartition) -> int:
-        if self.settings.offset_reset == "error":
-            raise broker_error(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {state.fetch_offset} is not in the log: seek to go on",
-                str(state.partition),
-            )
-        found = await starting_offsets(self._cluster, self.settings, [state.partition])
-        return found[state.partition]
+        return await reset_offset(self._cluster, self.settings, state)
 
-    # Topics that come, grow and go
-
-    def _matching(self) -> frozenset[str]:
-        assert self._pattern is not None
-        return frozenset(
-            info.name
-            for info in self._cluster.metadata
-            if self._pattern.fullmatch(info.name)
-            and not (info.internal and self.settings.exclude_internal_topics)
-        )
+    # Topics that are created, grow and are deleted
 
     def _metadata_refreshed(self) -> None:
-        if self._pattern is not None:
-            self._subscribed = self._matching()
+        if self._subscription.by_pattern:
+            self._subscription.match(self._cluster.metadata)
             if self._membership is not None:
-                self._membership.subscribe(self._subscribed)
+                self._membership.subscribe(self._subscription.topics)
         if self._following is not None and not self._following.done():
             return
         if self._commits is None:
-            if self._new_partitions():
+            if self._unread():
                 self._following = asyncio.create_task(self._read_all())
         elif back := self._returned():
             self._following = asyncio.create_task(self._read_again(back))
 
     def _is_handled_silently(self, result: Result) -> bool:
         """Whether it is a deleted topic that the user has not named: nobody waits for it."""
-        if self._pattern is None or not isinstance(result.error, TopicNotFound):
+        if not self._subscription.by_pattern or not isinstance(result.error, TopicNotFound):
             return False
         partition = result.source.partition
         logger.info("%s is not read any more, its topic was deleted: %s", partition, result.error)
@@ -767,8 +722,9 @@ class AsyncConsumer:
         self._metadata_refreshed()  # there may be another of this name already
         return True
 
-    def _went_quietly(self, partition: TopicPartition) -> bool:
-        return self._pattern is not None and self._cluster.metadata.partition(*partition) is None
+    def _is_deleted_match(self, partition: TopicPartition) -> bool:
+        deleted = self._cluster.metadata.partition(*partition) is None
+        return self._subscription.by_pattern and deleted
 
     def _returned(self) -> set[TopicPartition]:
         """Partitions of a pattern's topics that were deleted and made again, and stayed assigned."""
@@ -784,26 +740,20 @@ class AsyncConsumer:
         self._fetcher.add(each for each in reading if each.partition in self._deleted)
         self._deleted -= {each.partition for each in reading}
 
-    def _new_partitions(self) -> list[TopicPartition]:
-        """Partitions of the subscribed topics that are not read yet."""
-        topics = self._cluster.metadata.topics
-        every = (
-            TopicPartition(name, index)
-            for name in sorted(self._subscribed)
-            if name in topics
-            for index in topics[name].partitions
-        )
-        return [each for each in every if each not in self._fetcher.partitions]
+    def _unread(self) -> list[TopicPartition]:
+        return self._subscription.unread(self._cluster.metadata, self._fetcher.partitions)
 
     async def _read_all(self) -> None:
         """Without a group: read what is not read yet; what came later, from its beginning."""
         self._deleted.clear()
         while True:
-            new = self._new_partitions()
+            new = self._unread()
             try:
-                offsets = await self._offsets_of_new(new)
+                offsets = await offsets_of_new(
+                    self._cluster, self.settings, new, self._fetcher.partitions
+                )
             except (TopicNotFound, Failures) as error:
-                if self._pattern is None or self._new_partitions() == new:
+                if not self._subscription.by_pattern or self._unread() == new:
                     raise
                 logger.info("a topic of the pattern was deleted before it was read: %s", error)
                 continue
@@ -816,22 +766,11 @@ class AsyncConsumer:
             )
             return
 
-    async def _offsets_of_new(self, new: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        known = {each.topic for each in self._fetcher.partitions}
-        first = [each for each in new if each.topic not in known]
-        offsets = await starting_offsets(self._cluster, self.settings, first)
-        grown: dict[TopicPartition, AnyPosition] = {
-            each: EARLIEST for each in new if each.topic in known
-        }
-        offsets.update(await resolve(self._cluster, self.settings, grown))
-        return offsets
-
     # The end
 
     async def _end_assignment(self, *, timeout: float | None = None) -> None:
         self._current = None
-        self._pattern = None
-        self._subscribed = frozenset()
+        self._subscription = Subscription()
         if self._forget_refresh is not None:
             self._forget_refresh()
             self._forget_refresh = None
@@ -850,7 +789,8 @@ class AsyncConsumer:
         elif partitions:
             await self.give_up(partitions, timeout=timeout)
         self._membership = None
-        self._taken.clear()
+        self._on_assign = self._on_revoke = None
+        self._revoked.clear()
         self._deleted.clear()
         if membership is not None:
             await membership.close()

@@ -2,7 +2,7 @@
 
 A partition's leader changes, and each time its epoch grows by one; batches carry the epoch in which
 they were written. A leader that was elected although it lacked records goes on from where its own log
-ends: what readers have read behind that point is not in the log any more, and other records may stand
+ends: what readers have read after that point is not in the log any more, and other records may stand
 there. So a position goes with the epoch of the record before it. Whoever fetches tells that epoch; the
 leader says where it ends in its own log, if that is before the position or the epoch is unknown to it.
 

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ottla.client.cluster import PASSING, Cluster
 from ottla.client.configuration.clients import ConsumerSettings
-from ottla.client.consumer.arriving import ArrivingAnswer, Head
 from ottla.client.consumer.epochs import (
     EPOCH_IN_FETCH_SINCE,
     NO_EPOCH,
@@ -34,6 +33,7 @@ from ottla.client.consumer.epochs import (
     ends_of_epochs,
     epochs_of,
 )
+from ottla.client.consumer.incremental import Head, IncrementalAnswer
 from ottla.client.consumer.partitions import ReadPartition, ReadyQueue, Result
 from ottla.client.consumer.sessions import (
     SESSION_ERRORS,
@@ -62,7 +62,7 @@ from ottla.wire.errors import WireError
 
 if TYPE_CHECKING:
     from ottla.client.consumer.plain_rows import PlainLayout
-    from ottla.client.consumer.rows import ArrivingRows, RowsLayout
+    from ottla.client.consumer.rows import IncrementalRows, RowsLayout
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ _DECODED_IN_PLACE: Final = 16 * 1024
 _FINISHED_IN_PLACE: Final = 2 * 1024 * 1024
 # Rows of this many bytes are made of an answer before they are handed to the loop.
 _MADE_AT_ONCE: Final = 4 * 1024 * 1024
-_TOLD_AFTER: Final = 10  # failures in a row after which a broker is warned of
+_WARN_AFTER: Final = 10  # failures in a row after which a broker is warned of
 _SMALLEST_REQUEST: Final = 256 * 1024
 _LARGEST_FETCH: Final = 1024 * 1024 * 1024
 _UNKNOWN_TOPIC: Final = frozenset(
@@ -118,7 +118,7 @@ class Fetcher:
         self._max_bytes = min(max_bytes, max(self.queue.limit // 4, 1))
         # Whether to go on where a log was cut off; else that becomes an exception.
         self._outlives_truncation = outlives_truncation
-        self._committed_only = settings.isolation == "read_committed"
+        self._committed_only = settings.reads_committed
         self._brokers: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -267,9 +267,9 @@ class Fetcher:
                 await asyncio.sleep(self._settings.retries_backoff.after(failures))
 
     def _note(self, node: int, failures: int, problem: OttlaError) -> None:
-        """What passes by itself is not worth a warning; that it does not pass is, once."""
+        """Logs a failure: as a warning, once, if it does not pass by itself."""
         self.trouble = problem
-        level = logging.WARNING if failures == _TOLD_AFTER else logging.INFO
+        level = logging.WARNING if failures == _WARN_AFTER else logging.INFO
         logger.log(level, "fetching from broker %d failed (%d): %s", node, failures, problem)
 
     async def _change(self, wait: float | None) -> None:
@@ -304,14 +304,14 @@ class Fetcher:
         session.fill(request, wanted, version)
         for state in states:
             state.in_flight = True
-        begun: dict[TopicPartition, ArrivingRows] = {}
+        begun: dict[TopicPartition, IncrementalRows] = {}
         try:
             answer = await connection.request(
                 request,
                 FetchResponse,
                 version=version,
                 timeout=settings.fetch_wait + settings.request_timeout,
-                arriving=self._decoder_ahead(version, turns, begun),
+                on_part=self._decoder_ahead(version, turns, begun),
             )
         finally:
             for state, turn in turns.values():
@@ -330,11 +330,11 @@ class Fetcher:
         self,
         version: int,
         turns: dict[TopicPartition, tuple[ReadPartition, int]],
-        begun: dict[TopicPartition, ArrivingRows],
-    ) -> ArrivingAnswer:
+        begun: dict[TopicPartition, IncrementalRows],
+    ) -> IncrementalAnswer:
         """Begins to decode an answer that is still coming in; what was begun is put into `begun`."""
 
-        def begin(head: Head, records: memoryview) -> ArrivingRows | None:
+        def begin(head: Head, records: memoryview) -> IncrementalRows | None:
             name = names.get(head.topic)
             if name is None or head.error_code or head.preferred_replica >= 0:
                 return None
@@ -343,7 +343,7 @@ class Fetcher:
             if state is None or state.turn != turn or partition in begun:
                 return None
             bounds = self._bounds(state, head.aborted)
-            rows = self._layout.arriving(records, partition, **bounds)
+            rows = self._layout.incremental(records, partition, **bounds)
             if rows is not None:
                 begun[partition] = rows
             return rows
@@ -351,7 +351,7 @@ class Fetcher:
         names: dict[str | bytes, str] = {}
         for (name, _), (state, _) in turns.items():
             names[name] = names[state.topic_id] = name
-        return ArrivingAnswer(version, begin)
+        return IncrementalAnswer(version, begin)
 
     def _bounds(self, state: ReadPartition, aborted: list[tuple[int, int]]) -> dict[str, Any]:
         """What is wanted of an answer that begins at the partition's offset."""
@@ -429,7 +429,7 @@ class Fetcher:
         answer: FetchResponse,
         turns: dict[TopicPartition, tuple[ReadPartition, int]],
         node: int,
-        begun: dict[TopicPartition, ArrivingRows],
+        begun: dict[TopicPartition, IncrementalRows],
     ) -> bool:
         """Deal with an answer; False if all that came of it is a reason to wait."""
         names = {state.topic_id: name for (name, _), (state, _) in turns.items()}
@@ -459,7 +459,7 @@ class Fetcher:
         return not told_of or len(troubled) < told_of
 
     def _take_records(
-        self, state: ReadPartition, data: PartitionData, node: int, begun: ArrivingRows | None
+        self, state: ReadPartition, data: PartitionData, node: int, begun: IncrementalRows | None
     ) -> bool:
         if data.high_watermark >= 0:
             state.high_watermark = data.high_watermark
@@ -541,7 +541,7 @@ class Fetcher:
         *,
         in_place: bool,
     ) -> None:
-        """Put the rows of one answer into the queue, behind those of the answer before it."""
+        """Put the rows of one answer into the queue, after those of the answer before it."""
         loop = asyncio.get_running_loop()
         begun: asyncio.Future[_Some] | None = None
         at_once = min(_MADE_AT_ONCE, self.queue.limit)
@@ -718,7 +718,7 @@ class Fetcher:
         )
         state.fetch_offset = offset
         state.fetched_epoch = NO_EPOCH
-        # The position follows, behind what is still to be handed out.
+        # The position follows, after what is still to be handed out.
         self.queue.put(Result(state, turn, None, offset))
         state.in_flight = False
         self.wake()

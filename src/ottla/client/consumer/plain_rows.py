@@ -86,7 +86,7 @@ class PlainLayout:
                 rows = RecordList(partition, rows.timestamp_type)
         yield rows, next_offset
 
-    def arriving(self, *_: object, **__: object) -> None:
+    def incremental(self, *_: object, **__: object) -> None:
         """Nothing is read of records that have not come as a whole."""
 
     @property

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ottla.client.consumer.records import ConsumedRecord, records_of
 from ottla.client.positions import TopicPartition
-from ottla.record.columns import COLUMNS, ArrivingRecords, Decoded, Layout, decode
+from ottla.record.columns import COLUMNS, Decoded, IncrementalRecords, Layout, decode
 
 TOPIC_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
 ALL_COLUMNS: Final = ("topic", "partition", *COLUMNS)
@@ -59,12 +59,12 @@ class RowsLayout:
         # No generator: it would hold on to the rows that it has given out last.
         return map(completed, decode(records, layout=self.decoded, **bounds))
 
-    def arriving(
+    def incremental(
         self, records: memoryview, partition: TopicPartition, **bounds: Any
-    ) -> ArrivingRows:
-        """The same of records that have not come as a whole yet."""
-        arriving = ArrivingRecords(records, layout=self.decoded, **bounds)
-        return ArrivingRows(self, arriving, partition)
+    ) -> IncrementalRows:
+        """As `decode`, for records that have not come as a whole yet."""
+        incremental = IncrementalRecords(records, layout=self.decoded, **bounds)
+        return IncrementalRows(self, incremental, partition)
 
     def records(self, rows: pa.RecordBatch) -> Iterator[ConsumedRecord]:
         """The rows one by one."""
@@ -90,11 +90,11 @@ class RowsLayout:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-class ArrivingRows:
+class IncrementalRows:
     """Rows of records that are still coming in; iterate once they are all there."""
 
     def __init__(
-        self, layout: RowsLayout, records: ArrivingRecords, partition: TopicPartition
+        self, layout: RowsLayout, records: IncrementalRecords, partition: TopicPartition
     ) -> None:
         self._layout = layout
         self._records = records
@@ -105,7 +105,7 @@ class ArrivingRows:
         self._records.advance(size)
 
     def receive(self, descriptor: int, size: int, most: int) -> int:
-        """Receive up to `most` more bytes behind the first `size` ones; how many came."""
+        """Receive up to `most` more bytes after the first `size` ones; how many came."""
         return self._records.receive(descriptor, size, most)
 
     @property

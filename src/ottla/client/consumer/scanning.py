@@ -44,7 +44,7 @@ class Scan:
         self._patience = patience  # seconds without any answer
         self._layout = layout
         self._over: OttlaError | None = None  # why nothing comes any more
-        self._closing: list[Callable[[], object]] = []
+        self._close_callbacks: list[Callable[[], object]] = []
 
     @classmethod
     async def begin(
@@ -109,7 +109,7 @@ class Scan:
 
     def on_close(self, call: Callable[[], object]) -> None:
         """Call this once it is over."""
-        self._closing.append(call)
+        self._close_callbacks.append(call)
 
     async def next_batch(self) -> pa.RecordBatch | None:
         """The next rows; None at the end. Raises what is wrong with a partition, and AlreadyRead after
@@ -173,7 +173,7 @@ class Scan:
         if self._over is None:
             self._over = why
             await self._fetcher.close()
-            for call in self._closing:
+            for call in self._close_callbacks:
                 call()
 
     async def __aenter__(self) -> Self:

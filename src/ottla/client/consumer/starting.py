@@ -1,12 +1,15 @@
-"""Which partitions there are, and where to begin in those for which nobody has said it."""
+"""Where a consumer begins in its partitions, and whether they exist."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
+from ottla.client.admin.offsets import CommittedOffset
 from ottla.client.cluster import Cluster
 from ottla.client.configuration.clients import ConsumerSettings
+from ottla.client.consumer.commits import Commits, epoch_of
+from ottla.client.consumer.partitions import ReadPartition
 from ottla.client.errors import NoStartingOffset, broker_error
 from ottla.client.offset_lookup import find_offsets
 from ottla.client.positions import EARLIEST, LATEST, AnyPosition, Position, TopicPartition
@@ -47,6 +50,75 @@ async def resolve(
         )
         offsets.update((each, there.offset or 0) for each, there in ends.all().items())
     return offsets
+
+
+async def begin_at_commits(
+    cluster: Cluster,
+    settings: ConsumerSettings,
+    commits: Commits | None,
+    partitions: set[TopicPartition],
+) -> list[ReadPartition]:
+    """Begin at what the group has committed, else (or without a group) by auto.offset.reset."""
+    committed: dict[TopicPartition, CommittedOffset] = {}
+    if commits is not None:
+        committed = await commits.committed(partitions, stable=settings.reads_committed)
+    missing = [each for each in partitions if each not in committed]
+    offsets = await starting_offsets(cluster, settings, missing)
+    await _refresh_old_leaders(cluster, committed)
+    return [
+        *(
+            ReadPartition.starting_at(each, there.offset, epoch_of(there))
+            for each, there in committed.items()
+        ),
+        *(ReadPartition.starting_at(each, offset) for each, offset in offsets.items()),
+    ]
+
+
+async def _refresh_old_leaders(
+    cluster: Cluster, committed: Mapping[TopicPartition, CommittedOffset]
+) -> None:
+    """A commit may be of a later leader epoch than the metadata: their leader must not be asked."""
+    outdated = set()
+    for each, there in committed.items():
+        info = cluster.metadata.partition(*each)
+        if info is not None and 0 <= info.leader_epoch < epoch_of(there):
+            outdated.add(each.topic)
+    if outdated:
+        cluster.request_refresh(*outdated)
+        await cluster.topics(outdated)
+
+
+async def offsets_of_new(
+    cluster: Cluster,
+    settings: ConsumerSettings,
+    new: Collection[TopicPartition],
+    reading: Iterable[TopicPartition],
+) -> dict[TopicPartition, int]:
+    """Where to begin in partitions that are not read yet.
+
+    Topics that are new begin by auto.offset.reset. Partitions that were added to a topic begin at their
+    first record: all that is in them was written after the consumer had begun.
+    """
+    known = {each.topic for each in reading}
+    first = [each for each in new if each.topic not in known]
+    offsets = await starting_offsets(cluster, settings, first)
+    grown: dict[TopicPartition, AnyPosition] = {
+        each: EARLIEST for each in new if each.topic in known
+    }
+    offsets.update(await resolve(cluster, settings, grown))
+    return offsets
+
+
+async def reset_offset(cluster: Cluster, settings: ConsumerSettings, state: ReadPartition) -> int:
+    """Where to go on if the offset is not in the log; OffsetOutOfRange if auto.offset.reset is error."""
+    if settings.offset_reset == "error":
+        raise broker_error(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {state.fetch_offset} is not in the log: seek to go on",
+            str(state.partition),
+        )
+    found = await starting_offsets(cluster, settings, [state.partition])
+    return found[state.partition]
 
 
 async def check_partitions(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:

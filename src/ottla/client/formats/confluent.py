@@ -95,7 +95,7 @@ def assemble(
 
 
 class ConfluentAvroFormat(FramedFormat):
-    """Avro behind a schema id.
+    """Avro after a schema id.
 
     `schema` is what values are written with; without it a schema is made from the column's type.
     """
@@ -188,7 +188,7 @@ def _inlined(schema: Schema, imported: dict[str, Schema], namespace: str) -> Sch
 
 
 class ConfluentJsonFormat(FramedFormat):
-    """JSON behind the id of a JSON Schema.
+    """JSON after the id of a JSON Schema.
 
     The JSON Schema is not applied to the values: columns are by the Arrow `schema`, or inferred.
     """

@@ -46,7 +46,7 @@ def split_by_schema(values: pa.Array) -> Framed:
 
 
 def without_header(values: pa.Array) -> pa.Array:
-    """The data behind the header."""
+    """The data after the header."""
     return without_prefix(values, HEADER.size)
 
 
@@ -56,7 +56,7 @@ def without_prefix(values: pa.Array, size: int) -> pa.Array:
 
 
 def with_header(schema_id: int, data: pa.Array, indexes: bytes = b"") -> pa.Array:
-    """The data behind a header; null rows stay null."""
+    """The data after a header; null rows stay null."""
     header = pa.scalar(HEADER.pack(MAGIC, schema_id) + indexes, pa.binary())
     return pc.binary_join_element_wise(header, data, pa.scalar(b"", pa.binary()))
 

@@ -112,7 +112,7 @@ class ProtobufFormat(Format):
 
 
 class ConfluentProtobufFormat(FramedFormat):
-    """Protobuf behind a schema id and message indexes.
+    """Protobuf after a schema id and message indexes.
 
     The registry keeps Protobuf schemas as source text, which only protoc reads, so the message type is
     given as for ProtobufFormat, and values whose indexes name another message are rejected. When

@@ -248,7 +248,7 @@ _order = attrgetter("order")
 
 
 class _Flush:
-    """Somebody who waits for the batches that were there when he came."""
+    """A flush: waits for the batches that were there when it began."""
 
     __slots__ = ("batches", "done")
 

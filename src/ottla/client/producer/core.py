@@ -495,7 +495,7 @@ class ProducerCore:
             raise error
 
     def forget_failures(self) -> None:
-        """Whoever aborts a transaction knows of its failures."""
+        """Forget failed records: an aborted transaction reports none."""
         self.first_error, self.lost = None, 0
 
     async def close(self, timeout: float | None = None) -> None:

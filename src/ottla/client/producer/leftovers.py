@@ -1,4 +1,4 @@
-"""Records of producers that nobody closes: sent when the interpreter ends, or told how many they were.
+"""Records of producers that nobody closes: sent when the interpreter ends, or counted in the log.
 
 A program that ends with records in a producer's buffer means them to be written. So producers are
 known here until they are closed. At the end of the interpreter those that are still open are flushed;

@@ -14,9 +14,9 @@ Failures, as the Java client takes them:
 - errors that pass (no leader, not the leader, timeouts, a lost connection): again after the back-off,
   until `delivery_timeout` is over;
 - MESSAGE_TOO_LARGE for a batch of several records: in two halves;
-- OUT_OF_ORDER_SEQUENCE_NUMBER behind a batch that has to be sent again: it follows that one. For the
+- OUT_OF_ORDER_SEQUENCE_NUMBER after a batch that has to be sent again: it follows that one. For the
   first batch in line, and on UNKNOWN_PRODUCER_ID: the numbers are lost, begin anew under the next epoch;
-- a batch that is given up leaves a gap in the numbers: those behind it begin anew, too. In a
+- a batch that is given up leaves a gap in the numbers: those after it begin anew, too. In a
   transaction none of this is allowed: the transaction has to be aborted.
 """
 
@@ -461,10 +461,12 @@ class Sender:
                 batch for batch in (*queue.in_flight, *queue.ready) if batch.created < oldest
             ]
             for batch in expired:
+                why, cause = self._why(queue)
                 problem = DeliveryTimeout(
                     f"{batch.count} records for {queue.about} were not acknowledged within "
-                    f"{self._settings.delivery_timeout:g} s{self._why(queue)}"
+                    f"{self._settings.delivery_timeout:g} s{why}"
                 )
+                problem.__cause__ = cause
                 with self._accumulator.lock:
                     if batch in queue.ready:
                         queue.ready.remove(batch)
@@ -476,14 +478,16 @@ class Sender:
                 self._fail(batch, problem)
         self.schedule()
 
-    def _why(self, queue: PartitionQueue) -> str:
+    def _why(self, queue: PartitionQueue) -> tuple[str, OttlaError | None]:
+        """Why records could not be sent, in words, and the exception to it if there was one."""
         info = self._cluster.metadata.partition(queue.topic, queue.partition)
-        if info is None:
-            return "; the topic is not there"
-        if info.leader < 0:
-            return "; the partition has no leader"
         problem = self._identity.last_problem
-        return f"; the last problem: {problem}" if problem is not None else ""
+        if info is None:
+            return "; the topic is not there", problem
+        if info.leader < 0:
+            no_leader = broker_error(ErrorCode.LEADER_NOT_AVAILABLE, about=queue.about)
+            return "; the partition has no leader", no_leader
+        return ("" if problem is None else f"; the last problem: {problem}"), problem
 
     def abandon(self, problem: OttlaError) -> None:
         """Give up everything that is not in flight."""

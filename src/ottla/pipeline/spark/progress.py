@@ -275,13 +275,13 @@ class _Lines:
     """A line for each query, now and then, if there is something new."""
 
     def __init__(self) -> None:
-        self._told: list[str] = []
+        self._shown: list[str] = []
         self._next = time.monotonic() + PLAIN_EVERY
 
     def draw(self, lines: list[str]) -> None:
-        if time.monotonic() >= self._next and lines != self._told:
+        if time.monotonic() >= self._next and lines != self._shown:
             self._next = time.monotonic() + PLAIN_EVERY
-            self._told = lines
+            self._shown = lines
             _write_lines(lines)
 
     def say(self, text: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.record.columns.cursor import Decoded
-    from ottla.record.columns.decoding import ArrivingRecords, decode
+    from ottla.record.columns.decoding import IncrementalRecords, decode
     from ottla.record.columns.encoding import Encoded, buffer_size, encode, encode_in_turn
     from ottla.record.columns.layout import COLUMNS, DEFAULT_LAYOUT, HEADERS_TYPE, Layout
     from ottla.record.columns.pool import BufferPool
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ottla.record.columns.walking import Reach, reach
 
 _HOMES = {
-    "ArrivingRecords": "decoding",
+    "IncrementalRecords": "decoding",
     "COLUMNS": "layout",
     "DEFAULT_LAYOUT": "layout",
     "Decoded": "cursor",
@@ -42,10 +42,10 @@ __all__ = [
     "COLUMNS",
     "DEFAULT_LAYOUT",
     "HEADERS_TYPE",
-    "ArrivingRecords",
     "BufferPool",
     "Decoded",
     "Encoded",
+    "IncrementalRecords",
     "Layout",
     "Reach",
     "buffer_size",

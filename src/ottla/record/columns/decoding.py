@@ -58,8 +58,8 @@ def decode(
     return _results(cursor)
 
 
-class ArrivingRecords:
-    """The same for a buffer that is still being filled: `advance` reads what is there already.
+class IncrementalRecords:
+    """Decodes a buffer that is still being filled: `advance` reads what is there already.
 
     Iterate over it once the buffer is full; then it gives what `decode` gives. Bytes that have been
     there for `advance` must not change.
@@ -101,7 +101,7 @@ class ArrivingRecords:
         self._reader.advance(size)
 
     def receive(self, descriptor: int, size: int, most: int) -> int:
-        """Receive up to `most` bytes behind the first `size` ones from a socket that does not block,
+        """Receive up to `most` bytes after the first `size` ones from a socket that does not block,
         and read them; the number of those that came, 0 also if others have to receive them."""
         return 0 if self._reader is None else self._reader.receive(descriptor, size, most)
 

@@ -6,15 +6,17 @@ pay (`WORTH_LOADING`), a background thread gets them, while the plain path goes 
 
 - what the cache on disk has is loaded;
 - otherwise another process compiles it into the cache first, at low priority: compiling holds the
-  interpreter's lock, and in a thread would slow down everything else here for seconds;
+  interpreter's lock, and in a thread would slow down everything else here for seconds; of several
+  that find the cache empty one compiles;
 - where no folder can be written, or no other process started, this thread compiles in memory.
 
 Without numba, or with OTTLA_KERNELS=off, the plain path stays. `compile_kernels` does it all at once
 and waits: for an installer, or a program that wants full speed from its first record.
 
 The cache is in OTTLA_CACHE_DIR, or in `ottla` in the user's cache folder; a folder per version of
-the code, of Python and of numba. numba itself keeps apart what was compiled for different
-processors. A cache that cannot be used is no error: the kernels are compiled again.
+the code, of Python and of numba, and per place where Ottla is installed. numba itself keeps apart
+what was compiled for different processors. A cache that cannot be used is no error: the kernels are
+compiled again.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ class _Readiness:
                 self._stage = _Stage.UNAVAILABLE
                 return None
             folder = cache_folder()
-            if folder is not None and not (folder / _READY).exists():
+            if folder is not None and not is_compiled(folder):
                 _compile_elsewhere(folder)
             try:
                 self.kernels = load(folder)
@@ -124,7 +126,7 @@ def load_compiled() -> bool:
     For a process that others are forked from: what is loaded here is loaded for all of them.
     """
     folder = cache_folder()
-    return folder is not None and (folder / _READY).exists() and compile_kernels()
+    return folder is not None and is_compiled(folder) and compile_kernels()
 
 
 def cache_folder() -> Path | None:
@@ -135,6 +137,11 @@ def cache_folder() -> Path | None:
         return None
 
 
+def is_compiled(folder: Path) -> bool:
+    """Whether all kernels were compiled into this folder."""
+    return (folder / _READY).exists()
+
+
 def _version() -> str:
     source = b"".join(Path(__file__).with_name(name).read_bytes() for name in _SOURCES)
     parts = (
@@ -142,6 +149,7 @@ def _version() -> str:
         sys.version,
         importlib.metadata.version("numba"),
         importlib.metadata.version("numpy"),
+        os.path.dirname(__file__),  # numba finds nothing that was compiled from a file elsewhere
     )
     return hashlib.sha256("\n".join(parts).encode() + source).hexdigest()[:16]
 

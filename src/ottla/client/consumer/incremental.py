@@ -1,4 +1,4 @@
-"""Reading ahead in a Fetch answer that is still coming in.
+"""Incremental decoding of a Fetch answer, while it is still coming in.
 
 A large answer takes milliseconds to come. Its records are looked at three times: received, summed up,
 copied into columns. While the bytes of the last half megabyte are in the processor's cache the second
@@ -21,7 +21,7 @@ from ottla.protocol.message import MalformedMessage
 from ottla.protocol.wiretypes import skip_tags, unsigned_varint_at
 
 if TYPE_CHECKING:
-    from ottla.client.consumer.rows import ArrivingRows
+    from ottla.client.consumer.rows import IncrementalRows
     from ottla.wire.receiving import Pull
 
 # Records of less than this are decoded when the answer is whole.
@@ -122,7 +122,7 @@ class Outline:
         return head
 
     def pass_records(self, arrived: memoryview) -> bool:
-        """Go past the tags behind a partition's records; False if these have not come yet."""
+        """Go past the tags after a partition's records; False if these have not come yet."""
         if len(arrived) <= self._at:
             return False
         try:
@@ -149,10 +149,10 @@ class Outline:
 
 
 # Given what an answer says of a partition and the place of its records; None if they are not wanted.
-Begin = Callable[[Head, memoryview], "ArrivingRows | None"]
+Begin = Callable[[Head, memoryview], "IncrementalRows | None"]
 
 
-class ArrivingAnswer:
+class IncrementalAnswer:
     """Decodes one answer as it comes: whoever waits for it has this called for each part."""
 
     def __init__(self, version: int, begin: Begin) -> None:
@@ -160,7 +160,7 @@ class ArrivingAnswer:
         self._begin = begin
         self._outline: Outline | None = None
         self._head: Head | None = None  # of the records that are coming in
-        self._rows: ArrivingRows | None = None
+        self._rows: IncrementalRows | None = None
 
     def __call__(self, frame: memoryview, at: int, arrived: int) -> Pull | None:
         """The first `arrived` bytes of the answer's frame are there; its message starts at `at`.
@@ -190,7 +190,7 @@ class ArrivingAnswer:
             self._head = self._rows = None
 
 
-def _pull(rows: ArrivingRows, head: Head, size: int) -> Pull:
+def _pull(rows: IncrementalRows, head: Head, size: int) -> Pull:
     """A way to receive what is still to come of a partition's records."""
     until = min(head.start + head.size, size - _LEFT_FOR_LATER)
 

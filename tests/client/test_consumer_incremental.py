@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from ottla import Admin, AsyncConsumer, Consumer, Producer
-from ottla.client.consumer.arriving import ArrivingAnswer, Head, Outline
 from ottla.client.consumer.epochs import UNKNOWN_EPOCH
+from ottla.client.consumer.incremental import Head, IncrementalAnswer, Outline
 from ottla.client.consumer.partitions import ReadPartition
-from ottla.client.consumer.rows import ArrivingRows, RowsLayout
+from ottla.client.consumer.rows import IncrementalRows, RowsLayout
 from ottla.client.positions import TopicPartition
 from ottla.protocol.messages.fetch import (
     AbortedTransaction,
@@ -116,9 +116,9 @@ def test_no_answer_upsets_it(version: int) -> None:
         frame = bytearray(b"".join(some_answer(dice, version).encode_parts(version)))
         for _ in range(dice.randrange(1, 4)):
             frame[dice.randrange(len(frame))] = dice.choice((0, 1, 0x7F, 0x80, 0xFF))
-        arriving = ArrivingAnswer(version, _not_wanted)
+        incremental = IncrementalAnswer(version, _not_wanted)
         for arrived in sorted(dice.randrange(len(frame) + 1) for _ in range(4)):
-            arriving(memoryview(frame), 0, arrived)
+            incremental(memoryview(frame), 0, arrived)
 
 
 def test_rows_are_ready_before_the_answer_is_whole() -> None:
@@ -130,19 +130,19 @@ def test_rows_are_ready_before_the_answer_is_whole() -> None:
     data = PartitionData(partition_index=3, records=batches, aborted_transactions=None)
     topic = FetchableTopicResponse(topic_id=b"i" * 16, partitions=[data])
     frame = b"".join(FetchResponse(responses=[topic]).encode_parts(16))
-    begun: list[ArrivingRows] = []
+    begun: list[IncrementalRows] = []
 
-    def begin(head: Head, place: memoryview) -> ArrivingRows:
+    def begin(head: Head, place: memoryview) -> IncrementalRows:
         assert (head.topic, head.partition, head.error_code) == (b"i" * 16, 3, 0)
-        rows = RowsLayout().arriving(place, TopicPartition("topic", 3))
+        rows = RowsLayout().incremental(place, TopicPartition("topic", 3))
         begun.append(rows)
         return rows
 
     buffer = bytearray(len(frame))
-    arriving = ArrivingAnswer(16, begin)
+    incremental = IncrementalAnswer(16, begin)
     for at in range(0, len(frame), 500_000):
         buffer[at : at + 500_000] = frame[at : at + 500_000]
-        arriving(memoryview(buffer).toreadonly(), 0, min(at + 500_000, len(frame)))
+        incremental(memoryview(buffer).toreadonly(), 0, min(at + 500_000, len(frame)))
     (rows,) = begun
     assert 1_000_000 < rows.left < 1_700_000  # the last of it is left for later
     ((table, next_offset),) = rows

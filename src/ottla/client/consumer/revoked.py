@@ -1,4 +1,4 @@
-"""What a group has taken away from a consumer: its rows that nobody can commit any more."""
+"""Partitions that a group has revoked, and rows of theirs that can no longer be committed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.client.positions import TopicPartition
 Reading = Mapping[TopicPartition, ReadPartition]
 
 
-class TakenPartitions:
+class RevokedPartitions:
     """Partitions that were this member's, and are not any more.
 
     A coordinator would accept their offsets from any member, and so set their new owner back; and a
@@ -23,7 +23,7 @@ class TakenPartitions:
         self._uncommitted: dict[TopicPartition, int] = {}
 
     def add(self, partitions: Iterable[TopicPartition], reading: Reading) -> None:
-        """They are taken away now."""
+        """These partitions are revoked now."""
         for each in partitions:
             self._partitions.add(each)
             state = reading.get(each)
@@ -31,11 +31,11 @@ class TakenPartitions:
                 self._uncommitted[each] = state.given
 
     def give_back(self, partitions: set[TopicPartition]) -> None:
-        """They are this member's again."""
+        """These partitions were assigned to this member again."""
         self._partitions -= partitions
 
     def missed(self, reading: Reading) -> set[TopicPartition]:
-        """Those whose rows a commit of all positions does not commit; told once."""
+        """Revoked partitions with rows that a commit of all positions leaves out, each once."""
         missed = {
             each
             for each, given in self._uncommitted.items()
@@ -46,13 +46,13 @@ class TakenPartitions:
         return missed
 
     def among(self, chosen: Iterable[TopicPartition], reading: Reading) -> set[TopicPartition]:
-        """Those of the chosen that are another's; they need not be told again."""
+        """Those of the chosen partitions that are revoked; `missed` does not return them again."""
         found = {each for each in chosen if each in self._partitions and each not in reading}
         self.forget_rows(found)
         return found
 
     def forget_rows(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """The user has been told (or does not want to be), of these or of all."""
+        """Rows of these partitions, or of all, need not be reported by `missed` any more."""
         for each in tuple(self._uncommitted) if partitions is None else partitions:
             self._uncommitted.pop(each, None)
 

@@ -12,7 +12,7 @@ import pytest
 
 from ottla.record.batch import Record, build_batch
 from ottla.record.codecs import Codec
-from ottla.record.columns import ArrivingRecords, Decoded, decode, readiness
+from ottla.record.columns import Decoded, IncrementalRecords, decode, readiness
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import InvalidBatch
 from ottla.record.legacy import build_message_set
@@ -99,7 +99,7 @@ def test_it_is_as_if_all_had_been_there(
             "max_bytes": dice.choice((1, 2000, 1 << 20)),
         }
         buffer = bytearray(len(whole))
-        arriving = ArrivingRecords(memoryview(buffer).toreadonly(), **options)
+        incremental = IncrementalRecords(memoryview(buffer).toreadonly(), **options)
         at = 0
         for _ in range(dice.randrange(6)):
             more = min(at + dice.randrange(len(whole)), len(whole))
@@ -107,14 +107,14 @@ def test_it_is_as_if_all_had_been_there(
             # What lies after is of an answer before this one.
             buffer[more:] = dice.randbytes(len(whole) - more)
             at = more
-            arriving.advance(at)
-            at += received(dice, arriving, whole, at)
-            assert 0 <= arriving.last_read <= len(whole) - arriving.left <= at
+            incremental.advance(at)
+            at += received(dice, incremental, whole, at)
+            assert 0 <= incremental.last_read <= len(whole) - incremental.left <= at
         buffer[at:] = whole[at:]
-        assert taken(arriving) == taken(decode(whole, **options)), f"seed {seed}"
+        assert taken(incremental) == taken(decode(whole, **options)), f"seed {seed}"
 
 
-def received(dice: random.Random, arriving: ArrivingRecords, whole: bytes, at: int) -> int:
+def received(dice: random.Random, incremental: IncrementalRecords, whole: bytes, at: int) -> int:
     """Have some of what is behind `at` received by who decodes it; how many bytes that are."""
     sent = whole[at : at + dice.randrange(5000)]
     near, far = socket.socketpair()
@@ -122,7 +122,7 @@ def received(dice: random.Random, arriving: ArrivingRecords, whole: bytes, at: i
         far.setblocking(False)
         near.sendall(sent)
         most = dice.randrange(6000)
-        count = arriving.receive(far.fileno(), at, most)
+        count = incremental.receive(far.fileno(), at, most)
         assert 0 <= count <= min(len(sent), most)
         if count < len(sent):
             assert far.recv(1 << 20) == sent[count:], "nothing that is not counted was taken"
@@ -133,20 +133,20 @@ def test_a_socket_is_read_no_further_than_the_buffer_goes(kernels: ModuleType) -
     del kernels
     batch = build_batch([Record(0, NOW, None, b"v" * 100)])
     buffer = bytearray(batch)
-    arriving = ArrivingRecords(memoryview(buffer).toreadonly())
-    arriving.advance(0)
+    incremental = IncrementalRecords(memoryview(buffer).toreadonly())
+    incremental.advance(0)
     near, far = socket.socketpair()
     with near, far:
         far.setblocking(False)
-        assert arriving.receive(far.fileno(), 0, 1 << 20) == 0, "nothing has come"
+        assert incremental.receive(far.fileno(), 0, 1 << 20) == 0, "nothing has come"
         near.sendall(batch + b"the next answer")
-        assert arriving.receive(far.fileno(), 0, 1 << 20) == len(batch)
-        assert arriving.receive(far.fileno(), len(batch), 1 << 20) == 0
+        assert incremental.receive(far.fileno(), 0, 1 << 20) == len(batch)
+        assert incremental.receive(far.fileno(), len(batch), 1 << 20) == 0
         assert far.recv(100) == b"the next answer"
         near.close()
-        assert arriving.receive(far.fileno(), 0, 1 << 20) == 0, "who asks the socket is told why"
-    assert arriving.receive(far.fileno(), 0, 1 << 20) == 0, "there is no such socket"
-    (decoded,) = arriving
+        assert incremental.receive(far.fileno(), 0, 1 << 20) == 0, "who asks the socket is told why"
+    assert incremental.receive(far.fileno(), 0, 1 << 20) == 0, "there is no such socket"
+    (decoded,) = incremental
     assert decoded.rows.column("value").to_pylist() == [b"v" * 100]
 
 
@@ -157,11 +157,11 @@ def test_what_has_come_is_read_at_once(kernels: ModuleType) -> None:
     for number, each in enumerate(batches):
         struct.pack_into(">q", each, 0, number)
     whole = b"".join(batches)
-    arriving = ArrivingRecords(whole)
-    arriving.advance(len(batch) - 1)
-    assert arriving.left == len(whole)
-    arriving.advance(4 * len(batch) + 5)
-    assert arriving.left == 6 * len(batch)
-    assert arriving.last_read == 3 * len(batch)
-    (decoded,) = arriving
+    incremental = IncrementalRecords(whole)
+    incremental.advance(len(batch) - 1)
+    assert incremental.left == len(whole)
+    incremental.advance(4 * len(batch) + 5)
+    assert incremental.left == 6 * len(batch)
+    assert incremental.last_read == 3 * len(batch)
+    (decoded,) = incremental
     assert decoded.rows.column("offset").to_pylist() == list(range(10))
