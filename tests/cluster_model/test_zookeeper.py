@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from ottla.cluster import layout
 from ottla.cluster.store import ChangeKind, Create, Delete, Ok, Set, StoreError, StoreUnavailable
 from ottla.cluster.zookeeper import (
     Address,
@@ -117,6 +118,24 @@ def test_a_missing_chroot_is_made_and_an_existing_one_kept(chroot: str) -> None:
             assert await store.children("/where") == ["a"]
 
     asyncio.run(run())
+
+
+def test_a_path_among_the_nodes_of_a_cluster_is_refused(chroot: str) -> None:
+    inside = ("/brokers/topics", "/brokers", "/config/topics/x", "/controller")
+
+    async def open_all(*addresses: str) -> None:
+        for address in addresses:
+            async with open_store(address) as store:
+                await store.multi([Create(layout.REVISION)])
+
+    # As long as there is no cluster the names mean nothing.
+    asyncio.run(open_all(f"{chroot}/a/config", f"{chroot}/a", f"{chroot}/a/other"))
+    for path in inside:
+        said = failure_of(f"{chroot}/a{path}")
+        assert "is inside of the cluster at" in said
+        assert said.endswith("choose another path")
+    # What was there before stays usable.
+    asyncio.run(open_all(f"{chroot}/a/config"))
 
 
 def test_watches_do_not_tell_of_the_neighbours(chroot: str) -> None:

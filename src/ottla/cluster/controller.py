@@ -1,15 +1,15 @@
-"""The controller: takes requests to change the metadata, one batch at a time, and tells of it.
+"""The controller: decides and writes changes of the metadata, one batch at a time, and publishes them.
 
 Every broker of a cluster can be the controller; the one in office holds the node /controller. Its
 epoch fences those before it: every write checks that it is still in office.
 
 A request waits in a queue. The controller takes all that wait, lets their decisions (decisions/) work
 on one draft, and writes the draft to the store as one multi, or several if it is large. Then, in this
-order: the new image is in place, subscribers are told, the requests are answered. So whoever gets an
+order: the new image is in place, subscribers are called, the requests are answered. So whoever gets an
 answer finds the change made, on this broker at least. Other brokers follow (following.py).
 
 All of it is done in slices, with the loop's turn between them. Nobody else makes images or writes while
-that goes on, and nothing of a draft is written or told before it has been decided to its end.
+that goes on, and nothing of a draft is written or published before it has been decided to its end.
 
 Brokers register themselves, each by an ephemeral node of its own session. The controller compares
 those nodes with the brokers it has taken in, when it takes office and whenever one changes.
@@ -51,6 +51,7 @@ from ottla.cluster.decisions.partitions import (
     IsrResult,
     WantedIsr,
 )
+from ottla.cluster.decisions.policies import broker_minimums, policies
 from ottla.cluster.decisions.topics import (
     DeadTopic,
     MorePartitions,
@@ -60,8 +61,9 @@ from ottla.cluster.decisions.topics import (
     new_uuid,
 )
 from ottla.cluster.draft import Draft
-from ottla.cluster.loading import folder, load_image
+from ottla.cluster.loading import folder
 from ottla.cluster.metadata import ClusterImage, ImageDelta, ResourceType, difference, stages
+from ottla.cluster.retries import PAUSES, Retries, Undecided, new_mark
 from ottla.cluster.store import (
     Check,
     Conflict,
@@ -70,12 +72,10 @@ from ottla.cluster.store import (
     Node,
     Ok,
     Operation,
-    Refusal,
     SessionLost,
     Set,
     Store,
     StoreError,
-    StoreUnavailable,
     Unknown,
     in_parts,
 )
@@ -97,10 +97,6 @@ R = TypeVar("R")
 
 # Requests that are decided and written together at most, so that the first need not wait for all.
 _LARGEST_BATCH: Final = 1000
-UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
-MIN_ISR: Final = "min.insync.replicas"
-# Pauses before the store is asked again after it gave no answer; about ten seconds in all.
-_PAUSES: Final = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 2.0, 2.0, 3.0)
 # Of the secret that all brokers of a cluster share.
 SECRET_BYTES: Final = 32
 # Before the registrations are looked at again that could not be read.
@@ -121,10 +117,6 @@ class NotElected(StoreError):
 
 class _Deposed(Exception):
     """Another controller has taken office."""
-
-
-class _Undecided(StoreError):
-    """The store gave no answer for so long that the requests must be answered without it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +143,7 @@ class Controller:
         defaults: TopicDefaults | None = None,
         cluster_id: str | None = None,
         random: Random | None = None,
-        pauses: Sequence[float] = _PAUSES,
+        pauses: Sequence[float] = PAUSES,
     ) -> None:
         """`cluster_id` is the one a new cluster gets, or must be the one that is found."""
         self.defaults = defaults or TopicDefaults()  # may be replaced while running
@@ -166,6 +158,7 @@ class Controller:
         self._wanted_cluster_id = cluster_id
         self._random = random or Random()
         self._pauses = tuple(pauses)
+        self._retries = Retries(store, self._pauses)
         self._image: ClusterImage | None = None
         self._epoch = 0  # of this controller's office: value and version of /controller_epoch
         self._subscribers: list[Subscriber] = []
@@ -176,7 +169,7 @@ class Controller:
         self._stale = False  # the image may be behind the store: read it before deciding anything
         self._over: ProtocolError | None = None  # why this controller takes no more requests
 
-    # Coming and going
+    # Start and stop
 
     @property
     def image(self) -> ClusterImage:
@@ -198,7 +191,7 @@ class Controller:
 
     @property
     def default_policy(self) -> ElectionPolicy:
-        """Of topics that do not say. It may be replaced while running."""
+        """The policy of topics whose settings leave it open. It may be replaced while running."""
         return self._default_policy
 
     @default_policy.setter
@@ -214,7 +207,7 @@ class Controller:
 
     @property
     def epoch(self) -> int:
-        """Of this controller's office."""
+        """The controller epoch: the number of this controller's term of office."""
         return self._epoch
 
     async def open(
@@ -223,9 +216,9 @@ class Controller:
         elected: Callable[[ClusterImage], Awaitable[None]] | None = None,
     ) -> ClusterImage:
         """Takes office, and makes the cluster if there is none. NotElected while another holds it,
-        unless that is the one to replace: the node /controller of one that is known to be dead. Who is
-        to be told of the image with which it begins is `elected`, before anything changes."""
-        image = await self._patiently(self._load)
+        unless that is the one to replace: the node /controller of one that is known to be dead.
+        `elected` is called with the image with which it begins, before anything changes."""
+        image = await self._retries.load()
         if image is None:
             image = await self._found_cluster()
         if self._wanted_cluster_id not in (None, image.cluster_id):
@@ -247,7 +240,7 @@ class Controller:
         return self.image
 
     async def close(self) -> None:
-        """Lays down the office. Requests that wait are answered NOT_CONTROLLER; the store stays."""
+        """Resigns. Requests that wait are answered NOT_CONTROLLER; the store stays."""
         worker, self._worker = self._worker, None
         if worker is not None:
             self._over = self._over or ProtocolError(
@@ -257,7 +250,7 @@ class Controller:
             await worker
             await self._lay_down_office()
 
-    # What it does for others
+    # Requests
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
@@ -337,7 +330,7 @@ class Controller:
         return await self._decide(lambda draft: acl_decisions.create_acls(draft, wanted))
 
     async def delete_acls(self, entries: Sequence[Acl]) -> None:
-        """Deletes entries of access control; what each filter took."""
+        """Deletes entries of access control; those that do not exist are no error."""
         from ottla.cluster.decisions import acls as acl_decisions
 
         return await self._decide(lambda draft: acl_decisions.delete_acls(draft, entries))
@@ -375,7 +368,7 @@ class Controller:
     async def alter_isr(
         self, broker_id: int, broker_epoch: int, wanted: Sequence[WantedIsr]
     ) -> list[IsrResult]:
-        """What a leader asks for its partitions' in-sync replicas."""
+        """Changes in-sync replicas, as the leader of the partitions asks for it."""
         return await self._decide_in_steps(
             lambda draft: partition_decisions.alter_isr.steps(
                 draft, broker_id, broker_epoch, wanted, self._policy_of(draft)
@@ -395,7 +388,7 @@ class Controller:
     async def alter_moves(
         self, wanted: Sequence[WantedMove], *, may_change_factor: bool = True
     ) -> list[MoveResult]:
-        """Begins moves of partitions, or takes them back."""
+        """Begins moves of partitions (reassignments), or cancels them."""
         return await self._decide_in_steps(
             lambda draft: move_decisions.alter_moves.steps(
                 draft, wanted, self._policy_of(draft), may_change_factor=may_change_factor
@@ -403,7 +396,7 @@ class Controller:
         )
 
     async def shut_down_broker(self, broker_id: int, broker_epoch: int) -> list[tuple[str, int]]:
-        """A broker stops in good order; the partitions that only it can lead."""
+        """Moves leaders away from a broker that stops; returns the partitions that only it can lead."""
         return await self._decide_in_steps(
             lambda draft: broker_decisions.shut_down.steps(
                 draft, broker_id, broker_epoch, policy_of=self._policy_of(draft)
@@ -417,8 +410,8 @@ class Controller:
         )
 
     async def fence_broker(self, broker_id: int, epoch: int) -> None:
-        """A life of a broker is known to have ended: its registration is deleted, so that its session
-        counts for nothing, and its partitions get other leaders."""
+        """Fences a broker whose process is known to have ended: its registration is deleted, although
+        its session has not timed out yet, and its partitions get other leaders."""
         path = layout.broker_path(broker_id)
         for pause in self._pauses:
             await asyncio.sleep(pause)
@@ -435,12 +428,14 @@ class Controller:
         self.registrations_changed()
 
     def office_may_be_lost(self) -> None:
-        """/controller is another's: find out whether it has taken office, and resign then."""
+        """Called when /controller is another's: finds out whether that one has taken office, and resigns
+        then."""
         self._stale = True
         self._wake.set()
 
     def registrations_changed(self) -> None:
-        """A broker's own node came, changed or went: look at them."""
+        """Called when the node of a broker was created, changed or deleted: all of them are compared
+        with the brokers in the image."""
         self._registrations_changed = True
         self._wake.set()
 
@@ -463,7 +458,7 @@ class Controller:
         self._wake.set()
         return await answer
 
-    # The work
+    # The task
 
     async def _work(self) -> None:
         while self._over is None:
@@ -526,16 +521,16 @@ class Controller:
             self._look_again()
 
     def _look_again(self) -> None:
-        """The store gave no answer about the registrations. Nobody may ever tell of them again, so they
-        are looked at without being told."""
+        """Reads the registrations again after a pause, because the store gave no answer: there may be no
+        further change that would have them read."""
         if self._over is None:
             self._registrations_changed = True
             pause = max(self._pauses[-1], _SHORTEST_PAUSE)
             asyncio.get_running_loop().call_later(pause, self._wake.set)
 
     def _compare_minimums(self, draft: Draft) -> None:
-        """Says so, once, if brokers differ in what a topic leaves open."""
-        minimums = _minimums(draft)
+        """Warns, once, if brokers differ in min.insync.replicas."""
+        minimums = broker_minimums(draft)
         if minimums == self._minimums:
             return
         self._minimums = minimums
@@ -555,31 +550,10 @@ class Controller:
         return await folder(self._store, layout.BROKERS)
 
     def _policy_of(self, draft: Draft) -> PolicyOf:
-        """What the settings in a draft say about the leaders of each topic.
-
-        Where a topic does not set min.insync.replicas, each leader goes by its own broker's. If those
-        differ the smallest counts here: an in-sync set that is too small for the controller and large
-        enough for its leader would go on committing, and who left it would not have all of that.
-        """
-        default = self.default_policy
-        told = _minimums(draft).values()
-        if told:
-            default = default._replace(min_isr=min(told))
-
-        def policy_of(topic: str) -> ElectionPolicy:
-            config = draft.configs.get((ResourceType.TOPIC, topic))
-            if config is None:
-                return default
-            unclean, min_isr = config.get(UNCLEAN_ELECTION), config.get(MIN_ISR)
-            return ElectionPolicy(
-                default.min_isr if min_isr is None else int(min_isr),
-                default.unclean if unclean is None else unclean.strip().lower() == "true",
-            )
-
-        return policy_of
+        return policies(draft, self._default_policy)
 
     async def _serve(self, batch: list[_Request[Any]]) -> None:
-        """Sees a batch of requests through to their answers, whatever happens."""
+        """Decides, writes and answers a batch of requests, whatever happens."""
         try:
             await self._change(batch)
         except (_Deposed, SessionLost) as error:
@@ -614,7 +588,7 @@ class Controller:
             for request, result, error in outcomes:
                 _answer(request, result, error)
             return
-        raise _Undecided("the metadata store keeps changing under the controller")
+        raise Undecided("the metadata store keeps changing under the controller")
 
     async def _draft(self, batch: list[_Request[Any]]) -> tuple[Draft, list[_Outcome]]:
         """Lets all requests decide on one draft."""
@@ -664,14 +638,14 @@ class Controller:
         return True
 
     async def _publish(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
-        """The new image is in place at once; subscribers are told of it in parts if it is large."""
+        """The new image is in place at once; subscribers get it in parts if it is large."""
         self._image = new
         for image, part in stages(old, new, delta):
             for subscriber in tuple(self._subscribers):
                 try:
                     subscriber(old, image, part)
                 except Exception:
-                    # One subscriber's fault must not keep the others from the news.
+                    # One subscriber's fault must not keep the image from the others.
                     log.exception("a subscriber failed over image %d", new.version)
             old = image
             if image is not new:
@@ -682,12 +656,12 @@ class Controller:
     async def _found_cluster(self) -> ClusterImage:
         """Makes a cluster without topics in an empty store."""
         cluster_id = self._wanted_cluster_id or uuid_text(new_uuid(self._random))
-        mark = _new_mark()
+        mark = new_mark()
         features = feature_decisions.initial_features(self._features)
         skeleton = layout.skeleton(cluster_id, features, mark, os.urandom(SECRET_BYTES))
-        await self._settle(skeleton, mark, None)
+        await self._retries.write(skeleton, mark, None)
         # If another was quicker, its cluster is the one that is found here.
-        image = await self._patiently(self._load)
+        image = await self._retries.load()
         if image is None:
             raise StoreError(
                 "the metadata store is neither empty nor that of a cluster of Ottla's: choose another "
@@ -729,7 +703,7 @@ class Controller:
         raise StoreError("the metadata store keeps changing: no controller could take office")
 
     async def _missing_nodes(self) -> list[Operation]:
-        """What a store that an older version made does not have yet."""
+        """Creates the nodes that a store of an older version does not have."""
         wanted = (
             (layout.REGISTRATIONS, b""),
             (layout.PARTITIONS, b""),
@@ -798,7 +772,7 @@ class Controller:
         return True
 
     async def _lay_down_office(self) -> None:
-        """The next one need not wait for the end of this session."""
+        """Deletes /controller, so that the next controller need not wait for the end of this session."""
         try:
             holder = await self._store.get(layout.CONTROLLER)
             if holder is not None and holder.owner == self._store.session_id:
@@ -812,44 +786,13 @@ class Controller:
             log.info("the controller's node stays until the session ends: %s", error)
 
     async def _write(self, operations: Sequence[Operation], version: int) -> Ok | Conflict:
-        """Makes a change that follows on a revision; returns when its fate is known."""
-        mark = _new_mark()
+        """Makes a change that follows on a revision; returns when its outcome is known."""
+        mark = new_mark()
         revision = Set(layout.REVISION, layout.encode_revision(self._epoch, mark), version)
-        return await self._settle([*operations, revision], mark, version)
-
-    async def _settle(
-        self, operations: Sequence[Operation], mark: str, version: int | None
-    ) -> Ok | Conflict:
-        """Does a multi until it is known to be done or refused. `mark` is what it writes into the
-        revision, `version` the revision it follows on, None for none."""
-        reason: str | None = None
-        for pause in self._pauses:
-            await asyncio.sleep(pause)
-            answer = await self._store.multi(operations)
-            if isinstance(answer, Ok) or (isinstance(answer, Conflict) and reason is None):
-                return answer
-            # After an attempt whose fate was unknown, a conflict may be with that very attempt.
-            revision = await self._patiently(self._read_revision)
-            if revision is not None and layout.decode_mark(revision.value) == mark:
-                return Ok(())
-            if isinstance(answer, Conflict):
-                return answer
-            if revision is not None and revision.version != version:
-                return Conflict(0, Refusal.BAD_VERSION)
-            reason = answer.reason
-            log.warning("the metadata store did not make a change: %s", reason)
-        raise _Undecided(reason)
-
-    async def _read_revision(self) -> Node | None:
-        await self._store.sync()
-        return await self._store.get(layout.REVISION)
-
-    async def _load(self) -> ClusterImage | None:
-        await self._store.sync()
-        return await load_image(self._store)
+        return await self._retries.write([*operations, revision], mark, version)
 
     async def _reload(self) -> ClusterImage:
-        image = await self._patiently(self._load)
+        image = await self._retries.load()
         if image is None:
             raise StoreError("the cluster is gone from the metadata store")
         return image
@@ -866,15 +809,7 @@ class Controller:
             await self._publish(old, new, delta)
 
     async def _patiently(self, read: Callable[[], Awaitable[R]]) -> R:
-        """Reads, and asks again for a while when no answer comes."""
-        reason: StoreUnavailable | None = None
-        for pause in self._pauses:
-            await asyncio.sleep(pause)
-            try:
-                return await read()
-            except StoreUnavailable as error:
-                reason = error
-        raise _Undecided(f"the metadata store does not answer: {reason}")
+        return await self._retries.read(read)
 
 
 def _secret_among(operations: Iterable[Operation]) -> bytes:
@@ -885,10 +820,6 @@ def _secret_among(operations: Iterable[Operation]) -> bytes:
     return b""
 
 
-def _new_mark() -> str:
-    return os.urandom(8).hex()
-
-
 def _answer(request: _Request[Any], result: Any, error: Exception | None) -> None:
     if request.answer.done():
         return
@@ -896,18 +827,6 @@ def _answer(request: _Request[Any], result: Any, error: Exception | None) -> Non
         request.answer.set_exception(error)
     else:
         request.answer.set_result(result)
-
-
-def _minimums(draft: Draft) -> dict[int, int]:
-    """min.insync.replicas by which each broker leads what does not set it, as far as they told."""
-    common = draft.configs.get((ResourceType.BROKER, ""), {})
-    minimums = {}
-    for broker in draft.brokers.values():
-        own = draft.configs.get((ResourceType.BROKER, str(broker.id)), {})
-        changed = own.get(MIN_ISR, common.get(MIN_ISR))
-        if changed is not None or broker.min_isr:
-            minimums[broker.id] = broker.min_isr if changed is None else int(changed)
-    return minimums
 
 
 def _refuse(requests: Iterable[_Request[Any]], error: ProtocolError) -> None:

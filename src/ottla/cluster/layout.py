@@ -110,6 +110,20 @@ SKELETON: Final = (
     "/config",
     *CONFIG_FOLDERS.values(),
 )
+# Of the nodes at the top: nothing else may stand below them.
+OWN_NAMES: Final = frozenset(
+    path.split("/")[1]
+    for path in (
+        *SKELETON,
+        CLUSTER_ID,
+        CONTROLLER_EPOCH,
+        REVISION,
+        FEATURES,
+        PRODUCER_IDS,
+        CONTROLLER,
+        LEADER_EPOCH_BASE,
+    )
+)
 
 
 class UnreadableMetadata(StoreError):

@@ -107,7 +107,7 @@ class Membership:
         self._reconnecting: asyncio.Task[None] | None = None
         # Whether the broker registers again when it finds itself without a registration.
         self._stays = True
-        self._closing = False
+        self._is_closing = False
 
     @property
     def controller(self) -> Controller | None:
@@ -260,7 +260,7 @@ class Membership:
 
     async def close(self) -> None:
         """Lays down the office if it is held, and ends the session in good order."""
-        self._closing = True
+        self._is_closing = True
         self._stays = False
         for task in (self._looking, self._reconnecting):
             if task is not None:
@@ -405,7 +405,7 @@ class Membership:
             async for event in events:
                 if event is SessionEvent.LOST:
                     break
-        if self._closing:
+        if self._is_closing:
             return
         self.epoch = -1
         self.on_lost()
@@ -418,7 +418,7 @@ class Membership:
     async def _reconnect(self) -> None:
         log.warning("broker %d lost its session and connects anew", self.broker_id)
         await self._let_go()
-        while not self._closing:
+        while not self._is_closing:
             try:
                 self.store = self._connect()
                 await self.store.start()

@@ -21,6 +21,7 @@ from ottla.coordinator.transactions.settings import TransactionSettings
 from ottla.coordinator.transactions.shard import TransactionShard
 from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.frame import has_flexible_response_header, parse_response_header
 from ottla.protocol.message import Message
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -29,7 +30,7 @@ from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.leave_group import LeaveGroupRequest
-from ottla.protocol.messages.offset_commit import OffsetCommitRequest
+from ottla.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
@@ -52,6 +53,7 @@ from ottla.server.handlers.init_producer_id import init_producer_id
 from ottla.server.handlers.join_group import join_group
 from ottla.server.handlers.leave_group import leave_group
 from ottla.server.handlers.offset_commit import offset_commit
+from ottla.server.handlers.offset_commit.repeated import RepeatedCommits
 from ottla.server.handlers.offset_fetch import offset_fetch
 from ottla.server.handlers.sync_group import sync_group
 from ottla.server.handlers.txn_offset_commit import txn_offset_commit
@@ -116,6 +118,9 @@ class Coordination:
         self.groups: Coordinators[GroupShard] = Coordinators(
             broker, CONSUMER_OFFSETS, self._group_shard
         )
+        self.commits = RepeatedCommits(broker, self._serve_decoded, learned_one_in=1)
+        # What members' commits have in common: each has one connection, as it were.
+        self.repeated_commits: dict[str, Any] = {}
         self.transactions: Coordinators[TransactionShard] = Coordinators(
             broker, TRANSACTION_STATE, self._transaction_shard, self.markers.forget
         )
@@ -196,6 +201,23 @@ class Coordination:
     def serve(self, message: Message, version: int, answered: Callable[[Message], None]) -> None:
         if self.life.image is None:
             return  # its port is closed until it is part of the cluster
+        if isinstance(message, OffsetCommitRequest):
+            body = message.encode(version)
+            connection: Any = _Connection(version, answered)
+            connection.repeated_commit = self.repeated_commits.get(message.member_id)
+            self.commits.serve(connection, memoryview(body), 0, len(body), version, 0)
+            self.repeated_commits[message.member_id] = connection.repeated_commit
+        else:
+            self._serve(message, version, answered)
+
+    def _serve_decoded(
+        self, connection: Any, view: memoryview, at: int, stop: int, version: int, _: int
+    ) -> None:
+        """A commit that is not like the one before it."""
+        message, _ = OffsetCommitRequest.decode(view[:stop], at, version)
+        self._serve(message, version, connection.answered)
+
+    def _serve(self, message: Message, version: int, answered: Callable[[Message], None]) -> None:
         broker: Any = self
         connection: Any = CLIENT
         outcome = HANDLERS[type(message)](Request(broker, connection, message, version, 0))
@@ -251,6 +273,25 @@ class Coordination:
             append({})
         else:
             verify(broker, transactional_id, producer, [key], client, append)
+
+
+class _Connection:
+    """A member's, for one commit, with the place of its answer."""
+
+    closed = False
+
+    def __init__(self, version: int, answered: Callable[[Message], None]) -> None:
+        self.answered = answered
+        self._version = version
+
+    def reserve(self) -> _Connection:
+        return self
+
+    def fill(self, parts: list[bytes]) -> None:
+        (frame,) = parts
+        flexible = has_flexible_response_header(OffsetCommitResponse.api_key, self._version)
+        _, at = parse_response_header(frame, 4, flexible)
+        self.answered(OffsetCommitResponse.decode(frame, at, self._version)[0])
 
 
 class _Partitions:

@@ -44,6 +44,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.cluster.layout import OWN_NAMES, REVISION
 from ottla.cluster.session import SessionStore, settle
 from ottla.cluster.store import (
     ANY_VERSION,
@@ -507,6 +508,7 @@ class ZooKeeperStore(SessionStore):
 
         from ottla.cluster.zookeeper.session import AddWatch
 
+        await self._check_not_inside_another()
         made = ""
         if self._chroot and await self._read(Exists(self._chroot, None)) is None:
             for name in self._chroot.split("/")[1:]:
@@ -535,6 +537,23 @@ class ZooKeeperStore(SessionStore):
             ) from error
         except exceptions.KazooException as error:
             raise StoreUnavailable(self._reason(error)) from error
+
+    async def _check_not_inside_another(self) -> None:
+        """Below a node of another cluster, ours would be taken for its topics, brokers and so on. Beside
+        such a node there is room: a cluster may stand in the root, and others in paths of their own."""
+        from kazoo.protocol.serialization import Exists
+
+        async def is_cluster(path: str) -> bool:
+            return await self._read(Exists(path + REVISION, None)) is not None
+
+        above = ""
+        for name in self._chroot.split("/")[1:]:
+            if name in OWN_NAMES and await is_cluster(above) and not await is_cluster(self._chroot):
+                raise StoreError(
+                    f"'{self._chroot}' is inside of the cluster at '{above or '/'}' in ZooKeeper: "
+                    "choose another path"
+                )
+            above = f"{above}/{name}"
 
     async def _why_nobody_answers(self) -> str:
         assert self._session is not None
