@@ -27,6 +27,20 @@ def test_a_limit_holds_over_time() -> None:
     assert 19_000 <= sent <= 22_500
 
 
+def test_what_was_sent_above_the_rate_is_soon_forgotten() -> None:
+    limit = Limit(1000)
+    # An hour in which replicas in sync took ten times as much.
+    for second in range(3600):
+        limit.record(10_000, 1000 * second)
+    hour = 3_600_000
+    assert limit.wait_ms(hour) > 0
+    assert limit.wait_ms(hour + 10_000) == 0
+    # A large portion is paid for, however long that takes.
+    limit.record(60_000, hour + 20_000)
+    assert limit.wait_ms(hour + 20_000 + 58_000) > 0
+    assert limit.wait_ms(hour + 20_000 + 60_000) == 0
+
+
 def test_no_limit_and_a_limit_of_nothing() -> None:
     limit = Limit()
     limit.record(10**12, 0)

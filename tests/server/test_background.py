@@ -26,7 +26,7 @@ from server_kit.wire import Wire
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.broker import Broker
 from ottla.server.upkeep import periodic as periodic
-from ottla.server.upkeep.compaction import RETRY_MS
+from ottla.server.upkeep.compaction import RETRY_MS, Compactor
 from ottla.storage.flush import FlushJob
 from ottla.storage.logs import Logs
 
@@ -120,6 +120,26 @@ def test_a_tick_that_fails_is_not_the_last(
     start_broker()
     assert done.wait(30)
     assert complaints
+
+
+@pytest.mark.complains
+def test_a_look_for_logs_to_compact_that_fails_is_not_the_last(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, complaints: list[str]
+) -> None:
+    looks: list[int] = []
+    done = threading.Event()
+
+    def erase_some(self: Compactor) -> bool:
+        looks.append(1)
+        if len(looks) == 1:
+            raise IndexError("a bug")
+        done.set()
+        return False
+
+    monkeypatch.setattr(Compactor, "_erase_some", erase_some)
+    start_broker(settings={"log.cleaner.backoff.ms": "10"})
+    assert done.wait(30)
+    assert any("compact" in line for line in complaints)
 
 
 def test_old_records_go_while_clients_are_served(start_broker: StartBroker) -> None:

@@ -13,9 +13,11 @@ from ottla.logfiles.deletions import InvalidSnapshot, decode_deletions, deleted_
 from ottla.logfiles.folders import find_logs
 from ottla.logfiles.names import DELETIONS_SNAPSHOT
 from ottla.record.deletion import build_mark
+from ottla.storage.compaction.erasing import erasable_now, is_due, must_roll
 from ottla.storage.errors import UndeletableOffset
 from ottla.storage.log import COORDINATOR, Log
 from ottla.storage.targets import check_bounds, check_records, not_deleted
+from ottla.storage.verify import verify_log
 
 
 @pytest.fixture
@@ -32,6 +34,15 @@ def fill(log: Log, batches: int = 4, count: int = 5) -> None:
     for _ in range(batches):
         log.append(a_batch(count=count), 0, NOW)
     log.advance_high_watermark(log.log_end_offset)
+
+
+def in_two_segments(maker: LogMaker) -> Log:
+    """With ten records each."""
+    log = maker.create()
+    fill(log, batches=2)
+    log.roll(NOW)
+    fill(log, batches=2)
+    return log
 
 
 def hidden(log: Log) -> list[tuple[int, int]]:
@@ -187,23 +198,63 @@ def test_what_may_be_erased_waits_for_the_high_watermark(maker: LogMaker) -> Non
 
 
 def test_the_start_has_to_be_on_disk_before_marks_are_forgotten(maker: LogMaker) -> None:
-    log = maker.create()
-    fill(log)
+    log = in_two_segments(maker)
     mark(log, (3, 4), (12, 13))
     log.advance_high_watermark(log.log_end_offset)
     log.advance_start(10)
+    log.delete_old_segments(NOW)
     assert hidden(log)[0] == (3, 4)
     log.start_stored(10)
     assert hidden(log) == [(12, 13), (20, 21)]
 
 
-def test_marks_are_not_forgotten_while_a_thread_cuts_the_log(maker: LogMaker) -> None:
+def test_marks_are_not_forgotten_while_their_records_are_on_disk(maker: LogMaker) -> None:
+    log = in_two_segments(maker)
+    mark(log, (3, 4), (12, 13))
+    log.advance_high_watermark(log.log_end_offset)
+    log.advance_start(5)
+    log.start_stored(5)
+    assert hidden(log)[0] == (3, 4)
+    # It is erased, as if the log did not start after it.
+    log.flush(NOW)
+    found, is_all = erasable_now(log, synced_end=10)
+    assert list(found) == [(3, 4)]
+    assert not is_all
+    (folder,) = find_logs(Path(log.folder))
+    assert verify_log(folder).deleted_on_disk == 2
+
+
+def test_a_pass_leaves_the_active_segment_alone_wherever_the_log_starts(maker: LogMaker) -> None:
     log = maker.create()
     fill(log)
+    mark(log, (3, 4))
+    log.advance_high_watermark(log.log_end_offset)
+    log.advance_start(5)
+    found, is_all = erasable_now(log, synced_end=log.log_end_offset)
+    assert not found
+    assert not is_all
+    assert must_roll(log)
+
+
+def test_a_clock_that_was_set_back_does_not_put_erasing_off(maker: LogMaker) -> None:
+    log = maker.create()
+    assert not is_due(log, NOW)
+    fill(log)
+    mark(log, (3, 4))
+    half = log.config.delete_record_erase_ms // 2
+    assert not is_due(log, NOW)
+    assert not is_due(log, NOW + half - 1)
+    assert is_due(log, NOW + half)
+    assert is_due(log, NOW - 86_400_000)
+
+
+def test_marks_are_not_forgotten_while_a_thread_cuts_the_log(maker: LogMaker) -> None:
+    log = in_two_segments(maker)
     mark(log, (3, 4), (12, 13))
     log.advance_high_watermark(log.log_end_offset)
     mark(log, (5, 6), (14, 15))
     log.advance_start(10)
+    log.delete_old_segments(NOW)
     steps = log.truncation_to(21, NOW)
     for step in steps:
         log.start_stored(10)
@@ -274,7 +325,7 @@ def test_aborted_and_open_transactions_and_markers(maker: LogMaker) -> None:
     check_bounds(log, 0, 2)
     with pytest.raises(UndeletableOffset, match="offset 2 is not committed"):
         check_bounds(log, 1, 4)
-    with pytest.raises(UndeletableOffset, match="offset 0 is in an aborted transaction"):
+    with pytest.raises(UndeletableOffset, match=r"offset 0 is in an aborted .*read_uncommitted"):
         check_records(log, 0, 2, wait=True)
     log.append(a_marker(2, committed=True), 0, NOW, COORDINATOR)
     log.advance_high_watermark(log.log_end_offset)

@@ -8,6 +8,10 @@ who catch up wait, those who keep up never do, so an in-sync set does not shrink
 A limit is a vessel that what was sent runs into and that drains at the rate. It takes what drains in one
 second; while there is more in it, throttled replicas wait. So bytes go out in portions as large as they
 come, and the rate holds over a few seconds.
+
+Replicas in sync are sent what they ask for, and it counts. What they take beyond the rate is remembered
+for some seconds only: else those who catch up would wait, once the traffic is below the rate again, for
+as long as it takes to drain all that was above it.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 
 UNLIMITED: Final = LONG_MAX
 _BURST_SECONDS: Final = 1.0
+# For what is sent whatever the limit says; Kafka looks at as many.
+_REMEMBERED_SECONDS: Final = 10.0
 # A limit may be raised or lifted: nobody waits longer without looking.
 _LONGEST_WAIT_MS: Final = 1000
 _ALL: Final = ("*",)
@@ -46,7 +52,9 @@ class Limit:
     def record(self, size: int, now_ms: int) -> None:
         """So many bytes were sent."""
         self._drain(now_ms)
-        self._filled += size
+        # A single portion, however large, counts in full.
+        most = max(self._filled, size, self.rate * _REMEMBERED_SECONDS)
+        self._filled = min(self._filled + size, most)
 
     def wait_ms(self, now_ms: int) -> int:
         """How long nothing more may be sent; 0 if it may be now."""

@@ -307,10 +307,13 @@ class LogState:
 
     def start_stored(self, offset: int) -> None:
         """It is on disk that the log starts no earlier than at `offset`: which of the records before
-        it were deleted need not be known any more. (Before that, a crash could bring them back.)
-        While the log is cut, its marks belong to another thread: the next checkpoint tells again."""
+        it were deleted need not be known any more, once their segments have gone. (Before that, a crash
+        could bring them back. A segment with the log's start inside stays, and what was deleted in it is
+        to be erased.) While the log is cut, its marks belong to another thread: the next checkpoint
+        tells again."""
         if self.deletions is not None and self.truncation is None:
-            self.deletions.forget_below(min(offset, self.log_start_offset))
+            first_on_disk = self.segments[0].base_offset
+            self.deletions.forget_below(min(offset, self.log_start_offset, first_on_disk))
 
     # Truncation (truncation.py)
 

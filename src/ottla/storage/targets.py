@@ -119,7 +119,7 @@ def _check_batch(
             raise UndeletableOffset(start, "holds no record, but the end of a transaction")
         if fields[ATTRIBUTES] & TRANSACTIONAL_BIT and _is_aborted(log, fields):
             raise UndeletableOffset(
-                start, "is in an aborted transaction, which consumers do not see anyhow"
+                start, "is in an aborted transaction, which only read_uncommitted consumers see"
             )
         if fields[RECORD_COUNT] == fields[LAST_OFFSET_DELTA] + 1:
             return True

@@ -100,12 +100,11 @@ class Compactor:
     async def _run(self) -> None:
         while True:
             config = self._config()
-            while len(self._passes) < config.log_cleaner_threads and self._erase_some():
-                pass
-            while len(self._passes) < config.log_cleaner_threads:
-                found = await self._dirtiest()
-                if found is None or not self._begin(found):
-                    break
+            try:
+                await self._begin_passes(config.log_cleaner_threads)
+            except Exception:
+                # Our mistake. Without this task nothing would be compacted or erased any more.
+                log.exception("looking for logs to compact failed, and is tried again")
             seconds = max(config.log_cleaner_backoff_ms / 1000, 0.01)
             if self._passes:
                 await asyncio.wait(
@@ -115,6 +114,14 @@ class Compactor:
                 )
             else:
                 await asyncio.sleep(seconds)
+
+    async def _begin_passes(self, most: int) -> None:
+        while len(self._passes) < most and self._erase_some():
+            pass
+        while len(self._passes) < most:
+            found = await self._dirtiest()
+            if found is None or not self._begin(found):
+                break
 
     async def _dirtiest(self) -> Log | None:
         now = now_ms()

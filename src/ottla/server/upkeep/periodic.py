@@ -107,7 +107,7 @@ class PeriodicWork:
             await self._run_all(checkpoints)
 
     async def _survey(self) -> None:
-        """Once: which logs lack a segment is said soon after the start."""
+        """Logs, once after the start, which logs lack a segment."""
         for step, _ in enumerate(self._logs.survey()):
             if step % SURVEY_STEPS == 0:
                 await asyncio.sleep(0)
@@ -151,7 +151,7 @@ class PeriodicWork:
             self._flushed(job)
 
     def _flushed(self, job: FlushJob) -> None:
-        """Tell of a flush, and begin the next one if `flush.messages` was reached again meanwhile:
+        """Report a flush, and begin the next one if `flush.messages` was reached again meanwhile:
         all appends that came during a sync share the one after it. One that failed for want of room
         is tried again by the clock."""
         log = job.log

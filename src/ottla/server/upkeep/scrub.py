@@ -148,7 +148,7 @@ class Scrubber:
         return part
 
     def forget(self, key: Key) -> None:
-        """The log is another one from now on."""
+        """Forget the damage of a log that was replaced."""
         self.damaged.pop(key, None)
 
     def _tell(self, key: Key, found: tuple[Finding, ...]) -> None:

@@ -40,7 +40,8 @@ log = logging.getLogger("ottla.strays")
 
 
 def sort_out(logs: Logs, image: ClusterImage, node_id: int) -> None:
-    """After the logs were opened and before anybody uses them. Blocks: it reads and renames."""
+    """Sets strays aside, after the logs were opened and before anybody uses them. Blocks: it reads and
+    renames."""
     unknown: dict[DataFolder, list[Key]] = {folder: [] for folder in logs.folders}
     ids = {(each.topic, each.partition): each.topic_id for each in logs.loaded()}
     for key in logs.keys():  # noqa: SIM118 - not a mapping
@@ -76,7 +77,7 @@ def sort_out(logs: Logs, image: ClusterImage, node_id: int) -> None:
 
 
 async def remove_old_strays(broker: Broker) -> None:
-    """Again and again, while the broker runs."""
+    """Removes strays whose time is over, at intervals, as long as the broker runs."""
     seconds = broker.config.log_retention_check_interval_ms / 1000
     keep_ms = broker.config.log_stray_retention_ms
     while True:
@@ -105,8 +106,8 @@ def expire(logs: Logs, cluster_id: str, keep_ms: int, now: int) -> None:
 
 
 def _remove(folder: DataFolder, name: str) -> None:
-    """For good. It is renamed first: of one whose removal is interrupted the rest goes at the next
-    start."""
+    """Removes a stray for good. It is renamed first: if the removal is interrupted, the next start goes
+    on with it."""
     renamed = f"{folder.path}/{deleted_folder_name(name)}"
     folder.files.rename(f"{folder.path}/{name}", renamed)
     folder.strays.remove(name)

@@ -87,13 +87,13 @@ class EraseFilter:
 
 
 def is_due(log: Log, now_ms: int) -> bool:
-    """Whether something has waited long enough to be erased."""
+    """Whether something has waited long enough to be erased; also if that cannot be told, for the clock
+    was set back since."""
     deletions = log.deletions
-    return (
-        deletions is not None
-        and deletions.since_ms > 0
-        and now_ms - deletions.since_ms >= log.config.delete_record_erase_ms // 2
-    )
+    if deletions is None or not deletions.since_ms:
+        return False
+    waited = now_ms - deletions.since_ms
+    return waited >= log.config.delete_record_erase_ms // 2 or waited < 0
 
 
 def erasable_now(
@@ -105,7 +105,7 @@ def erasable_now(
     assert log.deletions is not None
     deletions = log.deletions
     ranges = 0
-    end = log.log_start_offset
+    end = log.segments[0].base_offset  # the log may start later, in the middle of it
     for slot, segment in enumerate(log.segments):
         stop = log.segments.end_of(slot, log.log_end_offset)
         if segment is log.active or not segment.settled or stop > synced_end:
