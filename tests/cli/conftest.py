@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from ottla.cli.app import app
+from ottla.cli.app import needed_for
 from ottla.testing import BrokerProcess
 
 Run = Callable[..., Result]
@@ -52,8 +52,9 @@ def broker_data(own_broker: BrokerProcess | None) -> Path:
 
 def invoke(*words: Any, stdin: str | bytes = b"", server: str | None = None) -> Result:
     env = {"OTTLA_SERVER": server, "TERM": "dumb", "COLUMNS": "200"}
+    given = [str(word) for word in words]
     return CliRunner(env=env).invoke(
-        app, [str(word) for word in words], input=stdin, prog_name="ottla", catch_exceptions=False
+        needed_for(given), given, input=stdin, prog_name="ottla", catch_exceptions=False
     )
 
 

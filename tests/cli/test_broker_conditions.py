@@ -11,11 +11,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ottla.cli.app import app
+from ottla.cli.cluster_failures import failure_of
 from ottla.cli.failures import Failure
 from ottla.cli.records import reader as record_reader
 from ottla.cli.records.input_blocks import Block
 from ottla.cli.records.lines import RecordLines
 from ottla.cli.records.writer import RecordWriter
+from ottla.client.errors import TimedOut, broker_error
+from ottla.protocol.errors import ErrorCode
 from ottla.testing import BrokerProcess
 
 TIMEOUT = 60
@@ -88,6 +91,16 @@ def test_a_broker_that_goes_away_while_columns_are_written(broker: BrokerProcess
         writer.flush()
     writer.abandon()
     assert (writer.given, writer.delivered) == (1400, 700)
+
+
+def test_time_that_ends_while_the_broker_refuses() -> None:
+    refusal = broker_error(ErrorCode.NOT_ENOUGH_REPLICAS, about="partition 0 of topic 't'")
+    late = TimedOut("it was not done within 30 s; the last problem: too few are in sync")
+    late.__cause__ = refusal
+    assert str(failure_of(late, "127.0.0.1:9092", "t")) == str(late)
+    # Nobody answered: then the address may be wrong.
+    late.__cause__ = None
+    assert "does not answer" in str(failure_of(late, "127.0.0.1:9092", "t"))
 
 
 def test_two_brokers_on_one_port_or_one_folder(broker: BrokerProcess, tmp_path: Path) -> None:

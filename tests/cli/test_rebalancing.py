@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cluster_kit.commands import ottla
@@ -16,6 +18,8 @@ from ottla.cli import moving
 from ottla.cli.cluster_failures import failures_told
 from ottla.cli.commands import cluster as commands
 from ottla.cli.failures import Failure
+from ottla.client.admin.cluster import Reassignment
+from ottla.client.admin.configs import Resource
 from ottla.client.moves import running
 from ottla.client.moves.plan import BrokerRoom, Move, PlacedPartition, drained
 from ottla.client.positions import TopicPartition
@@ -118,6 +122,69 @@ def test_a_dry_run_removes_no_broker_that_holds_nothing(
     monkeypatch.setattr(commands, "_cluster", lambda _: Removable())
     commands.remove(3, force=force, dry_run=True)
     assert "broker 3 would be removed" in capsys.readouterr().out
+
+
+class Leaving:
+    """A cluster in which an interrupted command has left one partition on its way from broker 3."""
+
+    def __init__(self) -> None:
+        self.admin = self
+        self.bootstrap = "127.0.0.1:9092"
+        self.looks_left = 3  # then the move has come to its end
+        self.limits: list[str] = ["leader.replication.throttled.replicas"]
+        self.removed = False
+
+    def failures_told(self) -> AbstractContextManager[None]:
+        return failures_told(self.bootstrap)
+
+    def moving(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def check_removable(self, broker: int) -> None:
+        assert broker == 3
+
+    def replicas_of(self, broker: int) -> list[str]:
+        return ["orders-0"] if self.looks_left else []
+
+    def remove(self, broker: int, *, force: bool) -> str:
+        assert not self.replicas_of(broker)
+        self.removed = True
+        return "broker-3"
+
+    # Of the admin client
+
+    def list_reassignments(self) -> list[Reassignment]:
+        if not self.looks_left:
+            return []
+        self.looks_left -= 1
+        return [Reassignment(TopicPartition("orders", 0), (1, 2, 3), (2,), (3,))]
+
+    def list_topics(self, *, internal: bool) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name="orders")]
+
+    def describe_configs(self, topics: list[Resource], *, names: list[str]) -> dict[Resource, Any]:
+        return {topics[0]: {name: SimpleNamespace(value="0:3") for name in self.limits}}
+
+    def describe_cluster(self) -> SimpleNamespace:
+        return SimpleNamespace(brokers=[SimpleNamespace(id=each) for each in (1, 2, 3)])
+
+    def alter_configs(self, resource: Resource, *, unset: list[str]) -> None:
+        self.limits = [each for each in self.limits if each not in unset]
+
+
+def test_a_broker_is_removed_after_a_removal_that_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Leaving()
+    monkeypatch.setattr(commands, "_cluster", lambda _: cluster)
+    monkeypatch.setattr(commands, "_servers", lambda *_: cluster)
+    monkeypatch.setattr(running, "_LOOK_SECONDS", 0.0)
+    commands.remove(3, data=tmp_path, yes=True)
+    assert cluster.removed
+    assert cluster.limits == []  # this time no --throttle was given
+    told = capsys.readouterr()
+    assert "1 partition on the way from broker 3 already" in told.err
+    assert "removed broker 3" in told.out
 
 
 class Moved:

@@ -72,6 +72,19 @@ def test_bytes_count_and_not_only_numbers() -> None:
     assert abs(held[1][2] - held[2][2]) < 20 * MB
 
 
+def test_a_large_partition_does_not_cost_its_broker_the_other_leaders() -> None:
+    partitions = [*spread(30, 3, size=0), placed(0, 3, 1, 2, topic="large")]
+    assert rebalanced(partitions, brokers(3)) == []
+    # One broker leads all, as after a single node became a cluster.
+    partitions = [placed(index, 1, 2, 3, size=0) for index in range(30)]
+    partitions += [placed(index, 1, 2, 3, topic="large") for index in range(3)]
+    moves = rebalanced(partitions, brokers(3))
+    led = shares(partitions, moves, range(1, 4))
+    assert [leaders for _, leaders, _ in led.values()] == [11, 11, 11]
+    large = {each.after[0] for each in moves if each.partition.topic == "large"}
+    assert large | {1} == {1, 2, 3}
+
+
 def test_traffic_counts() -> None:
     partitions = [placed(index, 1, size=0, traffic=1e6) for index in range(4)]
     partitions += [placed(index, 2, size=0, traffic=0) for index in range(4, 8)]

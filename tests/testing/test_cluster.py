@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import random
 import signal
 import socket
 from collections.abc import Iterator
@@ -26,10 +28,21 @@ def make(folder: Path, brokers: int = 1, **options: str | None) -> LocalCluster:
     return LocalCluster(folder, brokers=brokers, base_port=None, **options)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with make(tmp_path / "cluster", 2) as running:
+# One worker starts the cluster that tests share.
+pytestmark = pytest.mark.xdist_group("local-cluster")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with make(tmp_path_factory.mktemp("shared") / "cluster", 2) as running:
         yield running
+
+
+@pytest.fixture
+def cluster(shared: LocalCluster) -> LocalCluster:
+    """A cluster of two brokers that run, whatever the test before has stopped; there may be topics."""
+    shared.start()
+    return shared
 
 
 def test_what_does_not_run_is_started_on_the_port_it_had(cluster: LocalCluster) -> None:
@@ -119,6 +132,8 @@ def test_a_broker_that_holds_replicas_is_not_removed(cluster: LocalCluster) -> N
 
 def test_status_asks_everyone(cluster: LocalCluster) -> None:
     cluster.stop([2])
+    partitions_before = cluster.status().partitions
+    assert partitions_before is not None
     with Admin(cluster.bootstrap) as admin:
         admin.create_topic("some", 2, 1)
     status = cluster.status()
@@ -127,7 +142,7 @@ def test_status_asks_everyone(cluster: LocalCluster) -> None:
         ("1", True, "running"),
         ("2", False, "stopped"),
     ]
-    assert (status.controller, status.partitions) == (1, 2)
+    assert (status.controller, status.partitions) == (1, partitions_before + 2)
     assert status.offline == status.under_replicated == []
     assert status.problem is None
     assert not status.healthy, "a broker is missing"
@@ -184,17 +199,30 @@ def test_a_folder_without_a_cluster(tmp_path: Path) -> None:
         LocalCluster(tmp_path).start()
 
 
+def neighbouring_ports() -> int:
+    """The middle one of three ports that are free, and that no test beside this one is given: ports
+    that the system chooses are above these."""
+    for base in random.SystemRandom().sample(range(20_000, 32_000, 3), 100):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in (base - 1, base, base + 1):
+                stack.enter_context(socket.socket()).bind((HOST, port))
+            return base
+    raise AssertionError("no three ports in a row are free")
+
+
 @pytest.mark.parametrize("offset", [-1, 0, 1])
 def test_a_port_of_somebody_else_is_told_before_anything_starts(
     tmp_path: Path, offset: int
 ) -> None:
+    base = neighbouring_ports()
     with socket.socket() as taken:
-        taken.bind((HOST, 0))
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((HOST, base + offset))
         taken.listen()
-        port = taken.getsockname()[1]
         name = {-1: "ZooKeeper", 0: "broker 1", 1: "broker 2"}[offset]
-        with pytest.raises(ClusterError, match=f"{port}, the port for {name}: .*--base-port"):
-            LocalCluster(tmp_path, brokers=2, base_port=port - offset).start()
+        told = f"{base + offset}, the port for {name}: .*--base-port"
+        with pytest.raises(ClusterError, match=told):
+            LocalCluster(tmp_path, brokers=2, base_port=base).start()
     assert not LocalCluster(tmp_path).exists
 
 

@@ -132,7 +132,7 @@ def version(json: Json = False) -> None:
         write_line(f"ottla {__version__}")
 
 
-def _needed_for(words: list[str]) -> typer.Typer:
+def needed_for(words: list[str]) -> typer.Typer:
     """The application with the one command that the words begin with: making all takes a while."""
     if not words or COMPLETION_VARIABLE in os.environ:
         return app
@@ -163,6 +163,6 @@ def _take_client_config(words: list[str]) -> list[str]:
 
 def run(words: list[str]) -> NoReturn:
     words = _take_client_config(words)
-    command: Any = typer.main.get_command(_needed_for(words))
+    command: Any = typer.main.get_command(needed_for(words))
     command.main(args=words, prog_name="ottla")
     raise AssertionError("a command always exits")

@@ -56,7 +56,8 @@ class FoundOffset(NamedTuple):
 class Cluster:
     """An admin client of the cluster that --server names, for the time of one command."""
 
-    def __init__(self, servers: str, timeout: float = REQUEST_TIMEOUT) -> None:
+    def __init__(self, servers: str, timeout: float | None = None) -> None:
+        timeout = REQUEST_TIMEOUT if timeout is None else timeout
         self.servers = check_servers(servers)
         self.admin = Admin(
             self.servers,

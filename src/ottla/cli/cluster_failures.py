@@ -53,6 +53,9 @@ def failure_of(
             return failure_of(first, servers, topic, group, transaction)
         case AdvertisedUnreachable():
             return Failure(str(error))
+        case TimedOut() if isinstance(error.__cause__, BrokerError):
+            # It does answer; its last answer is in the message.
+            return Failure(str(error))
         case TimedOut() | ClusterUnreachable():
             cause = error.__cause__
             reason = str(cause) if isinstance(cause, OttlaError) else str(error)

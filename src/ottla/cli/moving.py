@@ -120,13 +120,13 @@ def _carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) ->
     """Why some of it lies elsewhere than was planned; None if nothing does."""
     from ottla.client.moves import running
 
-    told = ""
+    shown = ""
 
     def tell(progress: Progress) -> None:
-        nonlocal told
+        nonlocal shown
         line = _progress(progress)
-        if line != told:
-            told = line
+        if line != shown:
+            shown = line
             note(line)
 
     try:
@@ -145,11 +145,34 @@ def _carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) ->
             )
         return problem
     except KeyboardInterrupt:
-        limited = "" if throttle is None else " (no faster than --throttle says)"
-        raise Failure(
-            f"interrupted: the moves that have begun go on by themselves{limited}, the others were not "
-            "begun; the same command plans what is left"
-        ) from None
+        raise _interrupted(throttle) from None
+
+
+def _interrupted(throttle: int | None) -> Failure:
+    limited = "" if throttle is None else " (no faster than --throttle says)"
+    return Failure(
+        f"interrupted: the moves that have begun go on by themselves{limited}, the others were not "
+        "begun; the same command plans what is left"
+    )
+
+
+def await_departures(cluster: Cluster, broker: int, throttle: int | None) -> None:
+    """Waits for what an interrupted command has on its way from a broker: a plan counts it as gone."""
+    from ottla.client.moves import running
+
+    told = 0
+
+    def tell(left: int) -> None:
+        nonlocal told
+        if left != told:
+            told = left
+            note(f"{plural(left, 'partition')} on the way from broker {broker} already")
+
+    try:
+        with cluster.failures_told():
+            running.await_departures(cluster.admin, broker, throttle=throttle, tell=tell)
+    except KeyboardInterrupt:
+        raise _interrupted(throttle) from None
 
 
 def lift_left_limits(cluster: Cluster) -> None:

@@ -24,7 +24,7 @@ def connect(server: str, patience: float | None = None) -> Cluster:
     # Here and not above: the client library is slow to import, and --help needs none of it.
     from ottla.cli.cluster_admin import Cluster
 
-    return Cluster(server) if patience is None else Cluster(server, patience)
+    return Cluster(server, patience)
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:

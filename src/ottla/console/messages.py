@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, Tag, model_validator
 
 _LARGEST_OFFSET = 2**63 - 1
 
@@ -32,10 +32,20 @@ class OffsetRange(_Asked):
         return self
 
 
+def _kind(given: object) -> str:
+    return "range" if isinstance(given, dict | OffsetRange) else "offset"
+
+
+# Told apart first, so that what is wrong with a range is not told as of an offset.
+Offsets = Annotated[
+    Annotated[Offset, Tag("offset")] | Annotated[OffsetRange, Tag("range")], Discriminator(_kind)
+]
+
+
 class Deletion(_Asked):
     """Which records to delete: by offsets, or by key."""
 
-    offsets: dict[PartitionNumber, list[Offset | OffsetRange]] | None = Field(
+    offsets: dict[PartitionNumber, list[Offsets]] | None = Field(
         None, description="By partition: offsets and ranges of offsets."
     )
     key: str | None = Field(None, description="All records with this key (in UTF-8), wherever.")

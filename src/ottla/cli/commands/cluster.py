@@ -72,6 +72,7 @@ Settings = Annotated[
         "--set", "-S", metavar="NAME=VALUE", help="A setting of all brokers; repeat for more."
     ),
 ]
+ShowOnly = Annotated[bool, typer.Option("--dry-run", help="Show it, and change nothing.")]
 DEFAULT_DATA = Path("cluster")
 
 
@@ -317,7 +318,7 @@ def import_logs(
             return shown.enter_context(bar).advance
 
         try:
-            taken = take_over(
+            report = take_over(
                 [each.absolute() for each in sources],
                 into,
                 node_id=node_id,
@@ -329,9 +330,9 @@ def import_logs(
         except CannotImport as error:
             raise Failure(f"nothing was taken over: {error}") from error
     if json:
-        write_document(importing.document(taken, dry_run=dry_run))
+        write_document(importing.document(report, dry_run=dry_run))
     else:
-        importing.show(taken, into, dry_run=dry_run)
+        importing.show(report, into, dry_run=dry_run)
 
 
 @app.command()
@@ -397,6 +398,10 @@ def remove(
             for _ in range(_DRAINS):
                 if not local.replicas_of(broker):
                     break
+                if not dry_run:
+                    moving.await_departures(_servers(data, None), broker, throttle)
+                    if not local.replicas_of(broker):
+                        break
                 _move(
                     _servers(data, None),
                     lambda partitions, brokers: drained(partitions, brokers, [broker]),
@@ -476,9 +481,7 @@ def upgrade(
     ] = None,
     data: Data = DEFAULT_DATA,
     server: OtherServer = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show it, and change nothing.")
-    ] = False,
+    dry_run: ShowOnly = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
@@ -511,9 +514,7 @@ def downgrade(
     ],
     data: Data = DEFAULT_DATA,
     server: OtherServer = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show it, and change nothing.")
-    ] = False,
+    dry_run: ShowOnly = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:

@@ -85,7 +85,7 @@ class _Layout:
     weights: dict[TopicPartition, _Shares]
     unled: Collection[TopicPartition]
     loads: dict[int, list[float]] = field(default_factory=dict)
-    leads: dict[int, float] = field(default_factory=dict)
+    leads: dict[int, list[float]] = field(default_factory=dict)
     room: dict[int, float] = field(default_factory=dict)
     held: dict[int, set[TopicPartition]] = field(default_factory=dict)
 
@@ -110,8 +110,7 @@ class _Layout:
     def _add(self, partition: TopicPartition, broker: int, sign: int) -> None:
         load = self.loads.get(broker)
         if load is not None:  # it is not to hold anything any more
-            for at, share in enumerate(self.weights[partition]):
-                load[at] += sign * share
+            _add(load, self.weights[partition], sign)
 
     def weight(self, partition: TopicPartition) -> float:
         return sum(self.weights[partition])
@@ -120,12 +119,8 @@ class _Layout:
         return sum(self.loads.get(broker, ()))
 
     def gain(self, partition: TopicPartition, source: int, target: int) -> float:
-        """By how much a move evens out: how far the sum of squares falls, halved."""
-        rich, poor = self.loads[source], self.loads[target]
-        return sum(
-            share * (rich[at] - poor[at] - share)
-            for at, share in enumerate(self.weights[partition])
-        )
+        """By how much a move evens out."""
+        return _gain(self.weights[partition], self.loads[source], self.loads[target])
 
     def may_move(self, partition: TopicPartition, source: int, target: int) -> bool:
         replicas = self.replicas[partition]
@@ -228,7 +223,7 @@ def _layout(
     )
     for broker in targets:
         layout.loads[broker.id] = [0.0, 0.0, 0.0]
-        layout.leads[broker.id] = 0.0
+        layout.leads[broker.id] = [0.0, 0.0, 0.0]
         usable = broker.usable_bytes
         layout.room[broker.id] = float("inf") if usable is None else usable * USABLE_SHARE
     for partition, replicas in layout.replicas.items():
@@ -341,41 +336,73 @@ def _best_move(layout: _Layout, tolerance: float) -> tuple[TopicPartition, int, 
 
 
 def _spread_leaders(layout: _Layout, tolerance: float) -> None:
+    """Evens out what brokers lead, as `_spread` what they hold: by bytes, traffic and number."""
     leads = layout.leads
-    weights = {each: layout.weight(each) for each in layout.replicas}
     led: dict[int, set[TopicPartition]] = {each: set() for each in leads}
     for partition, replicas in layout.replicas.items():
         if replicas[0] in leads:
-            leads[replicas[0]] += weights[partition]
+            _add(leads[replicas[0]], layout.weights[partition], 1)
             led[replicas[0]].add(partition)
     if len(leads) < 2:
         return
-    mean = sum(leads.values()) / len(leads)
-    while True:
-        best: tuple[float, TopicPartition, int, int] | None = None
-        for source in sorted(leads, key=lambda each: (-leads[each], each)):
-            if leads[source] <= mean * (1 + tolerance):
-                break
-            for partition in led[source]:
-                weight = weights[partition]
-                for target in layout.replicas[partition][1:]:
-                    if target not in leads:  # it is away
-                        continue
-                    gain = weight * (leads[source] - leads[target] - weight)
-                    if gain > 1e-12 and (best is None or (gain, partition) > best[:2]):
-                        best = gain, partition, source, target
-            if best is not None:
-                break
-        if best is None:
-            return
-        _, partition, source, target = best
+    while (best := _best_handover(layout, led, tolerance)) is not None:
+        partition, source, target = best
         replicas = layout.replicas[partition]
         at = replicas.index(target)
         replicas[0], replicas[at] = replicas[at], replicas[0]
-        leads[source] -= weights[partition]
-        leads[target] += weights[partition]
+        _add(leads[source], layout.weights[partition], -1)
+        _add(leads[target], layout.weights[partition], 1)
         led[source].discard(partition)
         led[target].add(partition)
+
+
+def _best_handover(
+    layout: _Layout, led: Mapping[int, set[TopicPartition]], tolerance: float
+) -> tuple[TopicPartition, int, int] | None:
+    """The partition whose leadership evens out most with another broker, of one that leads too much of
+    the thing that is most uneven; None if nobody does, or nothing is to be gained."""
+    leads = layout.leads
+    means = [sum(load[at] for load in leads.values()) / len(leads) for at in range(_THINGS)]
+    excess = [
+        max(load[at] for load in leads.values()) / mean if mean > 0 else 0.0
+        for at, mean in enumerate(means)
+    ]
+    for at in sorted(range(_THINGS), key=lambda each: -excess[each]):
+
+        def share(broker: int, at: int = at) -> float:
+            return leads[broker][at]
+
+        for source in sorted(leads, key=lambda each: (-share(each), each)):
+            if share(source) <= means[at] * (1 + tolerance):
+                break
+            best: tuple[float, TopicPartition, int] | None = None
+            for partition in led[source]:
+                weights = layout.weights[partition]
+                for target in layout.replicas[partition][1:]:
+                    if target not in leads:  # it is away
+                        continue
+                    gain = _gain(weights, leads[source], leads[target])
+                    if gain > 1e-12 and (best is None or (gain, partition) > best[:2]):
+                        best = gain, partition, target
+            if best is not None:
+                return best[1], source, best[2]
+    return None
+
+
+def _add(load: list[float], weights: _Shares, sign: int) -> None:
+    for at, share in enumerate(weights):
+        load[at] += sign * share
+
+
+def _gain(weights: _Shares, rich: Sequence[float], poor: Sequence[float]) -> float:
+    """By how much it evens out to take this from one load and add it to another: how far the sum of
+    squares falls, halved."""
+    size, traffic, number = weights
+    return (
+        size * (rich[0] - poor[0] - size)
+        + traffic * (rich[1] - poor[1] - traffic)
+        + number * (rich[2] - poor[2] - number)
+    )
 
 
 def _moves(partitions: Sequence[PlacedPartition], layout: _Layout) -> list[Move]:

@@ -252,20 +252,49 @@ def lift_left_limits(admin: Admin) -> bool:
     there were any. A limit for all replicas of a topic (`*`) is somebody's own, and stays."""
     if admin.list_reassignments():
         return False
+    left = _limited_topics(admin)
+    if left:
+        _lift(admin, left, [each.id for each in admin.describe_cluster().brokers])
+    return bool(left)
+
+
+def _limited_topics(admin: Admin) -> list[str]:
+    """Those with replicas that a plan has named."""
     topics = [Resource.topic(each.name) for each in admin.list_topics(internal=True)]
     if not topics:
-        return False
-    found = admin.describe_configs(topics, names=_NAMED)
-    left = [
-        topic
-        for topic, settings in found.items()
+        return []
+    return [
+        topic.name
+        for topic, settings in admin.describe_configs(topics, names=_NAMED).items()
         if any(":" in (each.value or "") for each in settings.values())
     ]
-    if not left:
-        return False
+
+
+def await_departures(
+    admin: Admin, broker: int, *, throttle: int | None = None, tell: Callable[[int], None]
+) -> None:
+    """Waits for the moves under way by which replicas leave a broker, which a plan counts as done:
+    those of a plan that was interrupted. The limit that it left with them becomes `throttle`, or is
+    lifted. `tell` is told how many are left."""
+    waited = False
+    while left := sum(broker in each.removing for each in admin.list_reassignments()):
+        tell(left)
+        if not waited and (limited := _limited_topics(admin)):
+            _change_limits(admin, limited, throttle)
+        waited = True
+        time.sleep(_LOOK_SECONDS)
+    if waited:
+        lift_left_limits(admin)
+
+
+def _change_limits(admin: Admin, topics: Sequence[str], rate: int | None) -> None:
+    """Another rate for the replicas that these topics name; None: none."""
     brokers = [each.id for each in admin.describe_cluster().brokers]
-    _lift(admin, [each.name for each in left], brokers)
-    return True
+    if rate is None:
+        _lift(admin, topics, brokers)
+        return
+    for broker in brokers:
+        admin.alter_configs(Resource.broker(broker), assign=dict.fromkeys(_RATES, str(rate)))
 
 
 @contextmanager
