@@ -20,7 +20,7 @@ from ottla.cluster.decisions.features import (
     FeatureRange,
     FeatureUpdate,
     UpgradeType,
-    told,
+    registered_ranges,
     update_features,
 )
 from ottla.cluster.draft import Draft
@@ -46,7 +46,7 @@ def cluster_at(level: int, *brokers: RegisteredBroker) -> Draft:
 
 
 def test_a_registration_tells_the_levels(broker: BrokerOf) -> None:
-    registered = replace(broker(1), features=told(NEW))
+    registered = replace(broker(1), features=registered_ranges(NEW))
     node = Node(layout.encode_broker(registered), 0, 7, 0)
     found, _ = layout.decode_broker(1, node)
     assert found == replace(registered, epoch=7)
@@ -57,8 +57,8 @@ def test_a_registration_tells_the_levels(broker: BrokerOf) -> None:
 
 
 def test_no_level_is_raised_above_a_broker(broker: BrokerOf) -> None:
-    new = replace(broker(1), features=told(NEW))
-    old = replace(broker(2), features=told(OLD))
+    new = replace(broker(1), features=registered_ranges(NEW))
+    old = replace(broker(2), features=registered_ranges(OLD))
     draft = cluster_at(1, new, old)
     wanted = [FeatureUpdate(OTTLA_VERSION, 2)]
     with pytest.raises(ProtocolError, match="broker 2 supports levels 0 to 1") as refused:
@@ -84,7 +84,7 @@ def test_brokers_that_tell_nothing_hold_the_first_level_back(broker: BrokerOf) -
 
 
 def test_a_level_can_be_lowered_to_one_that_all_support(broker: BrokerOf) -> None:
-    draft = cluster_at(2, replace(broker(1), features=told(NEW)))
+    draft = cluster_at(2, replace(broker(1), features=registered_ranges(NEW)))
     for level, kind in ((0, UpgradeType.SAFE_DOWNGRADE), (3, UpgradeType.UPGRADE)):
         with pytest.raises(ProtocolError, match="supports levels 1 to 2"):
             update_features(draft, [FeatureUpdate(OTTLA_VERSION, level, kind)], NEW)
@@ -96,17 +96,17 @@ def test_a_level_can_be_lowered_to_one_that_all_support(broker: BrokerOf) -> Non
     ("level", "features", "fault"),
     [
         (0, (), None),
-        (0, told(OLD), None),
-        (1, told(OLD), None),
+        (0, registered_ranges(OLD), None),
+        (1, registered_ranges(OLD), None),
         (1, (), "version of Ottla that does not know it"),
-        (2, told(OLD), "at level 2, and broker 2 supports levels 0 to 1"),
+        (2, registered_ranges(OLD), "at level 2, and broker 2 supports levels 0 to 1"),
         (1, (("group.version", 0, 1),), "which broker 2 does not know"),
     ],
 )
 def test_who_is_taken_in(
     broker: BrokerOf, level: int, features: tuple[tuple[str, int, int], ...], fault: str | None
 ) -> None:
-    draft = cluster_at(level, replace(broker(1), features=told(NEW)))
+    draft = cluster_at(level, replace(broker(1), features=registered_ranges(NEW)))
     coming = replace(broker(2), epoch=5, features=features)
     if fault is None:
         take_in(draft, coming, lost_data=False, policy_of=policy_of)
@@ -133,10 +133,10 @@ def test_a_member_of_another_version(tmp_path: Path, broker: BrokerOf, rules: An
 
         first, second = member(1, NEW), member(2, OLD)
         await first.open()
-        await first.join(replace(broker(1), folder_id="1", features=told(NEW)), False)
+        await first.join(replace(broker(1), folder_id="1", features=registered_ranges(NEW)), False)
         assert first.image.features == {OTTLA_VERSION: 2}
         await second.open()
-        coming = replace(broker(2), folder_id="2", features=told(OLD))
+        coming = replace(broker(2), folder_id="2", features=registered_ranges(OLD))
         with pytest.raises(UnsupportedFeature, match="broker 2 supports levels 0 to 1"):
             await second.join(coming, False)
         assert await own.get(layout.broker_path(2)) is None

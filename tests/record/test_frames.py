@@ -26,7 +26,7 @@ from ottla.record.codecs import Codec
 from ottla.record.errors import InvalidBatch
 from ottla.record.validation import frames
 from ottla.record.validation.checking import check_records
-from ottla.record.validation.findings import ACCEPTED, FRAME_NUMBERS, Rules
+from ottla.record.validation.findings import ACCEPTED, FRAME_NUMBERS, MOST_BATCHES, Rules
 from ottla.record.validation.frames import FrameCheck
 from ottla.record.validation.readiness import readiness
 
@@ -44,10 +44,16 @@ def address() -> int:
 
 
 def framed(batch: bytes, is_compact: bool, index: int = 7) -> bytes:
-    start = BEFORE + struct.pack(">i", index)
-    if not is_compact:
-        return start + struct.pack(">i", len(batch)) + batch
-    return start + unsigned_varint(len(batch) + 1) + batch + bytes(3)
+    return frame_of([(index, batch)], is_compact)
+
+
+def frame_of(batches: list[tuple[int, bytes]], is_compact: bool) -> bytes:
+    count = len(batches)
+    pieces = [BEFORE, unsigned_varint(count + 1) if is_compact else struct.pack(">i", count)]
+    for index, batch in batches:
+        size = unsigned_varint(len(batch) + 1) if is_compact else struct.pack(">i", len(batch))
+        pieces += (struct.pack(">i", index), size, batch, b"\0" if is_compact else b"")
+    return b"".join(pieces) + (bytes(2) if is_compact else b"")
 
 
 def is_right(batch: bytes, rules: Rules) -> bool:
@@ -70,8 +76,8 @@ def with_checksum(batch: bytes) -> bytes:
     return batch[:CRC_AT] + struct.pack(">I", crc32c(batch[ATTRIBUTES_AT:])) + batch[ATTRIBUTES_AT:]
 
 
-def interpreted(frame: bytes, is_compact: bool, rules: Rules) -> bool:
-    """The kernel as it stands, not compiled, with its accesses checked."""
+def interpreted(frame: bytes, is_compact: bool, rules: Rules) -> int:
+    """The kernel as it stands, not compiled, with its accesses checked: how many batches it accepts."""
     import numpy as np
 
     from ottla.record.validation import kernel
@@ -84,7 +90,7 @@ def interpreted(frame: bytes, is_compact: bool, rules: Rules) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # times wrap
         kernel.accept(Guarded(b"..." + frame, at, stop), numbers, BEFORE, tables)
-    return bool(numbers[ACCEPTED])
+    return int(numbers[ACCEPTED])
 
 
 def batches(randomness: random.Random) -> Iterator[tuple[str, bytes]]:
@@ -120,7 +126,7 @@ def test_it_agrees_with_the_steps(address: int, seed: int, is_compact: bool) -> 
         if found is None:
             refused += 1
         else:
-            index, start, end, fields = found
+            ((index, start, end, fields),) = found
             assert (index, bytes(buffer[start:end])) == (7, batch)
             assert fields == check_produced(batch)
             accepted += 1
@@ -154,3 +160,51 @@ def test_the_checksum_of_batches_of_all_sizes(address: int) -> None:
         wrong = bytearray(frame)
         wrong[-2] ^= 0x10
         assert check.accept(memoryview(wrong), 0, len(frame), NOW) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("is_compact", [False, True], ids=["sizes", "compact sizes"])
+def test_all_batches_of_a_frame_are_looked_at(address: int, seed: int, is_compact: bool) -> None:
+    randomness = random.Random(seed)
+    rules = RULES[seed % len(RULES)]
+    check = FrameCheck(address, BEFORE, is_compact, LARGEST, rules)
+    right, wrong = [], []
+    for _, batch in batches(randomness):
+        (right if is_right(batch, rules) else wrong).append(batch)
+    for count in (1, 2, 3, 20, MOST_BATCHES - 1, MOST_BATCHES, MOST_BATCHES + 1, 126, 127, 300):
+        chosen = [(randomness.randrange(-9, 99), randomness.choice(right)) for _ in range(count)]
+        frame = frame_of(chosen, is_compact)
+        buffer = memoryview(bytearray(b"..." + frame + b"behind"))
+        found = check.accept(buffer, 3, 3 + len(frame), NOW)
+        if count > MOST_BATCHES:
+            assert found is None
+            continue
+        assert found is not None
+        assert [(each[0], bytes(buffer[each[1] : each[2]])) for each in found] == chosen
+        assert [each[3] for each in found] == [check_produced(batch) for _, batch in chosen]
+        # One that is not right, wherever it is, and all of it goes to those who know what to say.
+        chosen[randomness.randrange(count)] = (5, randomness.choice(wrong))
+        frame = frame_of(chosen, is_compact)
+        assert check.accept(memoryview(bytearray(frame)), 0, len(frame), NOW) is None
+
+
+@pytest.mark.parametrize("is_compact", [False, True], ids=["sizes", "compact sizes"])
+def test_a_frame_of_several_batches_with_any_byte_changed(address: int, is_compact: bool) -> None:
+    """It is another frame then, or the same batches for other numbers; never is anything looked at
+    outside of it."""
+    check = FrameCheck(address, BEFORE, is_compact, LARGEST, Rules())
+    batch = build("good", Codec.NONE, NOW)
+    frame = frame_of([(1, batch), (2, batch), (3, batch)], is_compact)
+    for stop in range(len(frame)):
+        assert check.accept(memoryview(bytearray(frame)), 0, stop, NOW) is None
+        assert not interpreted(frame[:stop], is_compact, Rules())
+    for at in range(len(frame)):
+        for value in (0, 1, 0x7F, 0x80, 0xFF, frame[at] ^ 1):
+            changed = frame[:at] + bytes([value]) + frame[at + 1 :]
+            found = check.accept(memoryview(bytearray(changed)), 0, len(frame), NOW)
+            assert interpreted(changed, is_compact, Rules()) == len(found or ())
+            if found is not None:
+                assert len(found) == 3
+                for _, start, end, fields in found:
+                    # The leader epoch is the broker's, and under no checksum.
+                    assert check_produced(changed[start:end]) == fields

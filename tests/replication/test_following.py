@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from replica_kit import TOPIC_ID, Holder, batch, state
+from replica_kit.wire import next_request, take_answer
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import (
@@ -15,6 +16,7 @@ from ottla.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from ottla.replication import following
 from ottla.replication.following import (
     Disk,
     Following,
@@ -48,12 +50,12 @@ class Follower:
         return self.holders[0].partition
 
     def ask(self) -> FetchRequest:
-        return self.following.request(1, 10, self.now)
+        return next_request(self.following, 1, 10, self.now)
 
     def answer(self, *answers: PartitionData, session: int = 0, error: int = 0) -> list[Partition]:
         topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=list(answers))
         response = FetchResponse(error_code=error, session_id=session, responses=[topic])
-        return self.following.answered(response, self.now)
+        return take_answer(self.following, response, self.now)
 
     def ends(self) -> list[int]:
         return [holder.partition.log.log_end_offset for holder in self.holders]
@@ -65,6 +67,7 @@ def data(records: bytes = b"", *, index: int = 0, watermark: int = 0, **fields: 
         records=records,
         high_watermark=watermark,
         log_start_offset=fields.pop("start", 0),
+        aborted_transactions=None,
         **fields,
     )
 
@@ -459,3 +462,87 @@ def test_a_partition_without_a_log_is_not_answered_for(monkeypatch: pytest.Monke
     holder.partition.forget_log()
     follower.following.changed(holder.partition)
     assert forgotten(follower.ask()) == [0]
+
+
+def test_a_mistake_of_ours_while_a_log_is_cut_stops_that_partition_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(following, "cut_off", broken)
+    follower = Follower(2)
+    follower.ask()
+    parted = data(diverging_epoch=EpochEndOffset(epoch=4, end_offset=0))
+    follower.answer(parted, data(batch(2, epoch=5), index=1), session=7)
+    assert follower.ends() == [0, 2]
+    assert [index for index, *_ in asked(follower.ask())] == [1]  # the other one rests
+
+
+# Requests that repeat the one before them ----------------------------------------------------------
+
+
+def repeats(follower: Follower) -> bool:
+    """Whether the next request is made of the one before it; both ways make the same."""
+    before = follower.following._repeated
+    request = follower.ask()
+    assert request.session_id == follower.following._session_id
+    assert request.session_epoch == follower.following._session_epoch
+    return before is not None and follower.following._repeated is before
+
+
+def test_a_follower_of_one_partition_repeats_its_request() -> None:
+    follower = Follower()
+    follower.ask()
+    follower.answer(data(batch(1, epoch=5)), session=7)
+    assert not repeats(follower)  # the first one of the session
+    for base in range(1, 4):
+        follower.answer(data(batch(1, base=base, epoch=5), watermark=base), session=7)
+        assert repeats(follower)
+        assert follower.ends() == [base + 1]
+        assert follower.holders[0].high_watermark == base
+    # Nothing new: no partition is named then.
+    follower.answer(session=7)
+    assert asked(follower.ask()) == []
+
+
+@pytest.mark.parametrize("change", ["epoch", "start", "other", "broker", "session", "rest"])
+def test_whatever_else_changes_makes_another_request(change: str) -> None:
+    follower = Follower(2)
+    _, second = follower.holders
+    follower.following.remove(second.partition)
+    follower.ask()
+    for base in range(3):
+        follower.answer(data(batch(1, base=base, epoch=5)), session=7)
+        follower.ask()
+    broker_epoch = 10
+    if change == "epoch":
+        follower.answer(data(batch(1, base=3, epoch=6)), session=7)
+    elif change == "start":
+        follower.answer(data(batch(1, base=3, epoch=5), watermark=3, start=2), session=7)
+    elif change == "other":
+        follower.answer(data(batch(1, base=3, epoch=5)), session=7)
+        follower.following.put(second.partition)
+    elif change == "session":
+        follower.answer(data(batch(1, base=3, epoch=5)), session=0)
+    elif change == "rest":
+        follower.answer(data(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), session=7)
+    else:
+        follower.answer(data(batch(1, base=3, epoch=5)), session=7)
+        broker_epoch = 11
+    request = next_request(follower.following, 1, broker_epoch, follower.now)
+    assert request.replica_state is not None
+    assert request.replica_state.replica_epoch == broker_epoch
+    expected = {
+        "epoch": [(0, 4, 5, 6)],
+        "start": [(0, 4, 5, 5)],
+        "other": [(0, 4, 5, 5), (1, 0, 5, -1)],
+        "broker": [(0, 4, 5, 5)],
+        "session": [(0, 4, 5, 5)],
+        "rest": [],
+    }
+    assert sorted(asked(request)) == expected[change]
+    assert (request.session_epoch == 0) == (change == "session")
+    if change == "start":
+        assert request.topics[0].partitions[0].log_start_offset == 2
+    assert forgotten(request) == ([0] if change == "rest" else [])

@@ -23,6 +23,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from ottla.server.broker import Broker
+from ottla.server.coordination.coordinators import partition_for
 from ottla.server.network import connection
 from ottla.storage.log import Log
 
@@ -217,3 +218,34 @@ def test_a_client_that_is_gone_does_not_hold_up_the_others(
     running.run(send_and_go)
     assert codes(stays.receive(OffsetCommitResponse, VERSION)) == [0]
     assert committed(stays, topic, 0, 1) == [30, 30]
+
+
+@pytest.mark.complains
+def test_a_mistake_with_one_shard_is_not_paid_for_by_others(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    running = start_broker(settings={"offsets.topic.num.partitions": "2"})
+    running.run_async(running.broker.internal_topic(OFFSETS))
+    groups = {partition_for(f"group-{number}", 2): f"group-{number}" for number in range(9)}
+    with running.wire() as broken, running.wire() as other:
+        made = create_topic(other)
+
+        def of(index: int) -> OffsetCommitRequest:
+            request = commit(made, 0, 5)
+            request.group_id = groups[index]
+            return request
+
+        for index in (0, 1):
+            assert codes(other.call(of(index), OffsetCommitResponse, VERSION)) == [0]
+
+        def break_one(broker: Broker) -> None:
+            held = broker.groups.serving(groups[0])
+            assert held is not None
+            held.shard.replay = lambda _: 1 / 0  # type: ignore[method-assign, assignment, misc]
+
+        running.run(break_one)
+        at_once(
+            running,
+            *((wire, wire.encode(of(at), VERSION)) for at, wire in enumerate((broken, other))),
+        )
+        assert codes(other.receive(OffsetCommitResponse, VERSION)) == [0]

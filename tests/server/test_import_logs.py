@@ -21,7 +21,7 @@ from ottla.cluster.controller import Controller
 from ottla.cluster.store import StoreError
 from ottla.coordinator.groups.records import offset_key, offset_value
 from ottla.protocol.message import uuid_text
-from ottla.server.importing.importing import STAGING, Taken, import_logs
+from ottla.server.importing.importing import STAGING, ImportReport, import_logs
 from ottla.server.importing.metadata_log import (
     ConfigRecord,
     KafkaMetadata,
@@ -45,7 +45,7 @@ def source(tmp_path: Path) -> KafkaFolder:
 
 
 @pytest.fixture
-def take(source: KafkaFolder, tmp_path: Path) -> Iterator[Callable[..., Taken]]:
+def take(source: KafkaFolder, tmp_path: Path) -> Iterator[Callable[..., ImportReport]]:
     """Imports, and sees to it that nothing of Kafka's was changed."""
     seen: list[dict[str, bytes]] = []
 
@@ -56,7 +56,7 @@ def take(source: KafkaFolder, tmp_path: Path) -> Iterator[Callable[..., Taken]]:
             if path.is_file()
         }
 
-    def run(*folders: Path, **options: Any) -> Taken:
+    def run(*folders: Path, **options: Any) -> ImportReport:
         seen[:] = [contents()]
         return import_logs(folders or [source.path], tmp_path / "data", **options)
 
@@ -75,7 +75,7 @@ def values(bootstrap: str, topic: str) -> list[list[bytes]]:
 
 
 def test_topics_groups_and_settings(
-    source: KafkaFolder, take: Callable[..., Taken], tmp_path: Path
+    source: KafkaFolder, take: Callable[..., ImportReport], tmp_path: Path
 ) -> None:
     topic_id = source.add("orders", ORDERS, {"retention.ms": "-1", "cleanup.policy": "delete"})
     source.starts["orders", 0] = 2
@@ -84,13 +84,13 @@ def test_topics_groups_and_settings(
         "__consumer_offsets", [[commit[1]]], {"cleanup.policy": "compact"}, keys=[[commit[0]]]
     )
     source.save()
-    taken = take()
-    assert [(each.name, each.partitions, each.offsets) for each in taken.topics] == [
+    report = take()
+    assert [(each.name, each.partitions, each.offsets) for each in report.topics] == [
         ("__consumer_offsets", 1, 1),
         ("orders", 3, 12),
     ]
-    assert taken.is_clean
-    assert not taken.cut
+    assert report.is_clean
+    assert not report.cut
     assert not (tmp_path / "data" / STAGING).exists()
     with BrokerProcess(tmp_path / "data") as node:
         assert values(node.bootstrap, "orders") == [ORDERS[0][2:], *ORDERS[1:]]
@@ -112,7 +112,7 @@ def test_topics_groups_and_settings(
 
 
 def test_into_a_node_that_has_topics(
-    source: KafkaFolder, take: Callable[..., Taken], tmp_path: Path
+    source: KafkaFolder, take: Callable[..., ImportReport], tmp_path: Path
 ) -> None:
     with BrokerProcess(tmp_path / "data") as node:
         with Admin(node.bootstrap) as admin:
@@ -141,23 +141,23 @@ def test_into_a_node_that_has_topics(
 
 
 def test_after_a_crash_of_kafka(
-    source: KafkaFolder, take: Callable[..., Taken], tmp_path: Path
+    source: KafkaFolder, take: Callable[..., ImportReport], tmp_path: Path
 ) -> None:
     source.add("orders", ORDERS)
     source.save(clean=False)
     with (source.path / "orders-1" / f"{0:020}.log").open("ab") as log:
         log.write(batch_of([b"torn"], 4)[:-3])
     (source.path / "orders-0" / f"{0:020}.index").write_bytes(bytes(4096))
-    taken = take()
-    assert not taken.is_clean
-    assert taken.cut == {"orders-1": len(batch_of([b"torn"], 4)) - 3}
+    report = take()
+    assert not report.is_clean
+    assert report.cut == {"orders-1": len(batch_of([b"torn"], 4)) - 3}
     with BrokerProcess(tmp_path / "data") as node:
         assert values(node.bootstrap, "orders") == ORDERS
 
 
 @pytest.mark.parametrize("left", [0, 1, 106])
 def test_half_a_copy_after_a_crash_of_kafka(
-    source: KafkaFolder, take: Callable[..., Taken], tmp_path: Path, left: int
+    source: KafkaFolder, take: Callable[..., ImportReport], tmp_path: Path, left: int
 ) -> None:
     """The end may be cut at a batch, and whatever the checkpoints say may be newer than the logs."""
     source.add("orders", ORDERS)
@@ -180,7 +180,7 @@ def test_half_a_copy_after_a_crash_of_kafka(
 
 def test_broken_off_and_begun_again(
     source: KafkaFolder,
-    take: Callable[..., Taken],
+    take: Callable[..., ImportReport],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -201,17 +201,19 @@ def test_broken_off_and_begun_again(
         assert values(node.bootstrap, "orders") == ORDERS
 
 
-def test_what_is_not_taken_over_is_told(source: KafkaFolder, take: Callable[..., Taken]) -> None:
+def test_what_is_not_taken_over_is_told(
+    source: KafkaFolder, take: Callable[..., ImportReport]
+) -> None:
     source.add("orders", ORDERS, {"no.such.setting": "1", "retention.ms": "5000"})
     source.add("__share_group_state", [[b"x"]])
     source.metadata.append(
         ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="1")
     )
     source.save()
-    taken = take(dry_run=True)
-    assert [each.name for each in taken.topics] == ["orders"]
-    assert [each[:3] for each in taken.settings_left_out] == [("orders", "no.such.setting", "1")]
-    assert taken.left_out == (
+    report = take(dry_run=True)
+    assert [each.name for each in report.topics] == ["orders"]
+    assert [each[:3] for each in report.settings_left_out] == [("orders", "no.such.setting", "1")]
+    assert report.left_out == (
         "settings of brokers that were changed while they ran",
         "the state of share groups (__share_group_state)",
     )
@@ -290,7 +292,7 @@ def _target_in_use(_: KafkaFolder, target: Path) -> None:
 )
 def test_refused(
     source: KafkaFolder,
-    take: Callable[..., Taken],
+    take: Callable[..., ImportReport],
     tmp_path: Path,
     prepare: Callable[[KafkaFolder, Path], None],
     words: str,
@@ -304,7 +306,9 @@ def test_refused(
     assert not (tmp_path / "data" / "orders-0").exists()
 
 
-def test_refused_for_what_the_metadata_say(source: KafkaFolder, take: Callable[..., Taken]) -> None:
+def test_refused_for_what_the_metadata_say(
+    source: KafkaFolder, take: Callable[..., ImportReport]
+) -> None:
     source.add("here", [[b"x"]])
     source.add("elsewhere", [[b"x"]], replicas=[1, 2])
     source.add("lagging", [[b"x"]], replicas=[1, NODE], isr=[1])
@@ -326,7 +330,7 @@ def test_refused_for_what_the_metadata_say(source: KafkaFolder, take: Callable[.
 
 
 def test_a_node_that_crashed_is_no_target(
-    source: KafkaFolder, take: Callable[..., Taken], tmp_path: Path
+    source: KafkaFolder, take: Callable[..., ImportReport], tmp_path: Path
 ) -> None:
     with BrokerProcess(tmp_path / "data") as node:
         with Admin(node.bootstrap) as admin:
@@ -339,7 +343,7 @@ def test_a_node_that_crashed_is_no_target(
 
 
 def test_the_folders_of_one_broker_belong_together(
-    source: KafkaFolder, take: Callable[..., Taken], tmp_path: Path
+    source: KafkaFolder, take: Callable[..., ImportReport], tmp_path: Path
 ) -> None:
     source.add("orders", ORDERS)
     source.save()

@@ -35,8 +35,8 @@ from ottla.server.broker import Broker
 from ottla.server.disk import workers as workers_module
 from ottla.server.network import connection as connection_module
 from ottla.server.network import reactor as reactor_module
-from ottla.server.network.connection import Buffer
 from ottla.server.network.reactor import Reactor
+from ottla.server.network.slots import Buffer
 from ottla.testing import BrokerProcess
 
 MIB = 1 << 20

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from server_kit.access import guarded_settings
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import create_topic
 from server_kit.long_requests import (
@@ -22,7 +23,7 @@ from server_kit.long_requests import (
     errors_of,
 )
 from server_kit.long_requests import MANY as VERY_MANY
-from server_kit.security import authenticate, jaas
+from server_kit.security import authenticate
 from server_kit.wire import Wire
 
 from ottla.cluster.acls import CLUSTER_NAME, Acl
@@ -234,19 +235,11 @@ NAMES = [
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
     """With a user that may do everything by its entries, and one that has none."""
-    settings = {
-        "listeners": "INSIDE://127.0.0.1:0,CLIENTS://127.0.0.1:0",
-        "listener.security.protocol.map": "INSIDE:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
-        "inter.broker.listener.name": "INSIDE",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.clients.plain.sasl.jaas.config": jaas(
-            "PlainLoginModule", {"user_may": "x", "user_must-not": "x"}
-        ),
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-        "offsets.topic.num.partitions": "1",
-        "transaction.state.log.num.partitions": "1",
-    }
+    settings = guarded_settings(
+        {"may": "x", "must-not": "x"},
+        offsets_topic_num_partitions="1",
+        transaction_state_log_num_partitions="1",
+    )
     entries = [
         Acl(kind, name, AclPattern.LITERAL, "User:may", "*", AclOperation.ALL, AclPermission.ALLOW)
         for kind, name in (

@@ -17,6 +17,7 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from ottla.server.handlers.produce import appending
 from ottla.server.handlers.produce import handler as produce_handler
 
 FORMAT_2 = versions_of(ProduceRequest, first=3)
@@ -27,7 +28,8 @@ LENGTHS = [1, 125, 126, 127, 128, 249]
 @pytest.fixture(autouse=True)
 def quick_disk(inside: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine must not make the broker take its disk for a slow one."""
-    monkeypatch.setattr(produce_handler, "SLOW_WRITE_SECONDS", float("inf"))
+    for module in (produce_handler, appending):
+        monkeypatch.setattr(module, "SLOW_WRITE_SECONDS", float("inf"))
     inside.run(lambda broker: broker.lanes.slow.clear())
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from server_kit.access import guarded_settings
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import (
     Topic,
@@ -21,7 +22,7 @@ from server_kit.calls import (
     versions_of,
 )
 from server_kit.long_requests import LONGEST, Turns, count_steps
-from server_kit.security import authenticate, jaas
+from server_kit.security import authenticate
 from server_kit.wire import Wire
 
 from ottla import Consumer, Producer
@@ -255,17 +256,9 @@ def test_names_that_somebody_made_up_are_not_remembered(wire: Wire) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
-    settings = {
-        "listeners": "INSIDE://127.0.0.1:0,CLIENTS://127.0.0.1:0",
-        "listener.security.protocol.map": "INSIDE:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
-        "inter.broker.listener.name": "INSIDE",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.clients.plain.sasl.jaas.config": jaas(
-            "PlainLoginModule", {"user_may": "x", "user_must-not": "x"}
-        ),
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS;User:may",
-    }
+    settings = guarded_settings(
+        {"may": "x", "must-not": "x"}, super_users="User:ANONYMOUS;User:may"
+    )
     with BrokerThread(tmp_path_factory.mktemp("guarded"), settings=settings) as running:
         yield running
 

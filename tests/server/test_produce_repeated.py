@@ -19,19 +19,21 @@ from server_kit.calls import (
     now_ms,
     produce,
     produce_request,
+    read_all,
     versions_of,
 )
 from server_kit.crafted import ask
 from server_kit.wire import Wire
 
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.record.batch import LEADER_EPOCH_AT, check_produced
 from ottla.record.codecs import Codec
 from ottla.record.validation.findings import Rules
 from ottla.record.validation.frames import FrameCheck
 from ottla.record.validation.readiness import readiness
+from ottla.server.handlers.produce import appending, request
 from ottla.server.handlers.produce import handler as produce_handler
-from ottla.server.handlers.produce import request
 
 KAFKA = kafkas_answers()
 VERSIONS = versions_of(ProduceRequest, first=5)
@@ -54,7 +56,8 @@ TOPIC = Topic("a-topic", bytes(range(16)))
 def always(inside: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request that is answered is learned from; a busy machine has no slow disk."""
     monkeypatch.setattr(produce_handler, "LEARNED_ONE_IN", 1)
-    monkeypatch.setattr(produce_handler, "SLOW_WRITE_SECONDS", float("inf"))
+    for module in (produce_handler, appending):
+        monkeypatch.setattr(module, "SLOW_WRITE_SECONDS", float("inf"))
     inside.run(lambda broker: broker.lanes.slow.clear())
 
 
@@ -155,8 +158,9 @@ def test_it_reads_what_the_general_way_reads(version: int) -> None:
     now = now_ms()
     batch = bytes(batch_of(b"value"))
     body = asked(version=version, records=batch)
-    size = 4 if version < 9 else 1 + (len(batch) + 1 > 127)
-    before = body[: body.index(batch) - size - 4]
+    # Count and size, with the index between them.
+    sizes = 8 if version < 9 else 2 + (len(batch) + 1 > 127)
+    before = body[: body.index(batch) - sizes - 4]
     check = FrameCheck(compiled.frames_address, before, version >= 9, 1 << 22, Rules())
     taken = 0
     for each in bodies(version, batch):
@@ -167,7 +171,7 @@ def test_it_reads_what_the_general_way_reads(version: int) -> None:
             found = check.accept(buffer, 5, stop, now)
             if found is None:
                 continue
-            index, start, end, fields = found
+            ((index, start, end, fields),) = found
             request_read = request.read(buffer, 5, stop, version)
             assert request_read == (
                 None,
@@ -217,3 +221,80 @@ def test_nothing_is_answered_where_nothing_is_asked_for(wire: Wire, spy: Spy) ->
     assert produce(wire, topic, batch_of(b"a")).error_code == 0
     wire.send(produce_request(topic, (0, batch_of(b"b")), acks=0), 9)
     assert produce(wire, topic, batch_of(b"c")).base_offset == 2
+
+
+def many(topic: Topic, *parts: tuple[int, bytes], acks: int = 1) -> ProduceRequest:
+    return produce_request(topic, *parts, acks=acks)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_several_partitions_in_a_request(
+    wire: Wire, spy: Spy, monkeypatch: pytest.MonkeyPatch, version: int, acks: int
+) -> None:
+    """The answers, and what is stored, are those of the general way, for any number of partitions."""
+    shorter, longer = (
+        create_topic(wire, partitions=64, name=f"{version}-{acks}-{way}") for way in "sl"
+    )
+    rounds = [[0], [0, 1], [5, 3, 4], list(range(64)), [7, 7, 7], [63], [1, 64], [-1, 2], [2, 1]]
+    answers: dict[Topic, list[ProduceResponse]] = {shorter: [], longer: []}
+    for topic in (longer, shorter):
+        learned_one_in = 1 if topic is shorter else 1 << 40
+        monkeypatch.setattr(produce_handler, "LEARNED_ONE_IN", learned_one_in)
+        for number, indexes in enumerate(rounds):
+            parts = [(index, batch_of(f"{number} {index}".encode())) for index in indexes]
+            before = spy.taken
+            answers[topic].append(
+                wire.call(many(topic, *parts, acks=acks), ProduceResponse, version)
+            )
+            if topic is shorter:
+                is_known = all(0 <= index < 64 for index in indexes)
+                assert (spy.taken > before) == (is_known and number > 0), indexes
+        assert topic is shorter or not spy.taken
+    for one, other in zip(answers[shorter], answers[longer], strict=True):
+        assert one.responses[0].partition_responses == other.responses[0].partition_responses
+    for index in range(64):
+        assert read_all(wire, shorter, index) == read_all(wire, longer, index)
+
+
+def test_one_refused_batch_of_several_leaves_the_others(wire: Wire, spy: Spy) -> None:
+    topic = create_topic(wire, partitions=3)
+    good_batches = [(index, batch_of(b"a")) for index in range(3)]
+    for _ in range(2):
+        wire.call(many(topic, *good_batches), ProduceResponse, 9)
+    assert spy.taken == 1
+    damaged = bytearray(batch_of(b"b"))
+    damaged[-3] ^= 1
+    answer = wire.call(
+        many(topic, (0, batch_of(b"b")), (1, bytes(damaged)), (2, batch_of(b"b"))),
+        ProduceResponse,
+        9,
+    )
+    codes = [each.error_code for each in answer.responses[0].partition_responses]
+    assert codes == [ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE]
+    assert [end_offset(wire, topic, index) for index in range(3)] == [3, 2, 3]
+    assert spy.taken == 1
+
+
+def test_one_out_of_sequence_of_several_leaves_the_others(wire: Wire, spy: Spy) -> None:
+    """What only the log knows is found after others of the request were appended."""
+    topic = create_topic(wire, partitions=3)
+
+    def batches(*sequences: int) -> list[tuple[int, bytes]]:
+        return [
+            (index, batch_of(b"a", producer_id=4_000, producer_epoch=0, base_sequence=sequence))
+            for index, sequence in enumerate(sequences)
+        ]
+
+    for sequence in range(2):
+        wire.call(many(topic, *batches(sequence, sequence, sequence)), ProduceResponse, 9)
+    taken = spy.taken
+    assert taken == 1
+    answer = wire.call(many(topic, *batches(2, 9, 1)), ProduceResponse, 9)
+    assert spy.taken == taken + 1
+    found = [
+        (each.error_code, each.base_offset) for each in answer.responses[0].partition_responses
+    ]
+    # The next one, a gap, and one that was there before.
+    assert found == [(0, 2), (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1), (0, 1)]
+    assert [end_offset(wire, topic, index) for index in range(3)] == [3, 2, 2]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ottla.cli.output import human_size, note, plural, write_line, write_table
 
 if TYPE_CHECKING:
-    from ottla.server.importing.importing import Taken
+    from ottla.server.importing.importing import ImportReport
 
 
-def show(taken: Taken, target: Path, *, dry_run: bool) -> None:
+def show(report: ImportReport, target: Path, *, dry_run: bool) -> None:
     """A table of the topics, what was left out, and what to do next."""
     columns = ("topic", "partitions", "size", *(() if dry_run else ("offsets",)))
     write_table(
@@ -23,38 +23,38 @@ def show(taken: Taken, target: Path, *, dry_run: bool) -> None:
                 human_size(each.size),
                 *(() if dry_run else (each.offsets,)),
             )
-            for each in taken.topics
+            for each in report.topics
         ],
     )
-    if not taken.is_clean:
+    if not report.is_clean:
         note("Kafka was not stopped in good order: its logs are looked at as after a crash")
-    for name, size in taken.cut.items():
+    for name, size in report.cut.items():
         note(f"{name}: {plural(size, 'byte')} at the end were no whole batch and are left out")
-    for topic, name, value, why in taken.settings_left_out:
+    for topic, name, value, why in report.settings_left_out:
         note(f"not taken over: {name}={value} of {topic}: {why}")
-    for what in taken.left_out:
+    for what in report.left_out:
         note(f"not taken over: {what}")
-    for name in taken.open_transactions:
+    for name in report.open_transactions:
         note(
             f"{name} has a transaction that nobody ends, because __transaction_state is not taken "
             "over: see `ottla transaction`"
         )
     if dry_run:
-        write_line(f"{plural(len(taken.topics), 'topic')} would be taken over")
+        write_line(f"{plural(len(report.topics), 'topic')} would be taken over")
         return
-    write_line(f"took {plural(len(taken.topics), 'topic')} over into {target}")
+    write_line(f"took {plural(len(report.topics), 'topic')} over into {target}")
     write_line(
         "what Kafka's server.properties says (log.retention.* above all) holds only if the node is "
         "given it as well: "
-        f"`ottla serve --data {target} --node-id {taken.node_id} --config server.properties`"
+        f"`ottla serve --data {target} --node-id {report.node_id} --config server.properties`"
     )
 
 
-def document(taken: Taken, *, dry_run: bool) -> dict[str, Any]:
+def document(report: ImportReport, *, dry_run: bool) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
-        "node_id": taken.node_id,
-        "clean": taken.is_clean,
+        "node_id": report.node_id,
+        "clean": report.is_clean,
         "topics": [
             {
                 "topic": each.name,
@@ -62,13 +62,13 @@ def document(taken: Taken, *, dry_run: bool) -> dict[str, Any]:
                 "bytes": each.size,
                 "offsets": each.offsets,
             }
-            for each in taken.topics
+            for each in report.topics
         ],
-        "cut": dict(taken.cut),
-        "open_transactions": list(taken.open_transactions),
-        "left_out": list(taken.left_out),
+        "cut": dict(report.cut),
+        "open_transactions": list(report.open_transactions),
+        "left_out": list(report.left_out),
         "settings_left_out": [
             {"topic": topic, "name": name, "value": value, "reason": why}
-            for topic, name, value, why in taken.settings_left_out
+            for topic, name, value, why in report.settings_left_out
         ],
     }

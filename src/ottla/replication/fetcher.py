@@ -25,6 +25,7 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from ottla.protocol.one_partition_fetch import FIRST_RESPONSE_VERSION, read_response
 from ottla.replication.following import Disk, Following, Limits
 from ottla.replication.partition import Partition
 from ottla.replication.throttle import Throttle
@@ -185,14 +186,14 @@ class Fetcher:
     def _ask(self, connection: Connection, ended: asyncio.Future[list[Partition]]) -> None:
         self._changed.clear()
         version = self._version
-        request = self.following.request(*self._identity(), self._now_ms())
+        body, wait_ms = self.following.encoded(version, *self._identity(), self._now_ms())
         connection.send_to(
             FetchRequest.api_key,
             version,
-            request.encode_parts(version),
+            body,
             lambda frame, at: self._taken(connection, ended, frame, at),
             ended,
-            timeout=_ANSWER_SECONDS + request.max_wait_ms / 1000,
+            timeout=_ANSWER_SECONDS + wait_ms / 1000,
         )
 
     def _taken(
@@ -203,12 +204,18 @@ class Fetcher:
         at: int,
     ) -> None:
         try:
-            response = connection.read(
-                FetchRequest.api_key, self._version, frame, at, FetchResponse
-            )
             now_ms = self._now_ms()
             following = self.following
-            lost = following.answered(response, now_ms)
+            one = None
+            if self._version >= FIRST_RESPONSE_VERSION:
+                one = read_response(frame, at)
+            if one is not None:
+                lost = following.took_one(*one, now_ms)
+            else:
+                response = connection.read(
+                    FetchRequest.api_key, self._version, frame, at, FetchResponse
+                )
+                lost = following.answered(response, now_ms)
             if ended.done():
                 return  # what is to be asked for has changed by this answer
             if lost or following.unflushed or following.is_idle or following.rest_ms(now_ms):

@@ -17,14 +17,16 @@ asks again, until the two agree. So records that no leader committed go, and not
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from functools import partial
 from struct import Struct
 from typing import NamedTuple
 
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.message import Buffer
 from ottla.protocol.messages.fetch import (
+    EpochEndOffset,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -33,6 +35,7 @@ from ottla.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from ottla.protocol.one_partition_fetch import OnePartition, RequestTemplate, template_of
 from ottla.record.errors import InvalidBatch
 from ottla.replication.partition import Partition, Role
 from ottla.replication.throttle import Throttle
@@ -140,6 +143,15 @@ def position_of(partition: Partition) -> Position:
     )
 
 
+class _Repeated(NamedTuple):
+    """A request about one partition, which the next one may repeat."""
+
+    template: RequestTemplate
+    key: Key
+    about: tuple[int, int, int]  # version, and who asks: broker id and epoch
+    max_wait_ms: int
+
+
 class Following:
     """The partitions that are followed at one leader. See the module."""
 
@@ -173,6 +185,8 @@ class Following:
         self._asked: dict[Key, Position] = {}
         # Partitions that took records which count only once they are synced.
         self.unflushed: set[Partition] = set()
+        # The last request, if it was about one partition and the next one may be like it.
+        self._repeated: _Repeated | None = None
 
     def put(self, partition: Partition) -> None:
         """Follow this partition from now on, or notice that its leader epoch changed."""
@@ -267,6 +281,59 @@ class Following:
             forgotten_topics_data=[] if is_full else list(forgotten.values()),
         )
 
+    def encoded(
+        self, version: int, broker_id: int, broker_epoch: int, now_ms: int
+    ) -> tuple[Sequence[Buffer], int]:
+        """The next request as it is sent, and the milliseconds that it may wait at the leader."""
+        repeated = self._repeated
+        if repeated is not None:
+            body = self._repeat(repeated, version, broker_id, broker_epoch)
+            if body is not None:
+                return (body,), repeated.max_wait_ms
+        request = self.request(broker_id, broker_epoch, now_ms)
+        parts = request.encode_parts(version)
+        self._repeated = None
+        named = [
+            (each.topic_id, one.partition) for each in request.topics for one in each.partitions
+        ]
+        if len(named) == 1 and not request.forgotten_topics_data:
+            template = template_of(b"".join(parts), version, request)
+            if template is not None:
+                about = (version, broker_id, broker_epoch)
+                self._repeated = _Repeated(template, named[0], about, request.max_wait_ms)
+        return parts, request.max_wait_ms
+
+    def _repeat(
+        self, repeated: _Repeated, version: int, broker_id: int, broker_epoch: int
+    ) -> bytes | None:
+        """The request if it says the same as the one before it, but for the place in the log; else
+        None, and nothing has changed."""
+        key = repeated.key
+        partition = self.partitions.get(key)
+        told = self._told.get(key)
+        if (
+            partition is None
+            or told is None
+            or self._session_epoch == _INITIAL_EPOCH
+            or len(self._changed) != 1
+            or key not in self._changed
+            or self._resting
+            or self._busy
+            or (version, broker_id, broker_epoch) != repeated.about
+            or (self._throttle is not None and self._throttle.following.is_set)
+        ):
+            return None
+        try:
+            position = position_of(partition)
+        except StorageError:
+            return None
+        if position[1:] != told[1:] or position.offset == told.offset or told.flushed_offset >= 0:
+            return None
+        self._told[key] = position
+        self._changed.clear()
+        self._asked = self._told
+        return repeated.template.filled(self._session_epoch, position.offset)
+
     def _forget(self, key: Key, forgotten: dict[bytes, ForgottenTopic]) -> None:
         if self._told.pop(key, None) is not None:
             topic_id, index = key
@@ -308,6 +375,29 @@ class Following:
 
     # The answer ---------------------------------------------------------------------------------
 
+    def took_one(self, about: OnePartition, records: memoryview, now_ms: int) -> list[Partition]:
+        """As `answered`, for an answer that brings records of one partition and says nothing else."""
+        self._go_on(about.session_id)
+        key = (about.topic_id, about.partition)
+        partition = self.partitions.get(key)
+        position = self._asked.get(key)
+        if partition is not None and position is not None:
+            self._changed.add(key)
+            if self.is_current(partition, position):
+                taken = (records, about.high_watermark, about.log_start_offset)
+                if self._append(key, partition, position, *taken, now_ms) is Outcome.LATER:
+                    self.rest(key, now_ms)
+        return []
+
+    def _go_on(self, session_id: int) -> None:
+        """The next request is the next one of this session, or the first of another if it has none."""
+        self._session_id = session_id
+        epoch = self._session_epoch
+        if not session_id:
+            self._session_epoch = _INITIAL_EPOCH
+        else:
+            self._session_epoch = 1 if epoch == _MAX_EPOCH else epoch + 1
+
     def answered(self, response: FetchResponse, now_ms: int) -> list[Partition]:
         """Take an answer in. Partitions whose position the leader does not have: to be looked up."""
         if response.error_code:
@@ -317,13 +407,7 @@ class Following:
                 for key in self.partitions:  # or it is refused again at once, and again
                     self.rest(key, now_ms)
             return []
-        if response.session_id:
-            self._session_id = response.session_id
-            epoch = self._session_epoch
-            self._session_epoch = 1 if epoch == _MAX_EPOCH else epoch + 1
-        else:
-            self._session_id = 0
-            self._session_epoch = _INITIAL_EPOCH
+        self._go_on(response.session_id)
         out_of_range = []
         for topic in response.responses:
             for data in topic.partitions:
@@ -361,25 +445,39 @@ class Following:
                     self.leader, partition.topic, partition.index, code,
                 )  # fmt: skip
             return Outcome.LATER
+        taken = (data.records or b"", data.high_watermark, data.log_start_offset)
+        return self._append(key, partition, position, *taken, now_ms, data.diverging_epoch)
+
+    def _append(
+        self,
+        key: Key,
+        partition: Partition,
+        position: Position,
+        sent: Buffer,
+        high_watermark: int,
+        log_start_offset: int,
+        now_ms: int,
+        diverging: EpochEndOffset | None = None,
+    ) -> Outcome:
+        """Take what the leader sent of a partition, and what it says of its log: where that and this one
+        part, if they do."""
         try:
-            diverging = data.diverging_epoch
+            log_ms = self._disk.log_time(now_ms)
             if diverging is not None:
-                log_ms = self._disk.log_time(now_ms)
                 steps = cut_off(partition, diverging.epoch, diverging.end_offset, log_ms)
                 self._work(key, partition, steps)
                 return Outcome.DONE
-            records = whole_batches(data.records or b"")
+            records = whole_batches(sent)
             if self._throttle is not None:
                 self._throttle.took(partition, len(records), now_ms)
-            log_ms = self._disk.log_time(now_ms)
             if records and self._disk.is_slow(partition):
-                steps = _take_in_steps(partition, records, data, log_ms)
+                steps = _take_in_steps(partition, records, high_watermark, log_start_offset, log_ms)
                 self._work(key, partition, steps, appends=True)
                 return Outcome.DONE
-            self._disk.take(partition, records, data.high_watermark, log_ms)
+            self._disk.take(partition, records, high_watermark, log_ms)
             if partition.is_unflushed:
                 self.unflushed.add(partition)
-            follow_start(partition, data.log_start_offset)
+            follow_start(partition, log_start_offset)
         except (StorageError, InvalidBatch) as error:
             _tell(partition, position.offset, error)
             return Outcome.LATER
@@ -453,7 +551,7 @@ _EXPECTED = (
 )
 
 
-def whole_batches(records: bytes | bytearray | memoryview) -> memoryview:
+def whole_batches(records: Buffer) -> memoryview:
     """An answer may end inside a batch: what is before that."""
     view = memoryview(records)
     size = len(view)
@@ -473,10 +571,14 @@ def _tell(partition: Partition, offset: int, error: Exception) -> None:
 
 
 def _take_in_steps(
-    partition: Partition, records: memoryview, data: PartitionData, now_ms: int
+    partition: Partition,
+    records: memoryview,
+    high_watermark: int,
+    log_start_offset: int,
+    now_ms: int,
 ) -> Steps:
-    yield from partition.take_in_steps(records, data.high_watermark, now_ms)
-    follow_start(partition, data.log_start_offset)
+    yield from partition.take_in_steps(records, high_watermark, now_ms)
+    follow_start(partition, log_start_offset)
 
 
 def cut_off(partition: Partition, epoch: int, end_offset: int, now_ms: int) -> Steps:

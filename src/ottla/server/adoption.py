@@ -47,7 +47,7 @@ def adopt_folders(
             raise CannotAdopt(
                 f"{first} is no data folder of a single node: it has no {METADATA_FILE}"
             )
-        return _told_again(first, target)
+        return _adopted_before(first, target)
     locks: list[int] = []
     try:
         locks.extend(lock_folder(folder, OS_FILES) for folder in log_dirs)
@@ -66,9 +66,9 @@ def adopt_folders(
     return Adopted(image.cluster_id, only_broker(image), len(image.topics), image.partition_count)
 
 
-def _told_again(folder: str, target: Store) -> Adopted:
-    """What was adopted by one who did not live to tell. From the broker's first start on the folder is
-    one of the cluster's like any other."""
+def _adopted_before(folder: str, target: Store) -> Adopted:
+    """The result of an adoption that was broken off at its very end, after all was written. From the
+    broker's first start on the folder is one of the cluster's like any other."""
     own = DataFolder(folder, OS_FILES)
     cluster_id = own.peek_cluster_id()
     known = asyncio.run(_found(target))

@@ -29,15 +29,10 @@ from ottla.protocol.frame import (
     has_flexible_response_header,
 )
 from ottla.protocol.message import MalformedMessage, Message
-from ottla.server.network.connection import (
-    Connection,
-    HeldBytes,
-    MalformedRequest,
-    Slot,
-    is_out_of_memory,
-)
-from ottla.server.network.connection import Part as FramePart
+from ottla.server.network.connection import Connection, MalformedRequest, is_out_of_memory
 from ottla.server.network.file_range import FileRange
+from ottla.server.network.slots import HeldBytes, Slot
+from ottla.server.network.slots import Part as FramePart
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.observability.timings import Timings
 from ottla.server.turns import Steps, advance, run_in_turns, taken_apart
@@ -62,8 +57,9 @@ R = TypeVar("R", bound=Message)
 
 
 class Later:
-    """A response that comes within this turn of the loop or the next. Lighter than a future: whoever
-    waits is called at once, and the requests after this one need not wait for it."""
+    """A response that comes within this turn of the loop or the next, and has no more than a thousand
+    entries. Lighter than a future: whoever waits is called at once, the requests after this one need not
+    wait for it, and it is encoded in one go."""
 
     __slots__ = ("done",)
 
@@ -144,7 +140,7 @@ class Api:
         self.timings.add(perf_counter() - begun)
 
     def measure(self, kept_busy: Callable[[Connection, float], object] | None) -> None:
-        """Tell how long each request keeps the loop busy, at once or in slices; None: no longer."""
+        """Call `kept_busy` with the time for which each request keeps the loop busy; None: no longer."""
         self.kept_busy = kept_busy
         serve = self._serve_unmeasured or self.serve
         self.serve, self._serve_unmeasured = serve, None
@@ -165,8 +161,8 @@ class Api:
 
         self.serve, self._serve_unmeasured = measured, serve
 
-    def slices_told(self, connection: Connection) -> Callable[[float], object] | None:
-        """Who is told of the time of a slice, of a request that is worked on in such."""
+    def on_slice(self, connection: Connection) -> Callable[[float], object] | None:
+        """The callback for the seconds of each slice of a long request; None if nothing is measured."""
         kept_busy = self.kept_busy
         return None if kept_busy is None else partial(kept_busy, connection)
 
@@ -224,14 +220,13 @@ def handles(
     def decorate(
         function: Callable[[Request[R]], Answer],
     ) -> Callable[[Request[R]], Answer]:
-        key = ApiKey(request.api_key)
         if by_controller:
             function = _passed_on(function)
 
         def bind(broker: Broker, api: Api) -> Serve:
-            return _serve_decoded(broker, api, request, _guarded(broker, key, function))
+            return serve_decoded(broker, api, request, function)
 
-        _declare(Declaration(key, versions, request, bind))
+        _declare(Declaration(ApiKey(request.api_key), versions, request, bind))
         return function
 
     return decorate
@@ -240,7 +235,7 @@ def handles(
 def _guarded(
     broker: Broker, key: ApiKey, function: Callable[[Request[R]], Answer]
 ) -> Callable[[Request[R]], Answer]:
-    """The handler behind the checks of the authorizer, if there is one, and with the audit log."""
+    """The handler with the checks of the authorizer, if there is one, and with the audit log."""
     if key in CHANGING:
         function = _limited(key, function)
     authorizer = broker.authorizer
@@ -376,12 +371,16 @@ def _joined(pieces: list[Any]) -> list[Any]:
     return joined
 
 
-def _serve_decoded(
+def serve_decoded(
     broker: Broker,
     api: Api,
     request_class: type[R],
     function: Callable[[Request[R]], Answer],
 ) -> Serve:
+    """Serves requests by decoding them and answering with what the function returns; also for those
+    whom a handler of raw frames leaves to it."""
+    function = _guarded(broker, ApiKey(request_class.api_key), function)
+
     def serve(
         connection: Connection,
         view: memoryview,
@@ -495,7 +494,7 @@ class _Exchange:
             self._finish,
             self._failed,
             lambda: not self._connection.closed,
-            self._api.slices_told(self._connection),
+            self._api.on_slice(self._connection),
         )
 
     def _finish(self, result: list[FramePart] | Outcome | Later) -> None:
@@ -509,7 +508,7 @@ class _Exchange:
         elif isinstance(result, Later):
             if self._slot is None:
                 self._slot = connection.reserve()
-            result.done = self._respond
+            result.done = self._respond_at_once
         elif isinstance(result, Message):
             self._respond(result)
         else:
@@ -548,6 +547,16 @@ class _Exchange:
             if self._owns_response:
                 self._waste.append(response)
             self._go_on(steps)
+
+    def _respond_at_once(self, response: Message) -> None:
+        try:
+            frame = frame_response(response, self._version, self._correlation_id)
+        except Exception as error:  # noqa: BLE001 - see failed
+            self._failed(error)
+            return
+        assert self._slot is not None
+        self._slot.fill([frame])
+        self._clear_away()
 
     def _failed(self, error: Exception) -> None:
         connection = self._connection

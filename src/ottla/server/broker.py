@@ -19,8 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.elections import ElectionPolicy
-from ottla.cluster.decisions.features import OTTLA_VERSION, FeatureRange, fault_of_levels
-from ottla.cluster.decisions.features import told as told_features
+from ottla.cluster.decisions.features import (
+    OTTLA_VERSION,
+    FeatureRange,
+    fault_of_levels,
+    registered_ranges,
+)
 from ottla.cluster.decisions.topics import NewTopic, TopicDefaults
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.membership import Membership, NoCluster
@@ -234,7 +238,7 @@ class Broker:
             self, TRANSACTION_STATE, self._transaction_shard, self.markers.forget
         )
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
-        self.reactor.bring = self.reads.bring
+        self.reactor.page_in = self.reads.page_in
         # Logs are open and partitions in place: coordinators may be loaded.
         self.is_serving = False
         # Set when the broker cannot go on: its metadata store is gone.
@@ -294,7 +298,7 @@ class Broker:
             controller.default_policy = self._default_policy()
 
     def _office_changed(self) -> None:
-        """The controller here has come into office or laid it down. Settings that were in its first
+        """The controller here has taken office or resigned. Settings that were in its first
         image are known here by now, and not to it."""
         self._configure_controller()
         self.liveness.follow()
@@ -590,7 +594,7 @@ class Broker:
             folder_id=self.logs.folder_ids,
             machine="" if self.place is None else self.place.machine,
             min_isr=self._own_min_isr(),
-            features=told_features(SUPPORTED_FEATURES),
+            features=registered_ranges(SUPPORTED_FEATURES),
         )
 
     def _require_support(self, image: ClusterImage) -> None:
@@ -685,7 +689,7 @@ class Broker:
             self._follow_or_not()
 
     async def _look_at_starts(self) -> None:
-        """Nobody waits for the replicas of a broker that has gone."""
+        """Ends waits of partitions for replicas on brokers that have gone."""
         turns = Turns()
         for partitions in list(self.partitions.by_name.values()):
             for held in partitions:
@@ -774,7 +778,7 @@ class Broker:
     # The end ------------------------------------------------------------------------------------
 
     async def _hand_over(self) -> None:
-        """Others lead before this broker stops, so that nobody notices."""
+        """Moves leadership to other brokers before this one stops, so that clients notice nothing."""
         if not self.config.controlled_shutdown_enable or len(self.image.brokers) < 2:
             return
         try:

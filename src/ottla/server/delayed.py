@@ -55,7 +55,7 @@ MOST_QUEUES = 64
 
 
 class Deadline:
-    """One who waits no longer than until then; see `Deadlines`."""
+    """A callback for the time when a wait is over; see `Deadlines`."""
 
     __slots__ = ("_queue", "at", "passed")
 
@@ -102,7 +102,7 @@ class Deadlines:
         return deadline
 
     def _look(self, milliseconds: int) -> None:
-        """The time of those that begin a queue may be over."""
+        """Calls those at the head of a queue whose time is over."""
         queue = self._queues[milliseconds]
         # What the loop's clock cannot tell apart counts as over.
         now = self._loop.time() + 0.001

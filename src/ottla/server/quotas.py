@@ -298,7 +298,7 @@ def is_broker(broker: Broker, connection: Connection) -> bool:
     from ottla.server.security.access import Access
 
     access = Access(broker.authorizer, connection)
-    return access.cluster(AclOperation.CLUSTER_ACTION, told=False)
+    return access.cluster(AclOperation.CLUSTER_ACTION, logged=False)
 
 
 def _connection_delay(broker: Broker, quotas: Quotas | None) -> Callable[[str, str], float] | None:

@@ -65,10 +65,10 @@ def run_in_turns(
     finished: Callable[[T], None],
     failed: Callable[[Exception], None],
     is_wanted: Callable[[], bool],
-    told: Callable[[float], object] | None = None,
+    measured: Callable[[float], object] | None = None,
 ) -> None:
-    """Do all the steps, beginning at the loop's next turn, as long as somebody wants the result. `told`
-    is told how long each slice has taken, in seconds."""
+    """Do all the steps, beginning at the loop's next turn, as long as somebody wants the result.
+    `measured` is called with the seconds that each slice has taken."""
 
     def go_on() -> None:
         if not is_wanted():
@@ -84,8 +84,8 @@ def run_in_turns(
             failed(error)
             return
         finally:
-            if told is not None:
-                told(perf_counter() - begun)
+            if measured is not None:
+                measured(perf_counter() - begun)
         loop.call_soon(go_on)
 
     loop.call_soon(go_on)

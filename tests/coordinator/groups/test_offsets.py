@@ -6,6 +6,7 @@ import pytest
 from groups_kit.machine import SETTINGS, Machine, MachineTarget
 from groups_kit.scenarios import play
 
+from ottla.coordinator.groups.classic.group import ClassicGroup
 from ottla.coordinator.groups.settings import GroupSettings
 from ottla.coordinator.groups.shard import TOMBSTONES_AT_ONCE
 from ottla.protocol.errors import ErrorCode
@@ -14,6 +15,7 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetCommitResponse,
 )
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -437,3 +439,78 @@ def test_every_version_commits(version: int) -> None:
         a: fetch -> g:NONE t:0=3/m
         """,
     )
+
+
+# Commits that are repeated (every commit of a Machine is made that way, too) ---------------------------
+
+
+def commit_of(machine: Machine, offset: int, metadata: str = "", topic: str = "t") -> set[int]:
+    part = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=metadata
+    )
+    request = OffsetCommitRequest(
+        group_id="g", topics=[OffsetCommitRequestTopic(name=topic, partitions=[part])]
+    )
+    answer = machine.call(request, 9)
+    assert isinstance(answer, OffsetCommitResponse)
+    return {part.error_code for topic in answer.topics for part in topic.partitions}
+
+
+def test_a_commit_is_repeated_with_other_offsets() -> None:
+    machine = Machine()
+    for offset in (5, 6, -1, (1 << 63) - 1):
+        assert commit_of(machine, offset, "note") == {ErrorCode.NONE}
+    assert (machine.commits.repeated, machine.commits.refused) == (3, 0)
+
+
+def test_a_topic_that_changes_is_noticed_by_repeated_commits() -> None:
+    machine = Machine()
+    for offset in range(3):
+        assert commit_of(machine, offset) == {ErrorCode.NONE}
+    machine.topics.grow("t", 9)
+    machine.metadata_changed()
+    assert commit_of(machine, 3) == {ErrorCode.NONE}
+    assert (machine.commits.repeated, machine.commits.refused) == (3, 0)
+    machine.topics.delete("t")
+    assert commit_of(machine, 4) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    machine.topics.create("t", 3)
+    assert commit_of(machine, 5) == {ErrorCode.NONE}
+    assert (machine.commits.repeated, machine.commits.refused) == (3, 1)
+
+
+def test_other_settings_are_noticed_by_repeated_commits() -> None:
+    machine = Machine()
+    for offset in range(3):
+        assert commit_of(machine, offset, "a long text") == {ErrorCode.NONE}
+    machine.run(machine.shard.reconfigured(GroupSettings(offset_metadata_max_bytes=3)))
+    assert commit_of(machine, 3, "a long text") == {ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    assert (machine.commits.repeated, machine.commits.refused) == (2, 1)
+
+
+def test_a_repeated_commit_counts_as_a_heartbeat() -> None:
+    machine = Machine()
+    play(
+        MachineTarget(machine),
+        """
+        a: join v=3 session=10000 -> NONE generation=1 ...
+        a: sync id=A assign=A:x -> NONE ...
+        """,
+    )
+    group = machine.shard.groups["g"]
+    assert isinstance(group, ClassicGroup)
+    (member_id,) = group.members
+    part = OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
+    request = OffsetCommitRequest(
+        group_id="g",
+        generation_id_or_member_epoch=1,
+        member_id=member_id,
+        topics=[OffsetCommitRequestTopic(name="t", partitions=[part])],
+    )
+    commit = machine.shard.repeatable_commit(request, 9)
+    assert commit is not None
+    for _ in range(5):
+        machine.advance(6_000)
+        assert machine.shard.commit_again(commit, [5], [-1], machine.now) is not None
+    machine.advance(10_000)
+    assert not group.members
+    assert machine.shard.commit_again(commit, [5], [-1], machine.now) is None

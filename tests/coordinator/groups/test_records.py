@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from groups_kit.machine import Machine, MachineTarget
 from groups_kit.scenarios import play
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ottla.coordinator.groups.classic.group import ClassicGroup
 from ottla.coordinator.groups.offsets import CommittedOffset
@@ -15,10 +17,13 @@ from ottla.coordinator.groups.records import (
     offset_tombstone,
     offset_value,
     read_group_value,
+    read_offset_key,
+    read_offset_value,
+    value_version,
 )
 from ottla.coordinator.groups.states import ClassicState
 from ottla.coordinator.shard import Replayed
-from ottla.protocol.message import ZERO_UUID
+from ottla.protocol.message import ZERO_UUID, MalformedMessage
 from ottla.protocol.records.classic_group import GroupMetadataValue, MemberMetadata
 from ottla.protocol.records.offsets import OffsetCommitValue
 
@@ -72,24 +77,64 @@ def test_a_stable_group_comes_back_as_kafka_wrote_it() -> None:
     assert value.encode(3) == written[2:]
 
 
+@pytest.mark.parametrize("metadata", ["", "m"])
 @pytest.mark.parametrize("version", range(5))
-def test_every_version_of_an_offset_is_read(version: int) -> None:
+def test_every_version_of_an_offset_is_read(version: int, metadata: str) -> None:
     machine = Machine()
     value = OffsetCommitValue(
-        offset=9, leader_epoch=4, metadata="m", commit_timestamp=7, topic_id=TOPIC_ID
+        offset=9, leader_epoch=4, metadata=metadata, commit_timestamp=7, topic_id=TOPIC_ID
     )
     written = version.to_bytes(2, "big") + value.encode(version)
     machine.shard.replay(Replayed(offset_key("g", "t", 0), written, 3, 0))
     expected = CommittedOffset(
         9,
         4 if version >= 3 else -1,
-        "m",
+        metadata,
         7,
         -1,
         TOPIC_ID if version >= 4 else ZERO_UUID,
         3,
     )
     assert machine.shard.offsets.get("g", "t", 0) == expected
+
+
+PLAIN = offset_value(5, 3, "", 1794734585787, -1, TOPIC_ID)
+
+
+@given(st.dictionaries(st.integers(0, len(PLAIN) - 1), st.integers(0, 255), max_size=4))
+def test_a_plain_offset_is_read_as_any_other(changes: dict[int, int]) -> None:
+    written = bytearray(PLAIN)
+    for at, byte in changes.items():
+        written[at] = byte
+    value = bytes(written)
+    try:
+        version = value_version(value, OffsetCommitValue.versions)
+        read, _ = OffsetCommitValue.decode(value, 2, version)
+        expected = CommittedOffset(
+            read.offset,
+            read.leader_epoch,
+            read.metadata,
+            read.commit_timestamp,
+            read.expire_timestamp,
+            read.topic_id,
+            9,
+        )
+    except MalformedMessage:
+        with pytest.raises(MalformedMessage):
+            read_offset_value(value, 9)
+        return
+    assert read_offset_value(value, 9) == expected
+
+
+def test_keys_of_offsets_are_remembered_unless_they_are_long() -> None:
+    for group in ("g", "g" * 10_000):
+        written = offset_key(group, "t", 3)
+        for _ in range(2):
+            key = read_offset_key(written)
+            assert (key.group, key.topic, key.partition) == (group, "t", 3)
+    short, long = offset_key("g", "t", 3), offset_key("g" * 10_000, "t", 3)
+    assert read_offset_key(short) is read_offset_key(short)
+    assert read_offset_key(long) is not read_offset_key(long)
 
 
 def test_offsets_under_the_oldest_key_are_read() -> None:

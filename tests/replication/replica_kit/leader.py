@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
-from ottla.wire.connection import Connection, Taken
+from ottla.wire.connection import Connection, OnAnswer
 
 LEADER = 2
 VERSION = FetchRequest.versions[1]
@@ -36,15 +36,15 @@ class Leader:
     def answer(self, response: FetchResponse) -> None:
         """The last request is answered so."""
         frame = response.encode(VERSION)
-        taken, failed = self.connections[-1].asked[-1]
+        on_answer, failed = self.connections[-1].asked[-1]
         if not failed.done():
-            taken(frame, 0)
+            on_answer(frame, 0)
 
 
 class FakeConnection:
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
-        self.asked: list[tuple[Taken, asyncio.Future[Any]]] = []
+        self.asked: list[tuple[OnAnswer, asyncio.Future[Any]]] = []
         self.closed = False
         self.failure: Exception | None = None
 
@@ -56,14 +56,14 @@ class FakeConnection:
         api_key: int,
         version: int,
         body: list[Any],
-        taken: Taken,
+        on_answer: OnAnswer,
         failed: asyncio.Future[Any],
         *,
         timeout: float,
     ) -> None:
         assert api_key == FetchRequest.api_key
         assert timeout > 0
-        self.asked.append((taken, failed))
+        self.asked.append((on_answer, failed))
         request, _ = FetchRequest.decode(b"".join(body), 0, version)
         self._leader.asked.put_nowait(request)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from replica_kit.wire import next_request, take_answer
 from storage_kit.faulty_files import Disk, FaultyFiles
 
 from ottla.cluster.decisions.partitions import IsrResult, WantedIsr
@@ -320,7 +321,7 @@ class Life:
             return
         self.asking.add(leader)
         asked_at = self.world.now
-        request = following.request(self.id, self.epoch, self.world.now)
+        request = next_request(following, self.id, self.epoch, self.world.now)
         is_done = False
 
         def answered(response: FetchResponse) -> None:
@@ -329,7 +330,7 @@ class Life:
                 return
             is_done = True
             self.asking.discard(leader)
-            for lost in following.answered(response, self.world.now):
+            for lost in take_answer(following, response, self.world.now):
                 self.look_up(leader, following, lost)
             self.world.after(self.world.chance.randint(1, 10), lambda: self.ask(leader))
 
@@ -432,7 +433,12 @@ class Life:
     def read(
         self, partition: Partition | None, wanted: FetchPartition, replica: int, epoch: int
     ) -> PartitionData:
-        answer = PartitionData(partition_index=wanted.partition, high_watermark=-1, records=b"")
+        answer = PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=-1,
+            records=b"",
+            aborted_transactions=None,
+        )
         try:
             if partition is None:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -112,6 +112,19 @@ def _name(index: int) -> str:
 
 
 T = "has-two-partitions"
+M = TypeVar("M", bound=Message)
+
+
+def _one_topic(
+    topic: Callable[..., M],
+    partition: Callable[..., Message],
+    count: int,
+    first: int = 0,
+    **fields: Any,
+) -> list[M]:
+    """A topic with so many partitions that are alike but for their numbers."""
+    partitions = [partition(partition_index=first + each, **fields) for each in range(count)]
+    return [topic(name=T, partitions=partitions)]
 
 
 def metadata_request(count: int) -> Message:
@@ -122,15 +135,10 @@ def metadata_request(count: int) -> Message:
 
 
 def _list_offsets_request(count: int) -> Message:
-    partition = list_offsets.ListOffsetsPartition
-    return list_offsets.ListOffsetsRequest(
-        topics=[
-            list_offsets.ListOffsetsTopic(
-                name=T,
-                partitions=[partition(partition_index=each, timestamp=-1) for each in range(count)],
-            )
-        ]
+    topics = _one_topic(
+        list_offsets.ListOffsetsTopic, list_offsets.ListOffsetsPartition, count, timestamp=-1
     )
+    return list_offsets.ListOffsetsRequest(topics=topics)
 
 
 def _fetch_request(count: int) -> Message:
@@ -150,46 +158,32 @@ def _fetch_request(count: int) -> Message:
 
 
 def _offset_commit_request(count: int) -> Message:
-    partition = offset_commit.OffsetCommitRequestPartition
-    return offset_commit.OffsetCommitRequest(
-        group_id="long",
-        topics=[
-            offset_commit.OffsetCommitRequestTopic(
-                name=T,
-                partitions=[
-                    partition(partition_index=each, committed_offset=1) for each in range(count)
-                ],
-            )
-        ],
+    topics = _one_topic(
+        offset_commit.OffsetCommitRequestTopic,
+        offset_commit.OffsetCommitRequestPartition,
+        count,
+        committed_offset=1,
     )
+    return offset_commit.OffsetCommitRequest(group_id="long", topics=topics)
 
 
 def _txn_offset_commit_request(count: int) -> Message:
-    partition = txn_offset_commit.TxnOffsetCommitRequestPartition
+    topics = _one_topic(
+        txn_offset_commit.TxnOffsetCommitRequestTopic,
+        txn_offset_commit.TxnOffsetCommitRequestPartition,
+        count,
+        committed_offset=1,
+    )
     return txn_offset_commit.TxnOffsetCommitRequest(
-        transactional_id="long",
-        group_id="long",
-        topics=[
-            txn_offset_commit.TxnOffsetCommitRequestTopic(
-                name=T,
-                partitions=[
-                    partition(partition_index=each, committed_offset=1) for each in range(count)
-                ],
-            )
-        ],
+        transactional_id="long", group_id="long", topics=topics
     )
 
 
 def _offset_delete_request(count: int) -> Message:
-    partition = offset_delete.OffsetDeleteRequestPartition
-    return offset_delete.OffsetDeleteRequest(
-        group_id="long",
-        topics=[
-            offset_delete.OffsetDeleteRequestTopic(
-                name=T, partitions=[partition(partition_index=each) for each in range(count)]
-            )
-        ],
+    topics = _one_topic(
+        offset_delete.OffsetDeleteRequestTopic, offset_delete.OffsetDeleteRequestPartition, count
     )
+    return offset_delete.OffsetDeleteRequest(group_id="long", topics=topics)
 
 
 def _leave_group_request(count: int) -> Message:
@@ -207,14 +201,10 @@ def _offset_fetch_request(count: int) -> Message:
 
 
 def _delete_records_request(count: int) -> Message:
-    partition = delete_records.DeleteRecordsPartition
-    return delete_records.DeleteRecordsRequest(
-        topics=[
-            delete_records.DeleteRecordsTopic(
-                name=T, partitions=[partition(partition_index=each + 2) for each in range(count)]
-            )
-        ]
+    topics = _one_topic(
+        delete_records.DeleteRecordsTopic, delete_records.DeleteRecordsPartition, count, first=2
     )
+    return delete_records.DeleteRecordsRequest(topics=topics)
 
 
 def _epochs_request(count: int) -> Message:
@@ -384,17 +374,13 @@ def _elect_request(count: int) -> Message:
 
 
 def _reassignments_request(count: int) -> Message:
-    partition = alter_partition_reassignments.ReassignablePartition
-    return alter_partition_reassignments.AlterPartitionReassignmentsRequest(
-        topics=[
-            alter_partition_reassignments.ReassignableTopic(
-                name=T,
-                partitions=[
-                    partition(partition_index=each, replicas=None) for each in range(count)
-                ],
-            )
-        ]
+    topics = _one_topic(
+        alter_partition_reassignments.ReassignableTopic,
+        alter_partition_reassignments.ReassignablePartition,
+        count,
+        replicas=None,
     )
+    return alter_partition_reassignments.AlterPartitionReassignmentsRequest(topics=topics)
 
 
 def _alter_partition_request(count: int) -> Message:

@@ -25,7 +25,7 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 
 OTTLA_VERSION: Final = "ottla.version"
 # From this level on brokers that tell no levels are not taken in.
-_TOLD_LEVELS: Final = 1
+_REGISTERED_LEVELS: Final = 1
 
 
 class UpgradeType(IntEnum):
@@ -74,15 +74,15 @@ def fault_of_levels(levels: Mapping[str, int], supported: Mapping[str, FeatureRa
     return None
 
 
-def told(supported: Mapping[str, FeatureRange]) -> tuple[tuple[str, int, int], ...]:
-    """What a broker tells of its support when it registers."""
+def registered_ranges(supported: Mapping[str, FeatureRange]) -> tuple[tuple[str, int, int], ...]:
+    """The levels that a broker supports, as it registers them: name, lowest, highest."""
     return tuple((name, known.minimum, known.maximum) for name, known in supported.items())
 
 
 def fault_of_broker(levels: Mapping[str, int], broker: RegisteredBroker) -> str | None:
-    """Why a broker, by what it told, cannot work in a cluster at these levels, or None."""
+    """Why a broker, by what it registered, cannot work in a cluster at these levels, or None."""
     if not broker.features:
-        if levels.get(OTTLA_VERSION, 0) >= _TOLD_LEVELS:
+        if levels.get(OTTLA_VERSION, 0) >= _REGISTERED_LEVELS:
             return (
                 f"the cluster has feature '{OTTLA_VERSION}' at level {levels[OTTLA_VERSION]}, and "
                 f"broker {broker.id} is of a version of Ottla that does not know it"

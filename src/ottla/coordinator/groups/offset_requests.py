@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.coordinator.groups.group import Committer, Group, PartitionCheck
@@ -59,6 +59,29 @@ _COMMIT_TOPIC_IDS_SINCE = 10
 _COMMIT_TIMESTAMP_VERSION = 1
 
 
+class RepeatableCommit:
+    """A commit in which nothing was wrong, as far as it may come again with other offsets."""
+
+    __slots__ = ("checked_at", "checked_by", "committer", "group_id", "partitions")
+
+    def __init__(
+        self,
+        group_id: str,
+        committer: Committer,
+        partitions: list[tuple[bytes, str, bytes, int, str]],
+        checked_at: int,
+        checked_by: GroupSettings,
+    ) -> None:
+        self.group_id = group_id
+        self.committer = committer
+        # Of each partition, in the order of the request: the key of its record, the topic's name and id,
+        # the index, and what is said besides the offset.
+        self.partitions = partitions
+        # The version of the metadata that have these partitions, and the settings that allow the texts.
+        self.checked_at = checked_at
+        self.checked_by = checked_by
+
+
 class OffsetRequests:
     """The rules. They look at groups and offsets, and change them only through records."""
 
@@ -95,13 +118,7 @@ class OffsetRequests:
         """Second in the result: whether the committer was accepted."""
         refusal = self._refusal(
             request.group_id,
-            Committer(
-                request.member_id,
-                request.group_instance_id,
-                request.generation_id_or_member_epoch,
-                False,
-                version,
-            ),
+            _committer(request, version),
             self._acceptable(request.topics, version >= _COMMIT_TOPIC_IDS_SINCE),
         )
         expire_timestamp = -1
@@ -147,6 +164,70 @@ class OffsetRequests:
                 )
         effects.answers.append((ticket, response))
         return effects, refusal is None
+
+    def repeatable(self, request: OffsetCommitRequest, version: int) -> RepeatableCommit | None:
+        """What may come again of a commit; None if some of its partitions would not be accepted."""
+        partitions: list[tuple[bytes, str, bytes, int, str]] = []
+        for topic in request.topics:
+            name, topic_id, partition_count = self._resolve(
+                topic, version >= _COMMIT_TOPIC_IDS_SINCE
+            )
+            for partition in topic.partitions:
+                index = partition.partition_index
+                metadata = partition.committed_metadata or ""
+                if not 0 <= index < partition_count or self._is_too_long(metadata):
+                    return None
+                key = offset_key(request.group_id, name, index)
+                partitions.append((key, name, topic_id, index, metadata))
+        if not partitions or request.retention_time_ms != -1:
+            return None
+        return RepeatableCommit(
+            request.group_id,
+            _committer(request, version),
+            partitions,
+            self._metadata.version,
+            self._settings(),
+        )
+
+    def commit_again(
+        self,
+        group: Group,
+        commit: RepeatableCommit,
+        offsets: Sequence[int],
+        leader_epochs: Sequence[int],
+        now: Instant,
+    ) -> list[RecordPair] | None:
+        """The records of a commit that is like one before but for its offsets; None if some of it may
+        not be accepted. The short cut of `commit`: what that finds in the request is known, and what
+        may have changed since is asked again."""
+        if commit.checked_by is not self._settings() or (
+            commit.checked_at != self._metadata.version and not self._has_partitions(commit)
+        ):
+            return None
+        try:
+            check = group.check_commit(commit.committer)
+            if check is not None:
+                for _, _, topic_id, index, _ in commit.partitions:
+                    check(topic_id, index)
+        except ProtocolError:
+            return None
+        records: list[RecordPair] = []
+        wall = now.wall
+        places = zip(commit.partitions, offsets, leader_epochs)  # noqa: B905 - as many of each
+        for (key, _, topic_id, _, metadata), offset, leader_epoch in places:
+            value = offset_value(offset, leader_epoch, metadata, wall, -1, topic_id)
+            records.append((key, value))
+        return records
+
+    def _has_partitions(self, commit: RepeatableCommit) -> bool:
+        """Whether the partitions are still there, of the same topics."""
+        for _, name, topic_id, index, _ in commit.partitions:
+            if self._metadata.topic_id(name) != topic_id or index >= self._metadata.partition_count(
+                name
+            ):
+                return False
+        commit.checked_at = self._metadata.version
+        return True
 
     def _resolve(
         self, topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic, by_id: bool
@@ -364,6 +445,16 @@ class OffsetRequests:
                 else:
                     tombstones.append(offset_tombstone(group_id, topic, partition))
         return tombstones, not remaining and not self._offsets.has_open_transactions(group_id)
+
+
+def _committer(request: OffsetCommitRequest, version: int) -> Committer:
+    return Committer(
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id_or_member_epoch,
+        False,
+        version,
+    )
 
 
 def _is_of_another_topic(committed: CommittedOffset, topic_id: bytes | None) -> bool:

@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.protocol.message import ZERO_UUID
-
 if TYPE_CHECKING:
-    from ottla.coordinator.shard import Replayed
-    from ottla.protocol.records.offsets import OffsetCommitKey, OffsetCommitValue
+    from ottla.protocol.records.offsets import OffsetCommitKey
 
 
 class CommittedOffset(NamedTuple):
@@ -81,22 +78,20 @@ class Offsets:
 
     # Replaying ----------------------------------------------------------------------------------
 
-    def put(self, key: OffsetCommitKey, value: OffsetCommitValue, record: Replayed) -> None:
-        committed = CommittedOffset(
-            value.offset,
-            value.leader_epoch,
-            value.metadata,
-            value.commit_timestamp,
-            value.expire_timestamp,
-            value.topic_id or ZERO_UUID,
-            record.offset,
-        )
-        if record.producer_id < 0:
-            topics = self._committed.setdefault(key.group, {})
+    def put(self, key: OffsetCommitKey, committed: CommittedOffset, producer_id: int) -> None:
+        """`producer_id`: whose transaction it belongs to; -1: none."""
+        topics: ByTopic | None
+        if producer_id < 0:
+            topics = self._committed.get(key.group)
+            if topics is None:
+                topics = self._committed[key.group] = {}
         else:
-            topics = self._pending.setdefault(record.producer_id, {}).setdefault(key.group, {})
-            self._open.setdefault(key.group, set()).add(record.producer_id)
-        topics.setdefault(key.topic, {})[key.partition] = committed
+            topics = self._pending.setdefault(producer_id, {}).setdefault(key.group, {})
+            self._open.setdefault(key.group, set()).add(producer_id)
+        partitions = topics.get(key.topic)
+        if partitions is None:
+            partitions = topics[key.topic] = {}
+        partitions[key.partition] = committed
 
     def remove(self, group_id: str, topic: str, partition: int) -> None:
         """A tombstone: nothing is committed, and what is pending will not be."""

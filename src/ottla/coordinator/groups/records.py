@@ -7,9 +7,11 @@ or 1 if the client of an old version asked for a retention of its own.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from ottla.coordinator.groups.offsets import CommittedOffset
 from ottla.protocol.message import ZERO_UUID, MalformedMessage
 from ottla.protocol.records.classic_group import (
     GroupMetadataKey,
@@ -40,10 +42,18 @@ _pack_short = _SHORT.pack
 _read_short = _SHORT.unpack_from
 _pack_int = Struct(">i").pack
 _OFFSET_KEY_BEGIN = _pack_short(OFFSET)
-# Version, offset, leader epoch, length of the metadata plus one, timestamp.
-_pack_plain_offset = Struct(">hqiBq").pack
-# One tagged field: number 0, of 16 bytes.
+# Version, offset, leader epoch, length of the metadata plus one, timestamp; one tagged field and it.
+_PLAIN_OFFSET = Struct(">hqiBq3s16s")
+_pack_plain_offset = _PLAIN_OFFSET.pack
+_read_plain_offset = _PLAIN_OFFSET.unpack
+# Number 0, of 16 bytes.
 _TOPIC_ID_TAG = b"\x01\x00\x10"
+_NO_METADATA = 1
+
+_new_tuple = tuple.__new__  # a named tuple without the detour through its Python constructor
+
+# Keys up to this length are remembered, decoded: names may have 32 kB.
+_LONGEST_REMEMBERED: Final = 600
 
 
 def kind_of(key: bytes) -> int:
@@ -93,10 +103,14 @@ def offset_value(
         )
         return _pack_short(version) + value.encode(version)
     # What nearly all of them are.
-    return (
-        _pack_plain_offset(_OFFSET_VALUE_VERSION, offset, leader_epoch, 1, commit_timestamp)
-        + _TOPIC_ID_TAG
-        + topic_id
+    return _pack_plain_offset(
+        _OFFSET_VALUE_VERSION,
+        offset,
+        leader_epoch,
+        _NO_METADATA,
+        commit_timestamp,
+        _TOPIC_ID_TAG,
+        topic_id,
     )
 
 
@@ -105,11 +119,39 @@ def offset_tombstone(group_id: str, topic: str, partition: int) -> RecordPair:
 
 
 def read_offset_key(key: bytes) -> OffsetCommitKey:
+    """Not to be changed: the same is given to others."""
+    return (_remembered_key if len(key) <= _LONGEST_REMEMBERED else _offset_key)(key)
+
+
+def _offset_key(key: bytes) -> OffsetCommitKey:
     return OffsetCommitKey.decode(key, 2, 0)[0]
 
 
-def read_offset_value(value: bytes) -> OffsetCommitValue:
-    return OffsetCommitValue.decode(value, 2, value_version(value, OffsetCommitValue.versions))[0]
+# Groups that are busy commit for the same partitions again and again.
+_remembered_key = lru_cache(4096)(_offset_key)
+
+
+def read_offset_value(value: bytes, record_offset: int) -> CommittedOffset:
+    """What a record says, which stands at this offset."""
+    if len(value) == _PLAIN_OFFSET.size:
+        # What nearly all of them are, without an object between.
+        version, offset, leader_epoch, length, timestamp, tag, topic_id = _read_plain_offset(value)
+        if version == _OFFSET_VALUE_VERSION and length == _NO_METADATA and tag == _TOPIC_ID_TAG:
+            return _new_tuple(
+                CommittedOffset,
+                (offset, leader_epoch, "", timestamp, -1, topic_id, record_offset),
+            )
+    version = value_version(value, OffsetCommitValue.versions)
+    read = OffsetCommitValue.decode(value, 2, version)[0]
+    return CommittedOffset(
+        read.offset,
+        read.leader_epoch,
+        read.metadata,
+        read.commit_timestamp,
+        read.expire_timestamp,
+        read.topic_id or ZERO_UUID,
+        record_offset,
+    )
 
 
 # Classic groups -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ loaded; see `ottla.coordinator.shard`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ottla.coordinator.groups.classic.answers import leaving, left, refused_join
@@ -21,7 +21,7 @@ from ottla.coordinator.groups.consumer.protocol import ConsumerGroupProtocol
 from ottla.coordinator.groups.consumer.records import KINDS as CONSUMER_GROUP_KINDS
 from ottla.coordinator.groups.consumer.replay import ConsumerGroupReplay
 from ottla.coordinator.groups.group import Caller, Group
-from ottla.coordinator.groups.offset_requests import OffsetRequests
+from ottla.coordinator.groups.offset_requests import OffsetRequests, RepeatableCommit
 from ottla.coordinator.groups.offsets import Offsets
 from ottla.coordinator.groups.records import (
     GROUP,
@@ -224,6 +224,29 @@ class GroupShard:
         effects.can_be_gathered = group is not None and bool(effects.records)
         return effects
 
+    def repeatable_commit(
+        self, request: OffsetCommitRequest, version: int
+    ) -> RepeatableCommit | None:
+        """What may come again of a commit; None if something is wrong with it as it is."""
+        return self._offset_requests.repeatable(request, version)
+
+    def commit_again(
+        self,
+        commit: RepeatableCommit,
+        offsets: Sequence[int],
+        leader_epochs: Sequence[int],
+        now: Instant,
+    ) -> list[RecordPair] | None:
+        """The records of a commit that came before, with other offsets; None if it has to be looked at
+        as a whole. They can be gathered: see `offset_commit`."""
+        group = self.groups.get(commit.group_id)
+        if group is None:
+            return None
+        records = self._offset_requests.commit_again(group, commit, offsets, leader_epochs, now)
+        if records is not None and isinstance(group, ClassicGroup):
+            self._classic.committed(group, commit.committer.member_id, now)
+        return records
+
     def txn_offset_commit(
         self, ticket: Ticket, request: TxnOffsetCommitRequest, now: Instant
     ) -> Effects:
@@ -366,7 +389,7 @@ class GroupShard:
         if record.value is None:
             self.offsets.remove(key.group, key.topic, key.partition)
             return
-        self.offsets.put(key, read_offset_value(record.value), record)
+        self.offsets.put(key, read_offset_value(record.value, record.offset), record.producer_id)
         if key.topic not in self._topics:
             self._topics[key.topic] = self.metadata.topic_id(key.topic)
         if key.group not in self.groups:

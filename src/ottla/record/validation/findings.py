@@ -96,6 +96,9 @@ MISFIT_COUNT = 13
 RETURNED = 14  # numba's functions return by a pointer; it is not looked at
 NUMBERS = 15
 
+# Batches that a frame may hold: producers send as many at once, and more only to hundreds of partitions.
+MOST_BATCHES = 64
+
 # Places in the numbers that go to the compiled check of a frame: what changes from frame to frame, what
 # does not (the rules in their order) …
 FRAME_START = 0
@@ -108,13 +111,15 @@ FRAME_KEYS_REQUIRED = 6
 FRAME_CHECKS_TIMES = 7
 FRAME_BEFORE_MAX = 8
 FRAME_AFTER_MAX = 9
-# … and what comes back.
-ACCEPTED = 10
-NUMBER = 11
-BATCH_START = 12
-BATCH_END = 13
-FRAME_RETURNED = 14
-FRAME_NUMBERS = 15
+FRAME_RETURNED = 10
+# … and what comes back: how many batches there are, and for each of them three places.
+ACCEPTED = 11
+FOUND = 12
+NUMBER = 0
+BATCH_START = 1
+BATCH_END = 2
+FOUND_PLACES = 3
+FRAME_NUMBERS = FOUND + FOUND_PLACES * MOST_BATCHES
 
 # Bytes of a batch up to which the compiled check of a frame verifies the checksum, too. A library does
 # it faster, with the processor's own instruction, but has to be called for it.

@@ -1,11 +1,11 @@
-"""Frames that hold a batch, checked as a whole by compiled code.
+"""Frames that hold batches, checked as a whole by compiled code.
 
-A frame: bytes that are known, a number, the size of the batch, the batch, and nothing but empty tags
-after it. A kernel compares what is known, finds the batch, and checks its header, its checksum and its
-records: what takes some microseconds of Python then takes one. It says yes to what nearly all batches
-are: in the second format, outside of transactions, right in every respect. Whatever it does not say yes
-to is looked at again by others, who know what to say. The records of a compressed batch are left to
-them, too (`checking`).
+A frame: bytes that are known, a count, and for each batch a number, its size and the batch, with nothing
+but empty tags between and after them. A kernel compares what is known, finds the batches, and checks of
+each its header, its checksum and its records: what takes some microseconds of Python then takes one. It
+says yes to what nearly all batches are: in the second format, outside of transactions, right in every
+respect. Whatever it does not say yes to is looked at again by others, who know what to say. The records
+of a compressed batch are left to them, too (`checking`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from ottla.record.checksum import crc32c
 from ottla.record.validation.findings import (
     ACCEPTED,
     BEFORE_BYTES,
+    FOUND_PLACES,
     FRAME_NUMBERS,
     FRAME_RETURNED,
+    MOST_BATCHES,
     SHORT_BATCH,
     Rules,
 )
@@ -35,12 +37,16 @@ _TABLES = 8
 _KEEPING = ctypes.PYFUNCTYPE(ctypes.c_int)
 _pack_frame = struct.Struct("=3q").pack_into  # FRAME_START to FRAME_NOW
 _pack_known = struct.Struct("=7q").pack_into  # BEFORE_BYTES to FRAME_AFTER_MAX
-_unpack_found = struct.Struct("=4q").unpack_from  # ACCEPTED to BATCH_END
+_unpack_first = struct.Struct("=4q").unpack_from  # ACCEPTED and the places of the first batch
 _FOUND_AT = ACCEPTED * _INT64
+# By how many batches there are: ACCEPTED and the places of all.
+_unpack_all = [
+    struct.Struct(f"={1 + FOUND_PLACES * count}q").unpack_from for count in range(MOST_BATCHES + 1)
+]
 _byte_of = ctypes.c_char.from_buffer
 _reference = ctypes.byref
 
-# The number in the frame, where its batch begins and ends, the batch's header.
+# The number before a batch, where the batch begins and ends, its header.
 FramedBatch = tuple[int, int, int, "HeaderFields"]
 
 
@@ -95,22 +101,32 @@ class FrameCheck:
         self._returned_at = ctypes.c_void_p(numbers_at + FRAME_RETURNED * _INT64)
         self._no_exception = ctypes.c_void_p(None)
 
-    def accept(self, view: memoryview, at: int, stop: int, now_ms: int) -> FramedBatch | None:
-        """What is in the frame view[at:stop], if that is known, and right; else None. Whether the header
-        has a codec is to be looked at: then the records have yet to be checked."""
+    def accept(self, view: memoryview, at: int, stop: int, now_ms: int) -> list[FramedBatch] | None:
+        """The batches of the frame view[at:stop], if that is known, and right; else None. Whether a
+        header has a codec is to be looked at: then the records have yet to be checked."""
         numbers = self._numbers
         _pack_frame(numbers, 0, at, stop, now_ms)
         self._call(
             self._returned_at, self._no_exception, _reference(_byte_of(view)), self._numbers_at,
             self._before, self._tables_used,
         )  # fmt: skip
-        accepted, number, start, end = _unpack_found(numbers, _FOUND_AT)
+        accepted, number, start, end = _unpack_first(numbers, _FOUND_AT)
+        if accepted == 1:
+            fields = read_header_fields(view, start)
+            if end - start > SHORT_BATCH and not _is_undamaged(view, start, end, fields):
+                return None
+            return [(number, start, end, fields)]
         if not accepted:
             return None
-        fields = read_header_fields(view, start)
-        if (
-            end - start > SHORT_BATCH
-            and crc32c(view[start + ATTRIBUTES_AT : end]) != fields[CHECKSUM]
-        ):
-            return None
-        return number, start, end, fields
+        found = _unpack_all[accepted](numbers, _FOUND_AT)
+        batches = []
+        for number, start, end in zip(found[1::3], found[2::3], found[3::3], strict=True):
+            fields = read_header_fields(view, start)
+            if end - start > SHORT_BATCH and not _is_undamaged(view, start, end, fields):
+                return None
+            batches.append((number, start, end, fields))
+        return batches
+
+
+def _is_undamaged(view: memoryview, start: int, end: int, fields: HeaderFields) -> bool:
+    return crc32c(view[start + ATTRIBUTES_AT : end]) == fields[CHECKSUM]

@@ -1,5 +1,5 @@
 """What is compiled: the walk over the records of a batch, the same as `plain_walk`, 10 ns a record; and
-the check of a frame that holds a batch (`frames`), the same as the steps that it stands for.
+the check of a frame that holds batches (`frames`), the same as the steps that it stands for.
 
 Imported only by the process that compiles (`compile`) and by tests: the broker loads machine code, and
 neither numba nor what it stands on.
@@ -48,6 +48,8 @@ from ottla.record.validation.findings import (
     COUNT,
     END,
     FAULT,
+    FOUND,
+    FOUND_PLACES,
     FRAME_AFTER_MAX,
     FRAME_BEFORE_MAX,
     FRAME_CHECKS_TIMES,
@@ -62,6 +64,7 @@ from ottla.record.validation.findings import (
     MISFIT_BITS,
     MISFIT_COUNT,
     MISFIT_ROOM,
+    MOST_BATCHES,
     NO_TIMESTAMP,
     NOW,
     NUMBER,
@@ -97,8 +100,8 @@ _NO_KEY = int(findings.Misfit.NO_KEY)
 _TIME_OUT_OF_RANGE = int(findings.Misfit.TIME_OUT_OF_RANGE)
 
 _CUT = -1
-# Of a frame, after what is known of it: a number, a size, the header of a batch.
-_SMALLEST_FRAME = 4 + 1 + RECORDS_AT
+# Of a frame, after what is known of it: a count, a number, a size, the header of a batch.
+_SMALLEST_FRAME = 1 + 4 + 1 + RECORDS_AT
 
 
 @register_jitable(forceinline=True)
@@ -318,44 +321,13 @@ def _crc32c(data: Any, at: int, end: int, tables: Any) -> Any:
     return crc ^ uint64(0xFFFFFFFF)
 
 
-def accept(data: Any, numbers: Any, before: Any, tables: Any) -> int:
-    """Whether a frame is what the numbers say, around a batch that is right in every respect (as far as
-    that can be seen from outside, if it is compressed) and asks for nothing special: ACCEPTED is 1 then,
-    and 0 if somebody has to take a closer look."""
-    numbers[ACCEPTED] = 0
-    at = numbers[FRAME_START]
-    stop = numbers[FRAME_END]
-    length = numbers[BEFORE_BYTES]
-    if at + length + _SMALLEST_FRAME > stop:
-        return 0
-    for step in range(length):
-        if data[at + step] != before[step]:
-            return 0
-    at += length
-    number = _signed(_big_endian(data, at, 4), 32)
-    at += 4
-    if numbers[IS_COMPACT] != 0:
-        size = int64(0)
-        shift = int64(0)
-        byte = int64(0x80)
-        while byte >= 0x80:
-            if shift > 14:
-                return 0
-            byte = int64(data[at])
-            size |= (byte & 0x7F) << shift
-            shift += 7
-            at += 1
-        end = at + size - 1
-        if end + 3 != stop or data[end] != 0 or data[end + 1] != 0 or data[end + 2] != 0:
-            return 0
-    else:
-        end = at + 4 + _signed(_big_endian(data, at, 4), 32)
-        at += 4
-        if end != stop:
-            return 0
+@register_jitable(forceinline=True)
+def _is_right(data: Any, at: int, end: int, numbers: Any, tables: Any) -> Any:
+    """Whether data[at:end] is one batch that is right in every respect (as far as that can be seen from
+    outside, if it is compressed) and asks for nothing special."""
     size = end - at
     if size <= RECORDS_AT or size > numbers[LARGEST]:
-        return 0
+        return False
     # Beyond the codec nothing may be set: no transaction, no control batch, no time of the broker's.
     attributes = _big_endian(data, at + ATTRIBUTES_AT, 2)
     count = _signed(_big_endian(data, at + RECORD_COUNT_AT, 4), 32)
@@ -368,35 +340,105 @@ def accept(data: Any, numbers: Any, before: Any, tables: Any) -> int:
         or count <= 0
         or count != _signed(_big_endian(data, at + LAST_OFFSET_DELTA_AT, 4), 32) + 1
     ):
-        return 0
+        return False
     if int64(_big_endian(data, at + PRODUCER_ID_AT, 8)) >= 0 and (
         _signed(_big_endian(data, at + PRODUCER_EPOCH_AT, 2), 16) < 0
         or _signed(_big_endian(data, at + BASE_SEQUENCE_AT, 4), 32) < 0
     ):
-        return 0
+        return False
     if size <= SHORT_BATCH and _crc32c(data, at + ATTRIBUTES_AT, end, tables) != _big_endian(
         data, at + CRC_AT, 4
     ):
-        return 0
+        return False
     # What is compressed is walked over once it is not.
-    if attributes == 0:
-        rules = (
-            numbers[FRAME_KEYS_REQUIRED],
-            numbers[FRAME_CHECKS_TIMES],
-            numbers[FRAME_BEFORE_MAX],
-            numbers[FRAME_AFTER_MAX],
-        )
-        fault, _, max_timestamp, misfit_count = _walk(
-            data, at + RECORDS_AT, end, count, base_timestamp, rules, numbers[FRAME_NOW], 0, numbers
-        )
-        if (
-            fault != 0
-            or misfit_count != 0
-            or max_timestamp != int64(_big_endian(data, at + MAX_TIMESTAMP_AT, 8))
-        ):
+    if attributes != 0:
+        return True
+    rules = (
+        numbers[FRAME_KEYS_REQUIRED],
+        numbers[FRAME_CHECKS_TIMES],
+        numbers[FRAME_BEFORE_MAX],
+        numbers[FRAME_AFTER_MAX],
+    )
+    fault, _, max_timestamp, misfit_count = _walk(
+        data, at + RECORDS_AT, end, count, base_timestamp, rules, numbers[FRAME_NOW], 0, numbers
+    )
+    return (
+        fault == 0
+        and misfit_count == 0
+        and max_timestamp == int64(_big_endian(data, at + MAX_TIMESTAMP_AT, 8))
+    )
+
+
+@register_jitable(forceinline=True)
+def _framed_batch(data: Any, at: int, stop: int, is_compact: Any) -> Any:
+    """Where the batch begins and ends whose size stands at `at`; if it does not end before `stop`, the
+    beginning is _CUT."""
+    if is_compact != 0:
+        size = int64(0)
+        shift = int64(0)
+        byte = int64(0x80)
+        while byte >= 0x80:
+            if shift > 14 or at >= stop:
+                return int64(_CUT), at
+            byte = int64(data[at])
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+        end = at + size - 1
+    else:
+        if stop - at < 4:
+            return int64(_CUT), at
+        end = at + 4 + _signed(_big_endian(data, at, 4), 32)
+        at += 4
+    if end > stop or end < at:
+        return int64(_CUT), at
+    return at, end
+
+
+def accept(data: Any, numbers: Any, before: Any, tables: Any) -> int:
+    """Whether a frame is what the numbers say, around batches of which each `_is_right`: ACCEPTED is how
+    many then, and 0 if somebody has to take a closer look."""
+    numbers[ACCEPTED] = 0
+    at = numbers[FRAME_START]
+    stop = numbers[FRAME_END]
+    length = numbers[BEFORE_BYTES]
+    is_compact = numbers[IS_COMPACT]
+    if at + length + _SMALLEST_FRAME > stop:
+        return 0
+    for step in range(length):
+        if data[at + step] != before[step]:
             return 0
-    numbers[NUMBER] = number
-    numbers[BATCH_START] = at
-    numbers[BATCH_END] = end
-    numbers[ACCEPTED] = 1
+    at += length
+    if is_compact != 0:
+        # More than fit into one byte are more than MOST_BATCHES.
+        count = int64(data[at]) - 1
+        at += 1
+    else:
+        count = _signed(_big_endian(data, at, 4), 32)
+        at += 4
+    if count <= 0 or count > MOST_BATCHES:
+        return 0
+    for batch in range(count):
+        if stop - at < 4:
+            return 0
+        number = _signed(_big_endian(data, at, 4), 32)
+        start, end = _framed_batch(data, at + 4, stop, is_compact)
+        if start < 0 or not _is_right(data, start, end, numbers, tables):
+            return 0
+        found = FOUND + FOUND_PLACES * batch
+        numbers[found + NUMBER] = number
+        numbers[found + BATCH_START] = start
+        numbers[found + BATCH_END] = end
+        at = end
+        if is_compact != 0:
+            if at >= stop or data[at] != 0:
+                return 0
+            at += 1
+    if is_compact != 0:
+        # Of the topic and of the request.
+        if at + 2 != stop or data[at] != 0 or data[at + 1] != 0:
+            return 0
+    elif at != stop:
+        return 0
+    numbers[ACCEPTED] = count
     return 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ottla.cluster.decisions.configs import AlteredResource, ConfigResult
-from ottla.protocol.errors import ProtocolError
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.server.failures import error_message
 from ottla.server.portions import one_by_one, portions
 from ottla.server.turns import Steps, Turns, in_turns
 
@@ -22,18 +23,21 @@ class AskedResource(Protocol):
 
 
 A = TypeVar("A", bound=AskedResource)
+R = TypeVar("R")
 
 
 async def change_configs(
     broker: Broker,
     asked: Sequence[A],
     altered: Callable[[A], Steps[AlteredResource]],
+    answer: Callable[..., R],
     *,
     incremental: bool,
     validate_only: bool,
-) -> AsyncIterator[list[ConfigResult]]:
-    """Make the changes; what became of each resource, some at a time. `altered` reads a resource of the
-    request."""
+) -> list[R]:
+    """Make the changes, and answer for each resource. `altered` reads a resource of the request,
+    `answer` makes an entry of the response."""
+    answers: list[R] = []
     # In a cluster the controller takes the changes of all brokers.
     receiver = broker.id if len(broker.image.brokers) == 1 else None
     turns = Turns()
@@ -47,5 +51,14 @@ async def change_configs(
         except ProtocolError as error:
             refusal = error.with_traceback(None)
             results = [ConfigResult(each.resource_type, each.name, refusal) for each in wanted]
-        yield results
+        answers += [
+            answer(
+                error_code=ErrorCode.NONE if each.error is None else each.error.code,
+                error_message=error_message(each.error),
+                resource_type=each.resource_type,
+                resource_name=each.name,
+            )
+            for each in results
+        ]
         await turns.pause()
+    return answers

@@ -18,15 +18,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from ottla.coordinator.shard import Effects, Instant, Replayed, Shard, Ticket
 from ottla.protocol.errors import ErrorCode, ProtocolError
-from ottla.record.batch import BatchHeader, Record, build_batch, headers, records
+from ottla.record.batch import BatchHeader, headers, records
 from ottla.record.errors import InvalidBatch, Truncated
+from ottla.record.pairs import build_pairs
 from ottla.replication.partition import Role
 from ottla.server.api import Later
 from ottla.server.observability.limited_log import LimitedLog
@@ -88,6 +89,10 @@ class _Phase(Enum):
     FAILED = auto()
 
 
+_SERVING: Final = _Phase.SERVING
+_new_tuple = tuple.__new__  # a named tuple without the detour through its Python constructor
+
+
 class _Waiting(Later):
     """A request that a shard has been given and has not answered."""
 
@@ -109,8 +114,46 @@ class _Waiting(Later):
             self.done(response)
 
 
-class _Held(Generic[S]):
-    """A shard with its partition and its alarm."""
+class Gathered(Protocol):
+    """What a request wants to be written with what others want, and whoever waits for that."""
+
+    @property
+    def records(self) -> list[tuple[bytes, bytes | None]]: ...
+
+    def told(self, code: ErrorCode) -> None:
+        """NONE: they are committed. Else they are not, or it is not known, and this is what the client
+        should see. It may be told again later; the first time counts."""
+
+
+class _GatheredEffects:
+    """Effects that can be gathered."""
+
+    __slots__ = ("_answer", "_effects", "_refuse", "records")
+
+    def __init__(
+        self,
+        effects: Effects,
+        answer: Callable[[Effects], None],
+        refuse: Callable[[Effects, ErrorCode], None],
+    ) -> None:
+        assert effects.then is None
+        assert effects.failed is None
+        assert effects.producer is None
+        self._effects = effects
+        self._answer = answer
+        self._refuse = refuse
+        self.records = effects.records
+
+    def told(self, code: ErrorCode) -> None:
+        if code is ErrorCode.NONE:
+            self._answer(self._effects)
+        else:
+            self._refuse(self._effects, code)
+
+
+class Held(Generic[S]):
+    """A shard that this broker holds, with its partition and its alarm. All but the shard is for its
+    coordinators."""
 
     __slots__ = (
         "alarm",
@@ -132,7 +175,7 @@ class _Held(Generic[S]):
         self.alarm: asyncio.TimerHandle | None = None
         self.alarm_at = 0
         # What commits want done; empty again at the end of each turn of the loop.
-        self.gathered: list[Effects] = []
+        self.gathered: list[Gathered] = []
         self.gathered_records = 0
 
 
@@ -152,9 +195,11 @@ class Coordinators(Generic[S]):
         self._loop = broker.loop
         self._make = make
         self.topic = topic
-        self._held: dict[int, _Held[S]] = {}
+        self._held: dict[int, Held[S]] = {}
         self._waiting: dict[Ticket, _Waiting] = {}
         self._last_ticket = 0
+        # Those for which something was gathered in this turn of the loop.
+        self._awaiting_append: list[Held[S]] = []
 
     # Asking -------------------------------------------------------------------------------------
 
@@ -204,14 +249,29 @@ class Coordinators(Generic[S]):
             self._append_gathered(held)
             self._run(held, effects)
         else:
-            if not held.gathered:
-                # Before anything that arrives later is looked at.
-                self._loop.call_soon(self._append_gathered, held)
-            held.gathered.append(effects)
-            held.gathered_records += len(effects.records)
-            if held.gathered_records >= GATHERED_RECORDS:
-                self._append_gathered(held)
+            self.gather(held, _GatheredEffects(effects, self._answer, self._refuse_answers))
         return waiting if waiting.response is None else waiting.response
+
+    def serving(self, key: str) -> Held[S] | None:
+        """The shard of a key, if it is ready to be asked; asking for it does not load it. What is
+        gathered for it is not in it yet."""
+        partitions = self._broker.partitions.by_name.get(self.topic)
+        if not partitions:
+            return None
+        held = self._held.get(partition_for(key, len(partitions)))
+        return held if held is not None and held.phase is _SERVING else None
+
+    def gather(self, held: Held[S], wanted: Gathered) -> None:
+        """Have this written with what others want; its shard must allow that of such records."""
+        if not held.gathered:
+            if not self._awaiting_append:
+                # Before anything that arrives later is looked at.
+                self._loop.call_soon(self._append_all_gathered)
+            self._awaiting_append.append(held)
+        held.gathered.append(wanted)
+        held.gathered_records += len(wanted.records)
+        if held.gathered_records >= GATHERED_RECORDS:
+            self._append_gathered(held)
 
     def _wait(self, refusal: Refusal) -> tuple[Ticket, _Waiting]:
         self._last_ticket += 1
@@ -285,7 +345,7 @@ class Coordinators(Generic[S]):
             if partition.role is Role.LEADER and partition.index not in self._held:
                 self._begin(partition)
 
-    def _serving(self, index: int, *, settled: bool = True) -> _Held[S]:
+    def _serving(self, index: int, *, settled: bool = True) -> Held[S]:
         """The shard, ready to be asked; unless told otherwise, after what was gathered for it."""
         held = self._held.get(index)
         if held is None:
@@ -303,8 +363,8 @@ class Coordinators(Generic[S]):
             self._append_gathered(held)
         return held
 
-    def _begin(self, partition: Partition) -> _Held[S]:
-        held = self._held[partition.index] = _Held(self._make(partition.index), partition)
+    def _begin(self, partition: Partition) -> Held[S]:
+        held = self._held[partition.index] = Held(self._make(partition.index), partition)
         try:
             empty = partition.log.log_start_offset == partition.log.log_end_offset
         except StorageError as error:
@@ -317,7 +377,7 @@ class Coordinators(Generic[S]):
             self._broker.spawn(self._load(held), f"load of {self.topic}-{partition.index}")
         return held
 
-    async def _load(self, held: _Held[S]) -> None:
+    async def _load(self, held: Held[S]) -> None:
         partition = held.partition
         try:
             store = partition.log
@@ -363,11 +423,11 @@ class Coordinators(Generic[S]):
                     Replayed(record.key, record.value, record.offset, record.timestamp, *producer)
                 )
 
-    def _serve(self, held: _Held[S]) -> None:
+    def _serve(self, held: Held[S]) -> None:
         held.phase = _Phase.SERVING
         self._run(held, held.shard.loaded(instant()))
 
-    def _fail(self, held: _Held[S], error: Exception) -> None:
+    def _fail(self, held: Held[S], error: Exception) -> None:
         held.phase = _Phase.FAILED
         if isinstance(error, OutOfResources):
             # Nothing is wrong with the log: the next request begins anew.
@@ -383,8 +443,8 @@ class Coordinators(Generic[S]):
         if held is None:
             return
         gathered, held.gathered, held.gathered_records = held.gathered, [], 0
-        for effects in gathered:
-            self._refuse(effects, ErrorCode.NOT_COORDINATOR)
+        for each in gathered:
+            each.told(ErrorCode.NOT_COORDINATOR)
         if held.alarm is not None:
             held.alarm.cancel()
         self._on_unload(index)
@@ -393,7 +453,7 @@ class Coordinators(Generic[S]):
 
     # Doing --------------------------------------------------------------------------------------
 
-    def _run(self, held: _Held[S], effects: Effects) -> None:
+    def _run(self, held: Held[S], effects: Effects) -> None:
         """Append and replay; once that is committed, answer and do whatever follows from it."""
         following: Effects | None = effects
         while following is not None:
@@ -404,87 +464,102 @@ class Coordinators(Generic[S]):
                     following = self._refuse(current, code)
                     continue
             if not self._is_settled(held):
-                self._finish_later(held, [current])
+                self._finish_later(held, current)
                 break
             self._answer(current)
             if current.then is not None:
                 following = current.then()
         self._arm(held)
 
-    def _is_settled(self, held: _Held[S]) -> bool:
+    def _is_settled(self, held: Held[S]) -> bool:
         """Whether all that the shard knows is committed."""
         opened = held.partition.opened
         return opened is None or opened.high_watermark >= opened.log_end_offset
 
-    def _finish_later(self, held: _Held[S], waiting: list[Effects]) -> None:
+    def _finish_later(self, held: Held[S], effects: Effects) -> None:
         """Answer, and do what follows, when what the shard knows now is committed."""
-        if not any(each.answers or each.then is not None for each in waiting):
-            return
+
+        def finish(code: ErrorCode) -> None:
+            if code is not ErrorCode.NONE:
+                self._refuse_answers(effects, code)
+                return
+            self._answer(effects)
+            if effects.then is not None:
+                self._run(held, effects.then())
+
+        if effects.answers or effects.then is not None:
+            self._once_settled(held, finish)
+
+    def _once_settled(self, held: Held[S], told: Callable[[ErrorCode], None]) -> None:
+        """Tell when what the shard knows now is committed, or that it is not; or that it takes long, and
+        then again what became of it."""
         seconds = self._broker.config.offsets_commit_timeout_ms / 1000
-
-        def late() -> None:
-            # It may be committed yet; the one who asked has to find out.
-            for each in waiting:
-                self._refuse_answers(each, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-
-        timer = self._loop.call_later(seconds, late)
+        # It may be committed yet; the one who asked has to find out.
+        timer = self._loop.call_later(seconds, told, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
         def settled(code: ErrorCode) -> None:
             timer.cancel()
-            for each in waiting:
-                if code or self._held.get(held.partition.index) is not held:
-                    self._refuse_answers(each, ErrorCode.NOT_COORDINATOR)
-                    continue
-                self._answer(each)
-                if each.then is not None:
-                    self._run(held, each.then())
+            is_gone = code or self._held.get(held.partition.index) is not held
+            told(ErrorCode.NOT_COORDINATOR if is_gone else ErrorCode.NONE)
 
         held.partition.once_committed(held.partition.log.log_end_offset, settled)
 
-    def _append_gathered(self, held: _Held[S]) -> None:
+    def _append_all_gathered(self) -> None:
+        shards, self._awaiting_append = self._awaiting_append, []
+        self._append_each(iter(shards))
+
+    def _append_each(self, shards: Iterator[Held[S]]) -> None:
+        try:
+            for held in shards:
+                self._append_gathered(held)
+        except Exception:
+            # A mistake of ours that shows with one shard is not paid for by the others.
+            self._loop.call_soon(self._append_each, shards)
+            raise
+
+    def _append_gathered(self, held: Held[S]) -> None:
         """One append for all that was gathered. It succeeds or fails for all of them, unless only
         together they are too large."""
         gathered = held.gathered
         if not gathered:
             return
         held.gathered, held.gathered_records = [], 0
-        if len(gathered) > 1:
-            records = [record for effects in gathered for record in effects.records]
-            code = self._append(held, records, None)
-            if code is not ErrorCode.INVALID_COMMIT_OFFSET_SIZE:
-                if code is not None:
-                    for effects in gathered:
-                        self._refuse(effects, code)
-                elif self._is_settled(held):
-                    for effects in gathered:
-                        self._answer(effects)
-                else:
-                    self._finish_later(held, gathered)
-                self._arm(held)
-                return
-        for effects in gathered:
-            self._run(held, effects)
+        are_many = len(gathered) > 1
+        records = gathered[0].records
+        if are_many:
+            records = [record for each in gathered for record in each.records]
+        code = self._append(held, records, None)
+        if code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE and are_many:
+            for each in gathered:
+                self._tell(held, [each], self._append(held, each.records, None))
+        else:
+            self._tell(held, gathered, code)
+        self._arm(held)
+
+    def _tell(self, held: Held[S], gathered: list[Gathered], code: ErrorCode | None) -> None:
+        """Tell those who wait what became of an append."""
+        if code is None and not self._is_settled(held):
+            self._once_settled(held, partial(_tell_all, gathered))
+        else:
+            _tell_all(gathered, code or ErrorCode.NONE)
 
     def _append(
         self,
-        held: _Held[S],
+        held: Held[S],
         records: list[tuple[bytes, bytes | None]],
         producer: tuple[int, int] | None,
     ) -> ErrorCode | None:
         """The records as one batch, then into the shard; the error for clients if that failed."""
         wall = time.time_ns() // 1_000_000
         producer_id, producer_epoch = producer or (-1, -1)
-        batch = build_batch(
-            [Record(offset, wall, key, value, ()) for offset, (key, value) in enumerate(records)],
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            transactional=producer is not None,
+        batch, header = build_pairs(
+            records, wall, producer_id, producer_epoch, transactional=producer is not None
         )
         partition = held.partition
         try:
             if partition.under_min_isr:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
-            offset, *_ = partition.append(bytearray(batch), wall, Origin.COORDINATOR)
+            offset = partition.append(batch, wall, Origin.COORDINATOR, header)[0]
         except ProtocolError:
             return ErrorCode.NOT_COORDINATOR
         except RecordTooLarge:
@@ -496,7 +571,7 @@ class Coordinators(Generic[S]):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         replay = held.shard.replay
         for key, value in records:
-            replay(Replayed(key, value, offset, wall, producer_id, producer_epoch))
+            replay(_new_tuple(Replayed, (key, value, offset, wall, producer_id, producer_epoch)))
             offset += 1
         return None
 
@@ -518,7 +593,7 @@ class Coordinators(Generic[S]):
             if waiting is not None:
                 waiting.answer(response)
 
-    def _arm(self, held: _Held[S]) -> None:
+    def _arm(self, held: Held[S]) -> None:
         """Have the shard called at its next deadline."""
         deadline = held.shard.next_deadline()
         if deadline is None:
@@ -531,12 +606,17 @@ class Coordinators(Generic[S]):
         delay = max(0.0, deadline / 1000 - time.monotonic())
         held.alarm = self._loop.call_later(delay, self._ring, held)
 
-    def _ring(self, held: _Held[S]) -> None:
+    def _ring(self, held: Held[S]) -> None:
         held.alarm = None
         if held.phase is _Phase.SERVING and self._held.get(held.partition.index) is held:
             self._append_gathered(held)
             self._run(held, held.shard.tick(instant()))
 
 
+def _tell_all(gathered: list[Gathered], code: ErrorCode) -> None:
+    for each in gathered:
+        each.told(code)
+
+
 def instant() -> Instant:
-    return Instant(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
+    return _new_tuple(Instant, (time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))

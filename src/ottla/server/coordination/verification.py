@@ -155,7 +155,7 @@ def verify(
         for each, code in codes.items():
             if code is ErrorCode.NONE and now.get(each) != before.get(each):
                 codes[each] = ErrorCode.CONCURRENT_TRANSACTIONS
-        then({each: _told(code, client) for each, code in codes.items()})
+        then({each: _answer_code(code, client) for each, code in codes.items()})
 
     ask()
 
@@ -269,7 +269,7 @@ def result_in_steps(transactional_id: str, codes: Verdict) -> Steps[AddPartition
     )
 
 
-def _told(code: ErrorCode, client: Client) -> ErrorCode:
+def _answer_code(code: ErrorCode, client: Client) -> ErrorCode:
     """What the producer is told of a coordinator's answer."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH

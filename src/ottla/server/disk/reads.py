@@ -58,8 +58,9 @@ class _ColdStretch:
         self.held = 0
 
 
-def _bring(piece: Slice, ahead: int) -> bool:
-    """In a thread: bring a range into memory, and ask for what follows; whether the disk was needed."""
+def _page_in(piece: Slice, ahead: int) -> bool:
+    """Runs in a thread: reads a range into the page cache, and asks for what follows. True if the disk
+    was needed."""
     size = piece.length + BEYOND_BYTES
     asked = piece.file.bring_into_memory(piece.position, size)
     if ahead and piece.file.read_ahead(piece.position + size, ahead):
@@ -126,7 +127,7 @@ class Reads:
         return self._from_memory(piece) if piece.length <= COPIED_BYTES else None
 
     async def read(self, piece: Slice) -> bytes:
-        """The same, wherever they are."""
+        """The bytes themselves, from memory or from the disk."""
         held = self.read_at_once(piece)
         return await self._from_disk(piece) if held is None else held
 
@@ -143,14 +144,14 @@ class Reads:
         stretch = self._cold.get(piece.file.fd)
         goes_on = stretch is not None and 0 <= piece.position - stretch.end < NEARBY_BYTES
         asked = await self._loop.run_in_executor(
-            self._threads, _bring, piece, AHEAD_BYTES if goes_on else 0
+            self._threads, _page_in, piece, AHEAD_BYTES if goes_on else 0
         )
         self._remember(piece, asked)
         return FileRange(piece.file, piece.position, piece.length)
 
-    def bring(self, part: FileRange, size: int) -> asyncio.Future[bool]:
-        """Reads the beginning of a range into memory in a thread: it has waited for its socket for so
-        long that memory has lost it."""
+    def page_in(self, part: FileRange, size: int) -> asyncio.Future[bool]:
+        """Reads the beginning of a range into the page cache in a thread: it has waited for its socket
+        for so long that it is not there any more."""
         return self._loop.run_in_executor(
             self._threads, part.file.bring_into_memory, part.position, size
         )

@@ -76,7 +76,7 @@ class DoomedLogs:
         self._turns.begin(at_once=True)
 
     def delete_now(self, topic: str, index: int) -> None:
-        """One of this name is about to be opened or made: the old one goes first."""
+        """Delete the old log at once: a new one of this name is about to be opened or made."""
         if (topic, index) in self._waiting:
             del self._waiting[topic, index]
             self._delete_one(topic, index)
@@ -101,7 +101,7 @@ class DoomedLogs:
 
 
 class NewLogs:
-    """The folders of new partitions. Who uses one earlier makes it."""
+    """Creates the folders of new partitions, unless a partition is used before and creates its own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -114,7 +114,7 @@ class NewLogs:
         self._turns.begin(at_once=False)
 
     def stop(self) -> None:
-        """What is not there yet is made when it is needed."""
+        """Stop. Folders that are missing are made when they are needed."""
         self._turns.is_stopped = True
 
     def _make_all(self) -> Steps[None]:

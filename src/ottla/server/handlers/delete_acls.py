@@ -49,29 +49,29 @@ async def delete_acls(request: Request[DeleteAclsRequest]) -> DeleteAclsResponse
         else:
             filters.append(wanted)
             taking.append(result)
-    taken = await in_turns(_matching(request.broker.image, filters, taking))
-    for first in range(0, len(taken), PORTION):
-        await request.broker.controller.delete_acls(taken[first : first + PORTION])
+    matching = await in_turns(_matching(request.broker.image, filters, taking))
+    for first in range(0, len(matching), PORTION):
+        await request.broker.controller.delete_acls(matching[first : first + PORTION])
     return DeleteAclsResponse(filter_results=results)
 
 
 def _matching(
     image: ClusterImage, filters: list[AclFilter], results: list[DeleteAclsFilterResult]
 ) -> Steps[list[Acl]]:
-    """Put what each filter takes into its result; all that is taken, once."""
+    """Put what each filter takes into its result; the entries that match any of them, each once."""
     from ottla.server.security.acl_filters import acls_of
 
-    taken: list[Acl] = []
+    matching: list[Acl] = []
     for acl in acls_of(image) if filters else ():
         found = None
         for wanted, result in zip(filters, results, strict=True):
             if wanted.takes(acl):
                 if found is None:
                     found = _described(acl)
-                    taken.append(acl)
+                    matching.append(acl)
                 result.matching_acls.append(found)
             yield
-    return taken
+    return matching
 
 
 def _described(acl: Acl) -> DeleteAclsMatchingAcl:

@@ -248,11 +248,11 @@ class _Deletion:
             return
         reached: asyncio.Future[ErrorCode] = self._broker.loop.create_future()
 
-        def told(code: ErrorCode) -> None:
+        def on_committed(code: ErrorCode) -> None:
             if not reached.done():
                 reached.set_result(code)
 
-        waiter = partition.when_committed(end_offset, told)
+        waiter = partition.when_committed(end_offset, on_committed)
         try:
             code = await asyncio.wait_for(reached, max(timeout, 0))
         except TimeoutError:

@@ -9,7 +9,6 @@ Versions: v1 flexible
 from __future__ import annotations
 
 from ottla.cluster.decisions.configs import AlteredResource, ConfigChange
-from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -18,7 +17,6 @@ from ottla.protocol.messages.incremental_alter_configs import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.configuration.changes import change_configs
-from ottla.server.failures import error_message
 from ottla.server.turns import Steps
 
 
@@ -26,25 +24,15 @@ from ottla.server.turns import Steps
 async def incremental_alter_configs(
     request: Request[IncrementalAlterConfigsRequest],
 ) -> IncrementalAlterConfigsResponse:
-    response = IncrementalAlterConfigsResponse()
-    changed = change_configs(
+    answers = await change_configs(
         request.broker,
         request.message.resources,
         _altered,
+        AlterConfigsResourceResponse,
         incremental=True,
         validate_only=request.message.validate_only,
     )
-    async for results in changed:
-        for each in results:
-            response.responses.append(
-                AlterConfigsResourceResponse(
-                    error_code=ErrorCode.NONE if each.error is None else each.error.code,
-                    error_message=error_message(each.error),
-                    resource_type=each.resource_type,
-                    resource_name=each.name,
-                )
-            )
-    return response
+    return IncrementalAlterConfigsResponse(responses=answers)
 
 
 def _altered(each: AlterConfigsResource) -> Steps[AlteredResource]:

@@ -86,7 +86,7 @@ Copied = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class TakenTopic:
+class ReportedTopic:
     """A topic that was, or would be, taken over."""
 
     name: str
@@ -96,11 +96,11 @@ class TakenTopic:
 
 
 @dataclass(frozen=True)
-class Taken:
+class ImportReport:
     """What an import did, or would do."""
 
     node_id: int
-    topics: tuple[TakenTopic, ...]
+    topics: tuple[ReportedTopic, ...]
     is_clean: bool
     left_out: tuple[str, ...]
     # Settings of topics that Ottla does not have: topic, name, value, why.
@@ -120,7 +120,7 @@ def import_logs(
     unwanted: Collection[str] = (),
     dry_run: bool = False,
     begun: Callable[[int], Copied] = lambda _total: lambda _copied: None,
-) -> Taken:
+) -> ImportReport:
     """Takes the topics of a stopped Kafka broker over. CannotImport says what is in the way; then no
     topic has been added. `node_id` is the number of a new node; one that is there keeps its own. `begun`
     is told how many bytes are to be copied. Blocks."""
@@ -144,11 +144,11 @@ class _Import:
         self._settings_left_out: list[tuple[str, str, str, str]] = []
         self._configs = {topic.name: self._known_settings(topic) for topic in source.topics}
 
-    def run(self, *, dry_run: bool, begun: Callable[[int], Copied]) -> Taken:
+    def run(self, *, dry_run: bool, begun: Callable[[int], Copied]) -> ImportReport:
         try:
             self._check_target()
             if dry_run and not self._target.exists():
-                return self._taken()
+                return self._report()
             self._target.mkdir(0o700, parents=True, exist_ok=True)
             lock = lock_folder(str(self._target))
         except FolderLocked as error:
@@ -163,7 +163,7 @@ class _Import:
             shutil.rmtree(self._target / STAGING, ignore_errors=True)
             OS_FILES.close(lock)
 
-    def _run_locked(self, *, dry_run: bool, begun: Callable[[int], Copied]) -> Taken:
+    def _run_locked(self, *, dry_run: bool, begun: Callable[[int], Copied]) -> ImportReport:
         self._check_logs()
         if self._metadata.exists():
             image = asyncio.run(self._image())
@@ -171,12 +171,12 @@ class _Import:
                 self._check_metadata(image)
         self._check_room()
         if dry_run:
-            return self._taken()
+            return self._report()
         copied = begun(sum(topic.size for topic in self._source.topics))
         found = self._copy_and_load(copied)
         self._move_in(found.offsets)
         asyncio.run(self._make_known(found))
-        return found.taken
+        return found.report
 
     # What may be in the way
 
@@ -355,9 +355,9 @@ class _Import:
             ImportedTopic(each.name, each.topic_id, epochs[each.name], self._configs[each.name])
             for each in self._source.topics
         ]
-        taken = self._taken(offsets, cut, tuple(unfinished))
+        report = self._report(offsets, cut, tuple(unfinished))
         nothing = Checkpoints({}, {}, {}, {}, {})
-        return _Found(topics, largest_producer_id + 1, taken, nothing)
+        return _Found(topics, largest_producer_id + 1, report, nothing)
 
     def _check_end(self, log: Log) -> None:
         """What Kafka counted as replicated must be there. After a clean shutdown the log itself knows
@@ -370,16 +370,16 @@ class _Import:
                 "all that there is, start Kafka with it and stop it in good order first"
             )
 
-    def _taken(
+    def _report(
         self,
         offsets: Mapping[str, int] | None = None,
         cut: Mapping[str, int] | None = None,
         unfinished: tuple[str, ...] = (),
-    ) -> Taken:
-        return Taken(
+    ) -> ImportReport:
+        return ImportReport(
             self._node_id,
             tuple(
-                TakenTopic(
+                ReportedTopic(
                     each.name,
                     len(each.logs),
                     each.size,
@@ -419,11 +419,11 @@ class _Found:
 
     topics: list[ImportedTopic]
     free_producer_id: int
-    taken: Taken
+    report: ImportReport
     offsets: Checkpoints
 
     def with_offsets(self, offsets: Checkpoints) -> _Found:
-        return _Found(self.topics, self.free_producer_id, self.taken, offsets)
+        return _Found(self.topics, self.free_producer_id, self.report, offsets)
 
 
 def _only(offsets: Checkpoints, keys: Collection[Key]) -> Checkpoints:

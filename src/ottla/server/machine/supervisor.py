@@ -124,7 +124,7 @@ class _Supervisor:
             await member.ready.wait()
 
     def fail(self) -> None:
-        """It makes no sense to go on."""
+        """Stop all brokers: there is no sense in going on."""
         self.failed = True
         self.stopping.set()
 
@@ -198,7 +198,7 @@ class _Member:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _live(self) -> int:
-        """One life of the broker; its exit status."""
+        """Runs a process of the broker until it ends; its exit status."""
         ours, theirs = socket.socketpair()
         with theirs:
             # In a session of its own: Ctrl-C at the terminal is the supervisor's to handle.

@@ -28,7 +28,6 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from mmap import mmap
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ from ottla.protocol.message import MalformedMessage
 from ottla.protocol.wiretypes import skip_tags
 from ottla.server.network.file_range import FileRange
 from ottla.server.network.platform import HAS_SENDFILE, MORE_FOLLOWS
+from ottla.server.network.slots import NOTHING, Buffer, HeldBytes, Part, Slot
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.observability.timings import TIMED_ONE_IN
 from ottla.server.security.names import ANONYMOUS
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from ottla.server.api import Api
     from ottla.server.handlers.fetch.repeated import RepeatedFetch
+    from ottla.server.handlers.offset_commit.repeated import Repeated as RepeatedCommit
     from ottla.server.handlers.produce.repeated import Repeated
     from ottla.server.network.reactor import Listener, Reactor
     from ottla.server.security.sasl import Authentication
@@ -93,68 +94,9 @@ PAUSED, MUTED = 1, 2
 
 _RESET = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EBADF})
 
-Part = bytes | bytearray | memoryview | FileRange
-# Memory for what has arrived of a request.
-Buffer = bytearray | mmap
-
-
-_NOTHING = memoryview(b"")
-
 
 class MalformedRequest(ValueError):
     """What the peer sent is no request; its connection is closed, with a line in the log."""
-
-
-class Slot:
-    """The place of one response in the order of a connection's responses."""
-
-    __slots__ = ("connection", "parts")
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.parts: list[Part] | None = None
-
-    def fill(self, parts: list[Part]) -> None:
-        """Give the response; an empty list is the answer to a request that wants none."""
-        self.parts = parts
-        connection = self.connection
-        for part in parts:
-            connection.out_bytes += len(part)
-        connection.drain_slots()
-
-
-class HeldBytes:
-    """Bytes of a request that are kept after its handler returned, until `release`."""
-
-    __slots__ = ("_buffer", "_connection", "_size", "data")
-
-    def __init__(
-        self,
-        connection: Connection,
-        data: bytearray | memoryview,
-        size: int,
-        buffer: Buffer | None,
-    ) -> None:
-        self.data = data
-        self._connection = connection
-        self._size = size
-        # The connection's own buffer, if it was handed over with the data; None: the data is a copy.
-        self._buffer = buffer
-
-    def release(self, *, reusable: bool = True) -> None:
-        """`reusable`: nobody is still at work on the data (a thread whose result is not awaited)."""
-        reactor = self._connection.reactor
-        self._connection.held_bytes -= self._size
-        if self._buffer is None:
-            reactor.partial_bytes -= self._size
-        elif reusable:
-            reactor.give_buffer_back(self._buffer)
-        else:
-            reactor.partial_bytes -= len(self._buffer)
-        # Whoever still holds this object (an exception's traceback, say) holds no memory with it.
-        self.data = _NOTHING
-        self._buffer = None
-        reactor.memory_released(None)
 
 
 class Connection:
@@ -191,6 +133,7 @@ class Connection:
         "principal",
         "reactor",
         "repeated",
+        "repeated_commit",
         "repeated_fetch",
         "requests",
         "slots",
@@ -221,6 +164,8 @@ class Connection:
         self.repeated: Repeated | None = None
         # Its last Fetch request, if the next one may be like it.
         self.repeated_fetch: RepeatedFetch | None = None
+        # What its OffsetCommit requests have in common, once one was answered.
+        self.repeated_commit: RepeatedCommit | None = None
         self.closed = False
         # The pending slot that no further request may pass, if there is one.
         self.exclusive: Slot | None = None
@@ -239,7 +184,7 @@ class Connection:
         self.out: deque[Part] = deque()
         # Of these answers and of those in `slots` that wait for an earlier one.
         self.out_bytes = 0
-        self._client_id_raw: memoryview = _NOTHING
+        self._client_id_raw: memoryview = NOTHING
         self._loop = reactor.loop
         self._apis = reactor.apis
         self._max_request = reactor.max_request_bytes
@@ -508,10 +453,14 @@ class Connection:
                 if self.closed:
                     return end
             at = stop
-            # Nearly always nothing waits, and the call is saved.
+            # As `_held_up`, without a call for every request.
             if (
-                self.slots or self.paused or self.out_bytes > OUTPUT_LIMIT or self.held_bytes
-            ) and self._held_up():
+                self.exclusive is not None
+                or self.paused
+                or self.out_bytes > OUTPUT_LIMIT
+                or len(self.slots) >= SLOT_LIMIT
+                or self.held_bytes > HELD_LIMIT
+            ):
                 return at
         if end - at >= 4:
             size = _read_length(view, at)[0]
@@ -784,7 +733,7 @@ class Connection:
         if self._loop.time() - self.active_at >= STALE_SECONDS:
             cold = self._cold_range()
             if cold is not None:
-                self._bring(cold)
+                self._page_in(cold)
                 return
         self.flush()
         if not self.closed:
@@ -803,15 +752,15 @@ class Connection:
                 break
         return None
 
-    def _bring(self, cold: FileRange) -> None:
+    def _page_in(self, cold: FileRange) -> None:
         """Have a thread read what was in memory when it was found; it is sent afterwards. (Or else the
         loop would wait for the disk.) Until then nobody else sends, since `_writing` is set."""
         self._loop.remove_writer(self.fd)
-        brought = self.reactor.bring(cold, min(cold.length, SEND_QUANTUM))
-        brought.add_done_callback(partial(self._brought, cold))
+        paged_in = self.reactor.page_in(cold, min(cold.length, SEND_QUANTUM))
+        paged_in.add_done_callback(partial(self._paged_in, cold))
 
-    def _brought(self, cold: FileRange, brought: asyncio.Future[bool]) -> None:
-        error = None if brought.cancelled() else brought.exception()
+    def _paged_in(self, cold: FileRange, done: asyncio.Future[bool]) -> None:
+        error = None if done.cancelled() else done.exception()
         if self.closed:
             return
         if error is not None:

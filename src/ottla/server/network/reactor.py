@@ -18,8 +18,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ottla.server.api import Api
-from ottla.server.network.connection import EAGER_BYTES, SPARE_BYTES, Buffer, Connection
+from ottla.server.network.connection import EAGER_BYTES, SPARE_BYTES, Connection
 from ottla.server.network.platform import HAS_MREMAP
+from ottla.server.network.slots import Buffer
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.security.addresses import of_connection
 
@@ -117,7 +118,7 @@ class Reactor:
         # there are no such limits.
         self.connection_delay: Callable[[str, str], float] | None = None
         # Has a thread read so much of a range into memory; the broker, which has the threads, sets it.
-        self.bring: Callable[[FileRange, int], asyncio.Future[bool]]
+        self.page_in: Callable[[FileRange, int], asyncio.Future[bool]]
         # Connections whose answers leave with `send_gathered`; None: answers leave when they are given.
         self.gathered: list[Connection] | None = None
         self.listeners: list[Listener] = []

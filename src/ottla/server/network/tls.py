@@ -180,7 +180,7 @@ class TlsConnection(Connection):
                 return False
         except OSError as error:  # SSLError is one
             self.reactor.failed_handshakes += 1
-            log.warning("TLS handshake failed: peer=%s %s", self.address, _told(error))
+            log.warning("TLS handshake failed: peer=%s %s", self.address, _reason_of(error))
             self.close("TLS handshake failed")
             return False
         subject = self._secured.subject
@@ -220,7 +220,7 @@ class TlsConnection(Connection):
         return self.sock.send(data) if data else 0
 
 
-def _told(error: OSError) -> str:
+def _reason_of(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

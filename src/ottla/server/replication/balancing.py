@@ -21,7 +21,7 @@ log = logging.getLogger("ottla.controller")
 
 
 async def give_leadership_back(broker: Broker) -> None:
-    """Again and again, while the broker runs."""
+    """Has preferred leaders elected at intervals, as long as the broker runs."""
     while True:
         await asyncio.sleep(broker.config.leader_imbalance_check_interval_seconds)
         controller = broker.membership.controller

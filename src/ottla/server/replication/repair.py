@@ -54,7 +54,7 @@ class Repairs:
         # epoch in which it was followed (or led) last.
         self.withdrawn: dict[Partition, int] = {}
         # Of those it was said that nothing can be done.
-        self._told: set[Partition] = set()
+        self._reported: set[Partition] = set()
         self._changed = asyncio.Event()
         self.repaired = 0
 
@@ -136,8 +136,8 @@ class Repairs:
         """Have another replica lead; False if none can."""
         alive = self._broker.image.brokers
         if not any(each in alive for each in state.isr if each != self._broker.id):
-            if partition not in self._told:
-                self._told.add(partition)
+            if partition not in self._reported:
+                self._reported.add(partition)
                 log.error(
                     "a damaged log is left as it is, no other replica is in sync: "
                     "topic=%s partition=%d",
@@ -219,7 +219,7 @@ class Repairs:
             return
         partition.forget_log()
         broker.scrubber.forget(key)
-        self._told.discard(partition)
+        self._reported.discard(partition)
         self.repaired += 1
         log.warning(
             "a damaged log is fetched again from broker %d: topic=%s partition=%d, set aside as %s",

@@ -33,10 +33,10 @@ LONGEST_PAUSE_SECONDS = 10.0
 
 
 async def replace_replicas(broker: Broker) -> None:
-    """Again and again, while the broker runs."""
+    """Begins moves away from brokers that stay away, at intervals, as long as the broker runs."""
     after = broker.config.replica_replacement_after_ms / 1000
     missed: dict[int, float] = {}
-    told: set[Key] = set()
+    reported: set[Key] = set()
     while True:
         await asyncio.sleep(min(max(after / 4, 0.05), LONGEST_PAUSE_SECONDS))
         controller = broker.membership.controller
@@ -46,13 +46,13 @@ async def replace_replicas(broker: Broker) -> None:
         now = broker.loop.time()
         away = brokers_away(broker.image, missed, now, after)
         if not away:
-            told.clear()
+            reported.clear()
             continue
         wanted, lacking = await chosen(broker, away)
         for (topic, index), lack in lacking.items():
-            if (topic, index) not in told:
+            if (topic, index) not in reported:
                 log.warning("no broker has room for %s-%d. %s", topic, index, lack.sentence)
-        told = set(lacking)
+        reported = set(lacking)
         if not wanted:
             continue
         try:

@@ -46,12 +46,12 @@ class Access:
         self._host = connection.host
 
     def may(
-        self, operation: AclOperation, resource: AclResource, name: str, *, told: bool = True
+        self, operation: AclOperation, resource: AclResource, name: str, *, logged: bool = True
     ) -> bool:
-        """Whether the client may do this. `told`: a denial is an answer of its own, and goes to the
+        """Whether the client may do this. `logged`: a denial is an answer of its own, and goes to the
         audit log; otherwise something is only left out."""
         allowed = self._authorizer.allows(self._principal, self._host, operation, resource, name)
-        if not allowed and told:
+        if not allowed and logged:
             self.log_denial(operation, resource, name)
         return allowed
 
@@ -63,8 +63,8 @@ class Access:
             self._principal, self._connection.address, shown(self._connection.client_id), shown(name),
         )  # fmt: skip
 
-    def cluster(self, operation: AclOperation, *, told: bool = True) -> bool:
-        return self.may(operation, CLUSTER, CLUSTER_NAME, told=told)
+    def cluster(self, operation: AclOperation, *, logged: bool = True) -> bool:
+        return self.may(operation, CLUSTER, CLUSTER_NAME, logged=logged)
 
     def some(self, operation: AclOperation, resource: AclResource) -> bool:
         """Whether there can be a resource of this kind to which it may do this."""

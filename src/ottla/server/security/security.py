@@ -37,7 +37,8 @@ class CannotSecure(Exception):
 
 
 class Security:
-    """Belongs to the broker's loop. A broker with PLAINTEXT listeners alone has nothing here."""
+    """The security of all listeners of a broker, and its authorizer. Belongs to the broker's loop. A
+    broker with PLAINTEXT listeners alone has nothing here."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -133,7 +134,7 @@ class Security:
         return may_fetch(self._broker, connection, replica, topic)
 
     def may_replicate(self, connection: Connection) -> bool:
-        """Whether who says that it is a replica may be one."""
+        """Whether a client that calls itself a replica may fetch as one."""
         from ottla.server.security.guards.hot import may_replicate
 
         return may_replicate(self._broker, connection)

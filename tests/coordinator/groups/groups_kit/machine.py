@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from groups_kit.repeated_commits import RepeatedCommits
 from groups_kit.scenarios import TOPICS
 from ottla.coordinator.groups.group import Caller
 from ottla.coordinator.groups.settings import GroupSettings
@@ -100,6 +101,7 @@ class Machine:
         self.batches = 0
         self.answers: dict[Ticket, Message] = {}
         self.failure: ErrorCode | None = None  # set: appends fail with it
+        self.commits = RepeatedCommits()
         self._tickets = 0
         self.shard = self._new_shard()
         self.run(self.shard.loaded(self.now))
@@ -195,7 +197,7 @@ class Machine:
     def request(self, client: str, message: Message, version: int) -> Ticket:
         """A request as a client would send it, on its way past the handlers."""
         decoded, _ = type(message).decode(message.encode(version), 0, version)
-        return self.ask(_call(decoded, version, client))
+        return self.ask(_call(decoded, version, client, self.commits))
 
     def call(self, message: Message, version: int, client: str = "a") -> Message:
         ticket = self.request(client, message, version)
@@ -206,7 +208,7 @@ class Machine:
 Call = Callable[[GroupShard, Ticket, Instant], Effects]
 
 
-def _call(message: Message, version: int, client: str) -> Call:
+def _call(message: Message, version: int, client: str, commits: RepeatedCommits) -> Call:
     match message:
         case JoinGroupRequest():
             caller = Caller(version, client, "/127.0.0.1")
@@ -218,7 +220,7 @@ def _call(message: Message, version: int, client: str) -> Call:
         case LeaveGroupRequest():
             return lambda shard, ticket, now: shard.leave_group(ticket, message, now, version)
         case OffsetCommitRequest():
-            return lambda shard, ticket, now: shard.offset_commit(ticket, message, now, version)
+            return lambda shard, ticket, now: commits.commit(shard, ticket, message, now, version)
         case TxnOffsetCommitRequest():
             return lambda shard, ticket, now: shard.txn_offset_commit(ticket, message, now)
         case OffsetDeleteRequest():

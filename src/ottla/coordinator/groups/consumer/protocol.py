@@ -118,7 +118,7 @@ class ConsumerGroupProtocol:
         self.check_room(group, request.member_id)
         held = held_by(request)
         change = self._member(group, request, held, records, now)
-        change.after = change.before._replace(**_told(request, change.before, caller))
+        change.after = change.before._replace(**_described_in(request, change.before, caller))
         changes = self.changes
         names_changed = changes.subscribe(change)
         pattern = changes.update_patterns(change)
@@ -304,7 +304,7 @@ class ConsumerGroupProtocol:
             self.timers.end_rebalance(group_id, member.id)
 
 
-def _told(
+def _described_in(
     request: ConsumerGroupHeartbeatRequest, before: ConsumerMember, caller: Caller
 ) -> dict[str, Any]:
     """What a heartbeat says about its member; what it leaves out stays as it was."""

@@ -113,5 +113,5 @@ def _serve_large(
         else:
             failed(connection, "FETCH", version, error)
 
-    told = broker.apis[ApiKey.FETCH].slices_told(connection)
-    run_in_turns(broker.loop, steps, begin, refuse, lambda: not connection.closed, told)
+    on_slice = broker.apis[ApiKey.FETCH].on_slice(connection)
+    run_in_turns(broker.loop, steps, begin, refuse, lambda: not connection.closed, on_slice)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SEARCH_STEPS = 4
 
 
-async def bring(reader: Reader, found: list[Found], convert: bool, many: bool) -> None:
+async def complete(reader: Reader, found: list[Found], convert: bool, many: bool) -> None:
     """Read what is not in memory in a thread; convert for old clients in a worker process."""
     turns = Turns()
     reads, workers = reader.broker.reads, reader.broker.workers

@@ -9,11 +9,12 @@ from ottla.protocol.frame import frame_response_parts
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.replication.partition import Role
 from ottla.server.api import encode_large, failed
-from ottla.server.handlers.fetch.cold import bring, fail
+from ottla.server.handlers.fetch.cold import complete, fail
 from ottla.server.handlers.fetch.reader import FIRST_FORMAT_2, Reader
 from ottla.server.handlers.fetch.request import establish, named, named_in_steps
 from ottla.server.handlers.fetch.response import (
     PARTITIONS_AT_ONCE,
+    records_of_one,
     response,
     response_in_steps,
 )
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from ottla.server.broker import Broker
     from ottla.server.delayed import Deadline
     from ottla.server.handlers.fetch.found import Found
-    from ottla.server.network.connection import Connection, Part, Slot
+    from ottla.server.network.connection import Connection
+    from ottla.server.network.slots import Part, Slot
     from ottla.server.sessions import FetchSession, Key, WatchedPartition
 
 # The timers of waits up to this share a queue, in which one that is over stays as long as any before it.
@@ -373,7 +375,11 @@ class Fetch:
                 else:
                     each.answer.records = records
         if not cold and not convert:
-            self._send(response(self.reader, self.session, self._is_incremental, found))
+            parts = records_of_one(self.reader, self.session, found, self.correlation_id)
+            if parts is not None:
+                self._send_parts(parts)
+            else:
+                self._send(response(self.reader, self.session, self._is_incremental, found))
             return
         if self._slot is None:
             self._slot = self.connection.reserve(exclusive=True)
@@ -382,7 +388,7 @@ class Fetch:
     async def _finish_later(self, found: list[Found], convert: bool) -> None:
         try:
             many = len(found) > MANY_PARTITIONS
-            await bring(self.reader, found, convert, many)
+            await complete(self.reader, found, convert, many)
             what = (self.reader, self.session, self._is_incremental, found)
             if many:
                 answer = await in_turns(response_in_steps(*what))

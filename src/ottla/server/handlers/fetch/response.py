@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.protocol.frame import encode_response_parts
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, NodeEndpoint
+from ottla.protocol.one_partition_fetch import (
+    FIRST_RESPONSE_VERSION,
+    OnePartition,
+    pack_response,
+)
 from ottla.server.handlers.fetch.reader import EMPTY
 from ottla.server.handlers.fetch.request import FIRST_TOPIC_IDS
 from ottla.server.partitions import monotonic_ms
@@ -13,6 +19,7 @@ from ottla.server.sessions import NO_SESSION
 if TYPE_CHECKING:
     from ottla.server.handlers.fetch.found import Found
     from ottla.server.handlers.fetch.reader import Reader
+    from ottla.server.network.slots import Part
     from ottla.server.sessions import FetchSession
     from ottla.server.turns import Steps
 
@@ -68,27 +75,8 @@ def _add(
     by_id = reader.version >= FIRST_TOPIC_IDS
     for each in found:
         watched, answer = each.watched, each.answer
-        if session is not None:
-            changed = (
-                watched.high_watermark != answer.high_watermark
-                or watched.log_start_offset != answer.log_start_offset
-            )
-            watched.high_watermark = answer.high_watermark
-            watched.log_start_offset = answer.log_start_offset
-            if answer.error_code:
-                # Named again in the next response, whatever comes then.
-                watched.high_watermark = -1
-            elif each.piece is not None or answer.records is not EMPTY:
-                key = (watched.topic, watched.index)
-                if key in session.partitions:
-                    session.partitions.move_to_end(key)
-            elif (
-                is_incremental
-                and not changed
-                and answer.diverging_epoch is None
-                and answer.preferred_read_replica < 0
-            ):
-                continue
+        if session is not None and not _is_news(session, is_incremental, each):
+            continue
         topic = topics.get(watched.topic)
         if topic is None:
             topic = topics[watched.topic] = FetchableTopicResponse(partitions=[])
@@ -99,6 +87,68 @@ def _add(
                 assert isinstance(watched.topic, str)
                 topic.topic = watched.topic
         topic.partitions.append(answer)
+
+
+def _is_news(session: FetchSession, is_incremental: bool, each: Found) -> bool:
+    """Whether the answer has to name this partition; the session knows from now on what it was told."""
+    watched, answer = each.watched, each.answer
+    changed = (
+        watched.high_watermark != answer.high_watermark
+        or watched.log_start_offset != answer.log_start_offset
+    )
+    watched.high_watermark = answer.high_watermark
+    watched.log_start_offset = answer.log_start_offset
+    if answer.error_code:
+        # Named again in the next response, whatever comes then.
+        watched.high_watermark = -1
+        return True
+    if each.piece is not None or answer.records is not EMPTY:
+        key = (watched.topic, watched.index)
+        if key in session.partitions:
+            session.partitions.move_to_end(key)
+        return True
+    return (
+        not is_incremental
+        or changed
+        or answer.diverging_epoch is not None
+        or answer.preferred_read_replica >= 0
+    )
+
+
+def records_of_one(
+    reader: Reader, session: FetchSession | None, found: list[Found], correlation_id: int
+) -> list[Part] | None:
+    """The whole response, if it is nothing but records of one partition; None if there is more in it."""
+    if len(found) != 1 or session is None or reader.version < FIRST_RESPONSE_VERSION:
+        return None
+    (each,) = found
+    watched, answer = each.watched, each.answer
+    records = answer.records
+    if (
+        not records
+        or answer.error_code
+        or answer.aborted_transactions is not None
+        or answer.diverging_epoch is not None
+        or answer.preferred_read_replica >= 0
+        or not isinstance(watched.topic, bytes)
+        or reader.led_elsewhere
+        or (reader.replica < 0 and reader.broker.quotas is not None)
+        or (reader.replica >= 0 and reader.broker.throttle.leading.is_set)
+    ):
+        return None
+    _is_news(session, True, each)
+    before, after = pack_response(
+        OnePartition(
+            session.id,
+            watched.topic,
+            answer.partition_index,
+            answer.high_watermark,
+            answer.last_stable_offset,
+            answer.log_start_offset,
+        ),
+        len(records),
+    )
+    return encode_response_parts(correlation_id, True, [before, records, after])
 
 
 def _count(reader: Reader, found: list[Found]) -> None:

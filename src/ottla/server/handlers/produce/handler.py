@@ -19,16 +19,11 @@ from ottla.record.batch import (
 from ottla.record.errors import InvalidBatch
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
-from ottla.server.handlers.produce.answer import (
-    frame,
-    new_topic_piece,
-    success_piece,
-    topic_piece,
-)
+from ottla.server.handlers.produce.answer import new_topic_piece, topic_piece
+from ottla.server.handlers.produce.appending import Appending, must_wait
 from ottla.server.handlers.produce.checks import (
     ALL_ACKS,
     FIRST_ZSTD,
-    NO_ACKS,
     ZSTD,
     check,
     check_open,
@@ -37,24 +32,26 @@ from ottla.server.handlers.produce.inside import Inside
 from ottla.server.handlers.produce.long import LongProduce
 from ottla.server.handlers.produce.repeated import LEARNED_ONE_IN, repeatable
 from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, LongRequest, read
-from ottla.server.handlers.produce.response import Response, send
-from ottla.server.handlers.produce.unfinished import Unfinished
 from ottla.storage.errors import StorageError
 from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ottla.record.batch import HeaderFields
+    from ottla.record.validation.frames import FramedBatch
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
-    from ottla.server.handlers.produce.long import Begun
     from ottla.server.handlers.produce.repeated import Repeated
     from ottla.server.handlers.produce.request import Parts, TopicParts
-    from ottla.server.network.connection import Connection, HeldBytes, Slot
+    from ottla.server.network.connection import Connection
+    from ottla.server.network.slots import HeldBytes, Slot
 
 _clock = time.perf_counter
 _time = time.time
 _CLIENT = Origin.CLIENT
+# What a partition's records are refused for, each with an answer of its own.
+_REFUSALS = (ProtocolError, InvalidBatch, StorageError, OSError)
 
 
 class Produce:
@@ -66,7 +63,6 @@ class Produce:
         "_broker_id",
         "_by_id",
         "_by_raw_name",
-        "_deadlines",
         "_inside",
         "_lanes",
         "_membership",
@@ -79,7 +75,6 @@ class Produce:
         self._by_raw_name = broker.partitions.by_raw_name
         self._by_id = broker.partitions.by_id
         self._lanes = broker.lanes
-        self._deadlines = broker.deadlines
         self._membership = broker.membership
         self._inside = Inside(broker)
 
@@ -147,24 +142,19 @@ class Produce:
         refused: Mapping[bytes, ErrorCode] | None,
         verdict: Verdict | None,
         slot: Slot | None,
-        begun: Begun | None = None,
+        begun: Appending | None = None,
     ) -> None:
         """Append what is allowed, and answer. `begun`: the request is a part of a longer one, and the
         answer comes with the last of them."""
         _, acks, timeout_ms, topics = request
         known = self._by_id if version >= FIRST_TOPIC_IDS else self._by_raw_name
-        lanes = self._lanes
         inside = self._inside
-        pieces: list[bytes] = []
-        # Made for what cannot be answered at once, and for refusals.
-        response: Response | None = None
-        unfinished: Unfinished | None = None
-        if begun is not None:
-            pieces, response, unfinished = begun.pieces, begun.response, begun.unfinished
-        target: Partition | None = None
-        end_offset = -1
         now_ms = int(_time() * 1000)
-        started = _clock()
+        appending = begun or Appending(
+            self._broker, connection, version, correlation_id, acks, timeout_ms
+        )
+        pieces = appending.pieces
+        target: Partition | None = None
         for key, parts in topics:
             found = known.get(key, ())
             count = len(found)
@@ -173,7 +163,6 @@ class Produce:
             pieces.append(make_piece(version, key, len(parts), topic_count))
             for index, start, end in parts:
                 target = None
-                end_offset = -1
                 try:
                     if refused is not None and key in refused:
                         raise ProtocolError(refused[key])
@@ -194,61 +183,21 @@ class Produce:
                         rules = target.record_rules
                         if rules is not None:
                             fields, transform = inside.check(target, records, fields, rules, now_ms)
-                    if (
-                        transform is None
-                        and target.lane is None
-                        and not (lanes.slow and lanes.is_slow(target.log.folder))
-                    ):
-                        (
-                            base_offset, append_time, log_start, end_offset, is_settled,
-                        ) = target.append(records, now_ms, _CLIENT, fields)  # fmt: skip
-                        took = _clock() - started
-                        if took > SLOW_WRITE_SECONDS:
-                            lanes.mark_slow(target.log.folder, took)
-                        started += took
-                        pieces.append(
-                            success_piece(version, index, base_offset, append_time, log_start)
-                        )
-                        if is_settled or not _waits(target, end_offset, acks):
-                            continue
-                    if response is None:
-                        response = Response(
-                            self._broker, connection, version, correlation_id, acks, pieces
-                        )
-                    if unfinished is None:
-                        unfinished = Unfinished(lanes, self._deadlines, response, timeout_ms)
-                    if end_offset < 0:
-                        unfinished.append_through_lane(target, index, records, transform)
-                    else:
-                        unfinished.wait_for(target, index, len(pieces) - 1, end_offset)
-                except (ProtocolError, InvalidBatch, StorageError, OSError) as error:
-                    if response is None:
-                        response = Response(
-                            self._broker, connection, version, correlation_id, acks, pieces
-                        )
-                    pieces.append(b"")
-                    response.refuse_for(len(pieces) - 1, index, error, target)
-        is_plain = slot is None and acks and self._broker.quotas is None
+                    appending.append(target, index, records, fields, transform, now_ms)
+                except _REFUSALS as error:
+                    appending.refuse(index, error, target)
         if (
-            is_plain
+            slot is None
+            and acks
+            and self._broker.quotas is None
             and not connection.requests % LEARNED_ONE_IN
             and self._authorizer is None
             and target is not None
-            and end_offset >= 0
+            and appending.end_offset >= 0
         ):
             connection.repeated = repeatable(view, at, version, request, target)
-        if begun is not None:
-            begun.response, begun.unfinished = response, unfinished
-        elif response is not None:
-            response.slot = slot
-            if unfinished is not None:
-                unfinished.all_begun()
-            else:
-                response.send()
-        elif is_plain:
-            connection.answer(frame(version, correlation_id, pieces))
-        else:
-            send(connection, slot, acks, version, correlation_id, pieces)
+        if begun is None:
+            appending.finish(slot)
 
     def _serve_repeated(
         self,
@@ -261,79 +210,109 @@ class Produce:
         correlation_id: int,
     ) -> bool:
         """Serve a request that is like one before it; False, and nothing was done, if there is anything
-        about it or its partition that the general way has to look at."""
+        about it or its partitions that the general way has to look at."""
         if version != repeated.version:
             return False
         now_ms = int(_time() * 1000)
-        batch = repeated.accept(view, at, stop, now_ms)
-        if batch is None:
+        batches = repeated.accept(view, at, stop, now_ms)
+        lanes = self._lanes
+        if batches is None or lanes.slow:
             return False
+        if len(batches) > 1:
+            return self._serve_batches(repeated, connection, view, batches, correlation_id, now_ms)
+        accepted = self._accepted(repeated, view, batches[0], now_ms)
+        if accepted is None:
+            return False
+        target, index, records, fields = accepted
+        started = _clock()
+        try:
+            base_offset, append_time, log_start, end_offset, is_settled = target.append(
+                records, now_ms, _CLIENT, fields
+            )
+        except _REFUSALS as error:
+            appending = self._begin(repeated, connection, correlation_id, 1)
+            appending.refuse(index, error, target)
+            appending.finish(None)
+            return True
+        took = _clock() - started
+        if took > SLOW_WRITE_SECONDS:
+            lanes.mark_slow(target.log.folder, took)
+        if is_settled or not must_wait(target, end_offset, repeated.acks):
+            connection.answer(
+                repeated.answer(correlation_id, index, base_offset, append_time, log_start)
+            )
+            return True
+        appending = self._begin(repeated, connection, correlation_id, 1)
+        appending.appended(target, index, base_offset, append_time, log_start, end_offset)
+        appending.finish(None)
+        return True
+
+    def _serve_batches(
+        self,
+        repeated: Repeated,
+        connection: Connection,
+        view: memoryview,
+        batches: list[FramedBatch],
+        correlation_id: int,
+        now_ms: int,
+    ) -> bool:
+        """The same for several partitions. All of them are looked at before the first append."""
+        accepted = [self._accepted(repeated, view, each, now_ms) for each in batches]
+        if None in accepted:
+            return False
+        appending = self._begin(repeated, connection, correlation_id, len(accepted))
+        for target, index, records, fields in accepted:  # type: ignore[misc]  # none is None
+            try:
+                appending.append(target, index, records, fields, None, now_ms)
+            except _REFUSALS as error:
+                appending.refuse(index, error, target)
+        appending.finish(None)
+        return True
+
+    def _accepted(
+        self, repeated: Repeated, view: memoryview, batch: FramedBatch, now_ms: int
+    ) -> tuple[Partition, int, memoryview, HeaderFields] | None:
+        """What is to be appended where; None if the general way has to look at it."""
         index, start, end, fields = batch
-        known = self._by_id if version >= FIRST_TOPIC_IDS else self._by_raw_name
+        known = self._by_id if repeated.version >= FIRST_TOPIC_IDS else self._by_raw_name
         found = known.get(repeated.key, ())
         if not 0 <= index < len(found):
-            return False
+            return None
         target = found[index]
-        acks = repeated.acks
-        lanes = self._lanes
         if (
             not target.open_to_clients
             or target.lane is not None
             or target.under_min_isr
             or target.config is not repeated.config
             or target.record_rules is not repeated.rules
-            or lanes.slow
-            or (target.followers and acks != ALL_ACKS and self._membership.can_be_fenced)
+            or (target.followers and repeated.acks != ALL_ACKS and self._membership.can_be_fenced)
         ):
-            return False
+            return None
         records = view[start:end]
         codec = fields[ATTRIBUTES]
         if codec:
-            if codec == ZSTD and version < FIRST_ZSTD:
-                return False
+            if codec == ZSTD and repeated.version < FIRST_ZSTD:
+                return None
             try:
                 fields, transform = self._inside.check(
                     target, records, fields, repeated.rules, now_ms
                 )
             except InvalidBatch:
-                return False
+                return None
             if transform is not None:
-                return False
-        started = _clock()
-        try:
-            base_offset, append_time, log_start, end_offset, is_settled = target.append(
-                records, now_ms, _CLIENT, fields
-            )
-        except (ProtocolError, InvalidBatch, StorageError, OSError) as error:
-            pieces = [topic_piece(version, repeated.key, 1, 1), b""]
-            response = Response(self._broker, connection, version, correlation_id, acks, pieces)
-            response.refuse_for(1, index, error, target)
-            response.send()
-            return True
-        took = _clock() - started
-        if took > SLOW_WRITE_SECONDS:
-            lanes.mark_slow(target.log.folder, took)
-        if is_settled or not _waits(target, end_offset, acks):
-            connection.answer(
-                repeated.answer(correlation_id, index, base_offset, append_time, log_start)
-            )
-            return True
-        pieces = [
-            topic_piece(version, repeated.key, 1, 1),
-            success_piece(version, index, base_offset, append_time, log_start),
-        ]
-        response = Response(self._broker, connection, version, correlation_id, acks, pieces)
-        unfinished = Unfinished(lanes, self._deadlines, response, repeated.timeout_ms)
-        unfinished.wait_for(target, index, 1, end_offset)
-        unfinished.all_begun()
-        return True
+                return None
+        return target, index, records, fields
 
-
-def _waits(target: Partition, end_offset: int, acks: int) -> bool:
-    """Whether an append is still to be waited for."""
-    if acks == ALL_ACKS:
-        return not target.is_committed(end_offset)
-    return acks != NO_ACKS and not target.is_flushed(end_offset)
+    def _begin(
+        self, repeated: Repeated, connection: Connection, correlation_id: int, count: int
+    ) -> Appending:
+        """The response to a request for so many partitions that is like one before it."""
+        version = repeated.version
+        appending = Appending(
+            self._broker, connection, version, correlation_id, repeated.acks, repeated.timeout_ms
+        )
+        appending.pieces.append(topic_piece(version, repeated.key, count, 1))
+        return appending
 
 
 def _unknown(version: int, count: int) -> ProtocolError:

@@ -12,8 +12,8 @@ from ottla.protocol.apis import ApiKey
 from ottla.server.api import failed
 from ottla.server.coordination.verification import Client, Verdict, verify
 from ottla.server.handlers.produce.answer import new_topic_piece
+from ottla.server.handlers.produce.appending import Appending
 from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read_in_steps
-from ottla.server.handlers.produce.response import send
 from ottla.server.network.connection import MalformedRequest
 from ottla.server.turns import run_in_turns
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ottla.server.broker import Broker
     from ottla.server.handlers.produce.handler import Produce
     from ottla.server.handlers.produce.request import Parts, TopicParts
-    from ottla.server.handlers.produce.response import Response
-    from ottla.server.handlers.produce.unfinished import Unfinished
     from ottla.server.network.connection import Connection
     from ottla.server.turns import Steps
 
@@ -35,17 +33,6 @@ if TYPE_CHECKING:
 # Topics that are checked against access control in a step, and partitions that are appended to.
 _TOPICS_IN_A_STEP: Final = 5
 _PARTITIONS_IN_A_STEP: Final = 5
-
-
-class Begun:
-    """What there is of a response while its request is worked on in parts."""
-
-    __slots__ = ("pieces", "response", "unfinished")
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.response: Response | None = None
-        self.unfinished: Unfinished | None = None
 
 
 class LongProduce:
@@ -77,15 +64,15 @@ class LongProduce:
         # What the coordinator said of these, and how many questions it has not answered.
         self._verdict: dict[tuple[str, int], ErrorCode] = {}
         self._waiting = 0
-        self._begun = Begun()
+        self._appending: Appending | None = None
 
     def begin(self) -> None:
         self._run(self._looked_through(), self._verify)
 
     def _run(self, steps: Steps[None], then: Callable[[Any], None]) -> None:
         # Also if the client has left: what it sent is to be stored, for it may not wait for answers.
-        told = self._broker.apis[ApiKey.PRODUCE].slices_told(self._connection)
-        run_in_turns(self._broker.loop, steps, then, self._failed, lambda: True, told)
+        on_slice = self._broker.apis[ApiKey.PRODUCE].on_slice(self._connection)
+        run_in_turns(self._broker.loop, steps, then, self._failed, lambda: True, on_slice)
 
     def _release(self) -> None:
         self._view = memoryview(b"")
@@ -145,7 +132,10 @@ class LongProduce:
     def _appended(self) -> Steps[None]:
         transactional_id, acks, timeout_ms, topics = self._request
         verdict = self._verdict if transactional_id else None
-        pieces = self._begun.pieces
+        self._appending = appending = Appending(
+            self._broker, self._connection, self._version, self._correlation_id, acks, timeout_ms
+        )
+        pieces = appending.pieces
         for key, parts in topics:
             # A topic's partitions come in portions, of which the first has what stands before them.
             before = new_topic_piece(self._version, key, len(parts), 0 if pieces else len(topics))
@@ -155,7 +145,7 @@ class LongProduce:
                 self._produce.append(
                     self._connection, self._view, 0, self._version, self._correlation_id,
                     (transactional_id, acks, timeout_ms, [(key, some)]),
-                    self._refused, verdict, self._slot, self._begun,
+                    self._refused, verdict, self._slot, appending,
                 )  # fmt: skip
                 pieces[place] = before
                 before = b""
@@ -163,17 +153,5 @@ class LongProduce:
 
     def _conclude(self, _: object) -> None:
         self._release()
-        begun = self._begun
-        response = begun.response
-        if response is not None:
-            response.slot = self._slot
-            if begun.unfinished is not None:
-                begun.unfinished.all_begun()
-            else:
-                response.send()
-        else:
-            acks = self._request[1]
-            send(
-                self._connection, self._slot, acks, self._version, self._correlation_id,
-                begun.pieces,
-            )  # fmt: skip
+        assert self._appending is not None
+        self._appending.finish(self._slot)

@@ -1,11 +1,11 @@
 """The short cut of Produce: requests that are like one before them on their connection.
 
-A producer asks for the same again and again: one batch for a partition of this topic, with these acks.
-What stands before the partition is then the same bytes each time. So the request is checked as a whole,
-layout, header, checksum and records, by compiled code (`ottla.record.validation.frames`), and its
-response, which differs from the one before it in a few numbers, is packed in one go. A request that
-differs, a batch that is not right or not plain, and a topic whose settings have changed take the general
-way, with nothing changed on this one.
+A producer asks for the same again and again: batches for partitions of this topic, with these acks.
+What stands before the partitions is then the same bytes each time. So the request is checked as a whole,
+layout, headers, checksums and records, by compiled code (`ottla.record.validation.frames`). The response
+to a request for one partition, which differs from the one before it in a few numbers, is packed in one
+go. A request that differs, a batch that is not right or not plain, and a topic whose settings have
+changed take the general way, with nothing changed on this one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.wiretypes import unsigned_varint
 from ottla.record.validation.checking import QUICK_BYTES
+from ottla.record.validation.findings import MOST_BATCHES
 from ottla.record.validation.frames import FrameCheck
 from ottla.record.validation.readiness import readiness
 from ottla.server.handlers.produce.answer import (
@@ -39,11 +40,12 @@ if TYPE_CHECKING:
 LEARNED_ONE_IN = 8
 
 _INDEX_BYTES = 4
+_OLD_COUNT_BYTES = 4
 _OLD_SIZE_BYTES = 4
 
 
 class Repeated:
-    """What the requests of a connection have in common that bring one batch for one partition."""
+    """What the requests of a connection have in common that bring batches for one topic."""
 
     __slots__ = ("accept", "acks", "answer", "config", "key", "rules", "timeout_ms", "version")
 
@@ -55,11 +57,11 @@ class Repeated:
         # Of the partitions; with others the check would be another one.
         self.config = config
         self.rules = rules
-        # Index, start and end of the batch, and its header, of a request (the buffer, where it begins
+        # Index, start and end of each batch, and its header, of a request (the buffer, where it begins
         # and ends) at a time; None if the general way has to look at it.
         self.accept = check.accept
-        # The response to such a request, from correlation id, index, base offset, append time and log
-        # start offset.
+        # The response to a request for one partition, from correlation id, index, base offset, append
+        # time and log start offset.
         self.answer = _packer_of_answers(version, self.key)
 
 
@@ -78,19 +80,23 @@ def repeatable(
         or transactional_id is not None
         or not acks
         or len(topics) != 1
-        or len(topics[0][1]) != 1
+        or not 0 < len(topics[0][1]) <= MOST_BATCHES
         or config.compression_type != "producer"
     ):
         return None
     _, start, end = topics[0][1][0]
     is_flexible = version >= FIRST_FLEXIBLE
-    size_at = start - _OLD_SIZE_BYTES
+    count_at = start - _OLD_COUNT_BYTES - _INDEX_BYTES - _OLD_SIZE_BYTES
     if is_flexible:
         size = unsigned_varint(end - start + 1)
-        size_at = start - len(size)
-        if view[size_at:start] != size:
+        count = unsigned_varint(len(topics[0][1]) + 1)
+        count_at = start - len(size) - _INDEX_BYTES - len(count)
+        if (
+            view[start - len(size) : start] != size
+            or view[count_at : count_at + len(count)] != count
+        ):
             return None  # written longer than it had to be
-    before = bytes(view[at : size_at - _INDEX_BYTES])
+    before = bytes(view[at:count_at])
     largest = min(config.max_message_bytes, QUICK_BYTES)
     check = FrameCheck(compiled.frames_address, before, is_flexible, largest, rules)
     return Repeated(version, request, check, config, rules)

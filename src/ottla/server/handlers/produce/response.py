@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
     from ottla.server.handlers.produce.answer import Node, RecordError
-    from ottla.server.network.connection import Connection, Slot
+    from ottla.server.network.connection import Connection
+    from ottla.server.network.slots import Slot
 
 
 def send(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ottla.server.delayed import Deadline, Deadlines
     from ottla.server.disk.lanes import Lanes, Transform
     from ottla.server.handlers.produce.response import Response
-    from ottla.server.network.connection import HeldBytes
+    from ottla.server.network.slots import HeldBytes
 
 
 class Unfinished:

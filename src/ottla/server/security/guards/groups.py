@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from ottla.protocol.acls import AclOperation
 from ottla.protocol.errors import ErrorCode
@@ -41,8 +43,12 @@ from ottla.server.security.guards.tools import (
     passed_on,
     refused_partitions,
     then,
+    without_refused_topics,
 )
 from ottla.server.turns import Steps
+
+P = TypeVar("P")
+T = TypeVar("T")
 
 _READ, _DESCRIBE = AclOperation.READ, AclOperation.DESCRIBE
 _NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -95,11 +101,11 @@ def find_coordinator(access: Access, request: Request[Any], proceed: Proceed) ->
 
 
 def list_groups(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
-    if access.cluster(_DESCRIBE, told=False):
+    if access.cluster(_DESCRIBE, logged=False):
         return proceed(request)
     return then(
         proceed(request),
-        keeping("groups", lambda each: access.may(_DESCRIBE, GROUP, each.group_id, told=False)),
+        keeping("groups", lambda each: access.may(_DESCRIBE, GROUP, each.group_id, logged=False)),
     )
 
 
@@ -142,7 +148,7 @@ def _may_see_topics(access: Access, group: Any) -> Steps[bool]:
             for each in assignment.topic_partitions:
                 if each.topic_name not in seen:
                     seen.add(each.topic_name)
-                    if not access.may(_DESCRIBE, TOPIC, each.topic_name, told=False):
+                    if not access.may(_DESCRIBE, TOPIC, each.topic_name, logged=False):
                         return False
                 yield
     return True
@@ -165,12 +171,10 @@ def offset_commit(access: Access, request: Request[Any], proceed: Proceed) -> Gu
         refusals = yield from _not_committed(message.topics, _NO_GROUP)
         return OffsetCommitResponse(topics=refusals)
     message.topics, refused = yield from _sorted_out(access, request, message.topics, _READ)
-    if not refused:
-        return (yield from passed_on(proceed(request)))
-    refusals = yield from _not_committed(refused, _NO_TOPIC)
-    if not message.topics:
-        return OffsetCommitResponse(topics=refusals)
-    return (yield from then(proceed(request), adding("topics", refusals)))
+    refuse = partial(_not_committed, code=_NO_TOPIC)
+    return (
+        yield from without_refused_topics(request, proceed, refused, refuse, OffsetCommitResponse)
+    )
 
 
 def _not_committed(topics: Any, code: ErrorCode) -> Steps[list[OffsetCommitResponseTopic]]:
@@ -251,37 +255,42 @@ def _keeping_seen(access: Access, request: Request[Any]) -> Finish:
 
     def may(each: Any) -> bool:
         name = topic_name(request, each)
-        return name is not None and access.may(_DESCRIBE, TOPIC, name, told=False)
+        return name is not None and access.may(_DESCRIBE, TOPIC, name, logged=False)
 
     return keeping("topics", may)
 
 
 def _not_fetched(topics: Any) -> Steps[list[OffsetFetchResponseTopics]]:
-    refusals = []
-    for each in topics:
-        partitions = yield from listed(
-            each.partition_indexes,
-            lambda index: OffsetFetchResponsePartitions(
-                partition_index=index,
-                committed_offset=-1,
-                committed_leader_epoch=-1,
-                metadata="",
-                error_code=_NO_TOPIC,
-            ),
-        )
-        refusals.append(
-            OffsetFetchResponseTopics(name=each.name, topic_id=each.topic_id, partitions=partitions)
-        )
-        yield
-    return refusals
+    return _refused_fetches(
+        topics,
+        _NO_TOPIC,
+        OffsetFetchResponsePartitions,
+        lambda each, partitions: OffsetFetchResponseTopics(
+            name=each.name, topic_id=each.topic_id, partitions=partitions
+        ),
+    )
 
 
 def _not_fetched_of_one(topics: Any, code: ErrorCode) -> Steps[list[OffsetFetchResponseTopic]]:
+    return _refused_fetches(
+        topics,
+        code,
+        OffsetFetchResponsePartition,
+        lambda each, partitions: OffsetFetchResponseTopic(name=each.name, partitions=partitions),
+    )
+
+
+def _refused_fetches(
+    topics: Any,
+    code: ErrorCode,
+    partition_of: Callable[..., P],
+    topic_of: Callable[[Any, list[P]], T],
+) -> Steps[list[T]]:
     refusals = []
     for each in topics:
         partitions = yield from listed(
             each.partition_indexes,
-            lambda index: OffsetFetchResponsePartition(
+            lambda index: partition_of(
                 partition_index=index,
                 committed_offset=-1,
                 committed_leader_epoch=-1,
@@ -289,6 +298,6 @@ def _not_fetched_of_one(topics: Any, code: ErrorCode) -> Steps[list[OffsetFetchR
                 error_code=code,
             ),
         )
-        refusals.append(OffsetFetchResponseTopic(name=each.name, partitions=partitions))
+        refusals.append(topic_of(each, partitions))
         yield
     return refusals

@@ -48,7 +48,7 @@ def may_fetch(broker: Broker, connection: Connection, replica: int, topic: str |
 
 
 def may_replicate(broker: Broker, connection: Connection) -> bool:
-    """Whether who says that it is a replica may be one."""
+    """Whether a client that calls itself a replica may fetch as one."""
     assert broker.authorizer is not None
     return Access(broker.authorizer, connection).cluster(AclOperation.CLUSTER_ACTION)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ottla.protocol.acls import AclOperation, AclResource
@@ -44,7 +44,7 @@ REFUSAL = {
 
 
 def listed(items: Iterable[T], make: Callable[[T], R]) -> Steps[list[R]]:
-    """What is made of each."""
+    """What `make` returns for each item."""
     made: list[R] = []
     for item in items:
         made.append(make(item))
@@ -72,7 +72,7 @@ def refused_partitions(
 
 
 def divided(items: Iterable[T], may: Callable[[T], bool]) -> Steps[tuple[list[T], list[T]]]:
-    """Those that may, and those that may not, each asked for once."""
+    """The items that `may` allows, and the others. It is called once for each item."""
     allowed: list[T] = []
     refused: list[T] = []
     for item in items:
@@ -139,6 +139,23 @@ def adding(answers: str, more: list[Any]) -> Finish:
         return message
 
     return finish
+
+
+def without_refused_topics(
+    request: Request[Any],
+    proceed: Proceed,
+    refused: Sequence[Any],
+    refuse: Callable[[Sequence[Any]], Steps[list[Any]]],
+    response: Callable[..., Message],
+) -> Guarded:
+    """Answers for the topics that are left in the request, and for those that were refused. The handler
+    is not called if none is left."""
+    if not refused:
+        return (yield from passed_on(proceed(request)))
+    refusals = yield from refuse(refused)
+    if not request.message.topics:
+        return response(topics=refusals)
+    return (yield from then(proceed(request), adding("topics", refusals)))
 
 
 def keeping(answers: str, may: Callable[[Any], bool]) -> Finish:

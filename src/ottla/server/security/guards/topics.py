@@ -80,7 +80,7 @@ def _seen(access: Access, topics: list[Any], *, left_out: bool) -> Steps[list[An
     may be done to them."""
     if left_out:
         topics, _ = yield from divided(
-            topics, lambda each: access.may(_DESCRIBE, TOPIC, each.name, told=False)
+            topics, lambda each: access.may(_DESCRIBE, TOPIC, each.name, logged=False)
         )
     for each in topics:
         if each.topic_authorized_operations != NOT_ASKED and each.name is not None:
@@ -97,12 +97,12 @@ def _may_see(access: Access, request: Request[Any], name: str) -> bool:
     makes = request.message.allow_auto_topic_creation and broker.config.auto_create_topics_enable
     if not makes or name in broker.image.topics:
         return True
-    return access.cluster(_CREATE, told=False) or access.may(_CREATE, TOPIC, name)
+    return access.cluster(_CREATE, logged=False) or access.may(_CREATE, TOPIC, name)
 
 
 def _fill_cluster_operations(access: Access, response: Any) -> None:
     if response.cluster_authorized_operations != NOT_ASKED:
-        may = access.cluster(_DESCRIBE, told=False)
+        may = access.cluster(_DESCRIBE, logged=False)
         response.cluster_authorized_operations = access.operations(CLUSTER) if may else 0
 
 
@@ -144,12 +144,12 @@ def describe_topic_partitions(access: Access, request: Request[Any], proceed: Pr
 def _move_cursor(access: Access, request: Request[Any], response: Any) -> Steps[None]:
     """The next page begins with a topic that the client may see: the names of others are not told."""
     cursor = response.next_cursor
-    if cursor is None or access.may(_DESCRIBE, TOPIC, cursor.topic_name, told=False):
+    if cursor is None or access.may(_DESCRIBE, TOPIC, cursor.topic_name, logged=False):
         return
     response.next_cursor = None
     for name in (yield from in_order(request.broker.image.topics)):
         yield
-        if name > cursor.topic_name and access.may(_DESCRIBE, TOPIC, name, told=False):
+        if name > cursor.topic_name and access.may(_DESCRIBE, TOPIC, name, logged=False):
             response.next_cursor = CursorResponse(topic_name=name, partition_index=0)
             return
 
@@ -157,7 +157,7 @@ def _move_cursor(access: Access, request: Request[Any], response: Any) -> Steps[
 def create_topics(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
     message = request.message
     refused: list[Any] = []
-    if not access.cluster(_CREATE, told=False):
+    if not access.cluster(_CREATE, logged=False):
         message.topics, not_allowed = yield from divided(
             message.topics, lambda each: access.may(_CREATE, TOPIC, each.name)
         )
@@ -171,7 +171,7 @@ def create_topics(access: Access, request: Request[Any], proceed: Proceed) -> Gu
     def finish(response: Any) -> Steps[Message]:
         for each in response.topics:
             if not each.error_code and not access.may(
-                AclOperation.DESCRIBE_CONFIGS, TOPIC, each.name, told=False
+                AclOperation.DESCRIBE_CONFIGS, TOPIC, each.name, logged=False
             ):
                 each.topic_config_error_code = REFUSED
                 each.num_partitions = each.replication_factor = -1
@@ -201,7 +201,7 @@ def delete_topics(access: Access, request: Request[Any], proceed: Proceed) -> Gu
             if name is None or access.may(AclOperation.DELETE, TOPIC, name):
                 allowed.append(each)
                 continue
-            known = each.name is not None or access.may(_DESCRIBE, TOPIC, name, told=False)
+            known = each.name is not None or access.may(_DESCRIBE, TOPIC, name, logged=False)
             refused.append(
                 DeletableTopicResult(
                     name=name if known else None,
@@ -231,6 +231,6 @@ _epochs_of_topics = on_each(
 
 def offset_for_leader_epoch(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
     # Replicas may; others need the topic's permission.
-    if access.cluster(AclOperation.CLUSTER_ACTION, told=False):
+    if access.cluster(AclOperation.CLUSTER_ACTION, logged=False):
         return proceed(request)
     return _epochs_of_topics(access, request, proceed)

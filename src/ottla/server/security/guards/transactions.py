@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ottla.protocol.acls import AclOperation
@@ -37,6 +38,7 @@ from ottla.server.security.guards.tools import (
     passed_on,
     refused_partitions,
     then,
+    without_refused_topics,
 )
 from ottla.server.turns import Steps
 
@@ -57,7 +59,7 @@ def init_producer_id(access: Access, request: Request[Any], proceed: Proceed) ->
         ):
             return failure(request, _NO_ID)
     elif not (
-        access.cluster(AclOperation.IDEMPOTENT_WRITE, told=False) or access.some(_WRITE, TOPIC)
+        access.cluster(AclOperation.IDEMPOTENT_WRITE, logged=False) or access.some(_WRITE, TOPIC)
     ):
         access.cluster(AclOperation.IDEMPOTENT_WRITE)
         return failure(request, _NO_CLUSTER)
@@ -126,12 +128,12 @@ def txn_offset_commit(access: Access, request: Request[Any], proceed: Proceed) -
     message.topics, refused = yield from divided(
         message.topics, lambda topic: access.may(_READ, TOPIC, topic.name)
     )
-    if not refused:
-        return (yield from passed_on(proceed(request)))
-    refusals = yield from _not_committed(refused, _NO_TOPIC)
-    if not message.topics:
-        return TxnOffsetCommitResponse(topics=refusals)
-    return (yield from then(proceed(request), adding("topics", refusals)))
+    refuse = partial(_not_committed, code=_NO_TOPIC)
+    return (
+        yield from without_refused_topics(
+            request, proceed, refused, refuse, TxnOffsetCommitResponse
+        )
+    )
 
 
 def _not_committed(topics: Any, code: ErrorCode) -> Steps[list[TxnOffsetCommitResponseTopic]]:
@@ -146,7 +148,7 @@ def _not_committed(topics: Any, code: ErrorCode) -> Steps[list[TxnOffsetCommitRe
 
 
 def write_txn_markers(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
-    if access.cluster(AclOperation.ALTER, told=False) or access.cluster(
+    if access.cluster(AclOperation.ALTER, logged=False) or access.cluster(
         AclOperation.CLUSTER_ACTION
     ):
         return (yield from passed_on(proceed(request)))
@@ -175,7 +177,7 @@ def describe_transactions(access: Access, request: Request[Any], proceed: Procee
     refused = yield from listed(
         not_allowed, lambda each: TransactionState(transactional_id=each, error_code=_NO_ID)
     )
-    seen = keeping("topics", lambda each: access.may(_DESCRIBE, TOPIC, each.topic, told=False))
+    seen = keeping("topics", lambda each: access.may(_DESCRIBE, TOPIC, each.topic, logged=False))
 
     def finish(response: Any) -> Steps[Message]:
         for state in response.transaction_states:
@@ -188,6 +190,6 @@ def describe_transactions(access: Access, request: Request[Any], proceed: Procee
 
 def list_transactions(access: Access, request: Request[Any], proceed: Proceed) -> Answer:
     def may(each: Any) -> bool:
-        return access.may(_DESCRIBE, TRANSACTIONAL_ID, each.transactional_id, told=False)
+        return access.may(_DESCRIBE, TRANSACTIONAL_ID, each.transactional_id, logged=False)
 
     return then(proceed(request), keeping("transaction_states", may))

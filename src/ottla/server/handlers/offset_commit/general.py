@@ -1,24 +1,4 @@
-"""OffsetCommit: store how far a group has read.
-
-- A member names its generation (or epoch); a consumer that is in no group leaves it out, and may
-  commit as long as the group has no members. Its first commit makes the group.
-- Each partition has an answer of its own: topics and partitions must exist, and the metadata string is
-  limited by `offset.metadata.max.bytes`.
-- Of a partition that is named several times, the last offset counts; it is answered as often.
-- All offsets of a request are written as one batch, with those of other requests to the same shard
-  that arrive at the same moment.
-
-Versions:
-  v0  no generation (Kafka stored these in ZooKeeper; here they are commits like any other)
-  v1  generation and member id; a timestamp for each partition (gone in v2)
-  v2  a retention time (gone in v5)
-  v3  throttle time
-  v6  leader epochs
-  v7  group.instance.id
-  v8  flexible
-  v9  member epochs of consumer groups; GROUP_ID_NOT_FOUND
-  v10 topics by id
-"""
+"""Every OffsetCommit request: decoded, handed to the shard of its group, and answered."""
 
 from __future__ import annotations
 
@@ -34,14 +14,13 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from ottla.server.api import Answer, Later, Outcome, Request, handles
+from ottla.server.api import Answer, Later, Outcome, Request
 from ottla.server.coordination.reduced_topics import ReducedTopics, completed, is_long
 from ottla.server.turns import Steps
 
 _TOPIC_IDS_SINCE = 10
 
 
-@handles(OffsetCommitRequest, versions=(0, 10))
 def offset_commit(request: Request[OffsetCommitRequest]) -> Answer:
     message = request.message
     return _commit_many(request) if is_long(message.topics) else _commit(request, message)
@@ -52,7 +31,7 @@ def _commit(request: Request[OffsetCommitRequest], message: OffsetCommitRequest)
     return request.broker.groups.submit_gathered(
         message.group_id,
         lambda shard, ticket, now: shard.offset_commit(ticket, message, now, version),
-        lambda code: _refused(message, code),
+        lambda code: answer_to_all(message, code),
     )
 
 
@@ -109,7 +88,8 @@ def _whole(reduced: ReducedTopics[OffsetCommitRequestTopic], answer: Message) ->
     return OffsetCommitResponse(topics=topics)
 
 
-def _refused(message: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+def answer_to_all(message: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+    """The answer that is the same for every partition."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(

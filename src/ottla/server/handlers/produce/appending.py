@@ -1,0 +1,165 @@
+"""The appends of one Produce request, and what there is of its response meanwhile."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
+from ottla.server.handlers.produce.answer import success_piece
+from ottla.server.handlers.produce.checks import ALL_ACKS, NO_ACKS
+from ottla.server.handlers.produce.response import Response, send
+from ottla.server.handlers.produce.unfinished import Unfinished
+from ottla.storage.producer_state import Origin
+
+if TYPE_CHECKING:
+    from ottla.record.batch import HeaderFields
+    from ottla.replication.partition import Partition
+    from ottla.server.broker import Broker
+    from ottla.server.disk.lanes import Transform
+    from ottla.server.network.connection import Connection
+    from ottla.server.network.slots import Slot
+
+_clock = time.perf_counter
+_CLIENT = Origin.CLIENT
+
+
+class Appending:
+    """One request: each partition gets its piece of the response, at once or a place for it."""
+
+    __slots__ = (
+        "_acks",
+        "_broker",
+        "_connection",
+        "_correlation_id",
+        "_lanes",
+        "_response",
+        "_started",
+        "_timeout_ms",
+        "_unfinished",
+        "_version",
+        "end_offset",
+        "pieces",
+    )
+
+    def __init__(
+        self,
+        broker: Broker,
+        connection: Connection,
+        version: int,
+        correlation_id: int,
+        acks: int,
+        timeout_ms: int,
+    ) -> None:
+        self._broker = broker
+        self._lanes = broker.lanes
+        self._connection = connection
+        self._version = version
+        self._correlation_id = correlation_id
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self.pieces: list[bytes] = []
+        # Made for what cannot be answered at once, and for refusals.
+        self._response: Response | None = None
+        self._unfinished: Unfinished | None = None
+        # The end of the last append; -1 if that could not be done at once.
+        self.end_offset = -1
+        self._started = _clock()
+
+    def append(
+        self,
+        target: Partition,
+        index: int,
+        records: memoryview,
+        fields: HeaderFields | None,
+        transform: Transform | None,
+        now_ms: int,
+    ) -> None:
+        """Append records that have passed all checks; `transform` has something to do with them before.
+        Raises what the log refuses them for."""
+        lanes = self._lanes
+        if (
+            transform is None
+            and target.lane is None
+            and not (lanes.slow and lanes.is_slow(target.log.folder))
+        ):
+            base_offset, append_time, log_start, end_offset, is_settled = target.append(
+                records, now_ms, _CLIENT, fields
+            )
+            now = _clock()
+            if now - self._started > SLOW_WRITE_SECONDS:
+                lanes.mark_slow(target.log.folder, now - self._started)
+            self._started = now
+            if is_settled:
+                self.end_offset = end_offset
+                self.pieces.append(
+                    success_piece(self._version, index, base_offset, append_time, log_start)
+                )
+            else:
+                self.appended(target, index, base_offset, append_time, log_start, end_offset)
+        else:
+            self.end_offset = -1
+            self._made_unfinished().append_through_lane(target, index, records, transform)
+
+    def appended(
+        self,
+        target: Partition,
+        index: int,
+        base_offset: int,
+        append_time: int,
+        log_start: int,
+        end_offset: int,
+    ) -> None:
+        """An append was done, of which it is not known whether it may be acknowledged at once."""
+        self.end_offset = end_offset
+        self.pieces.append(success_piece(self._version, index, base_offset, append_time, log_start))
+        if must_wait(target, end_offset, self._acks):
+            place = len(self.pieces) - 1
+            self._made_unfinished().wait_for(target, index, place, end_offset)
+
+    def refuse(self, index: int, error: Exception, target: Partition | None) -> None:
+        self.end_offset = -1
+        self.pieces.append(b"")
+        self._made_response().refuse_for(len(self.pieces) - 1, index, error, target)
+
+    def _made_unfinished(self) -> Unfinished:
+        unfinished = self._unfinished
+        if unfinished is None:
+            unfinished = self._unfinished = Unfinished(
+                self._lanes, self._broker.deadlines, self._made_response(), self._timeout_ms
+            )
+        return unfinished
+
+    def _made_response(self) -> Response:
+        response = self._response
+        if response is None:
+            response = self._response = Response(
+                self._broker,
+                self._connection,
+                self._version,
+                self._correlation_id,
+                self._acks,
+                self.pieces,
+            )
+        return response
+
+    def finish(self, slot: Slot | None) -> None:
+        """All partitions have had their turn: answer, at once or when nothing is waited for."""
+        response = self._response
+        if response is None:
+            send(
+                self._connection, slot, self._acks, self._version, self._correlation_id, self.pieces
+            )
+            return
+        response.slot = slot
+        if self._unfinished is not None:
+            self._unfinished.all_begun()
+        else:
+            response.send()
+
+
+def must_wait(target: Partition, end_offset: int, acks: int) -> bool:
+    """Whether an append is still to be waited for."""
+    if acks == ALL_ACKS:
+        return not target.is_committed(end_offset)
+    return acks != NO_ACKS and not target.is_flushed(end_offset)
