@@ -207,12 +207,15 @@ def _fetch(broker: Broker, log: _Log, seconds: float) -> _Speed:
 def _fetch_at_the_end(broker: Broker, log: _Log, seconds: float) -> _Speed:
     reach = STRETCH // 16 // log.filled.batch_size * log.filled.shape.records
     spare = (FETCH_SIZE // log.filled.batch_size + 1) * log.filled.shape.records
+    with broker.client() as client:
+        # Not `filled.end`: the large log has grown by what was produced in the rounds before.
+        end = client.offset(log.filled.topic, 0)
     load = fetch_load(
         broker.address,
         log.filled,
         FETCH_SIZE,
         seconds,
-        offsets=_random_numbers(max(0, log.filled.end - reach), log.filled.end - spare),
+        offsets=_random_numbers(max(0, end - reach), end - spare),
         broker_cpu=broker.cpu_seconds,
     )
     return _Speed(load.requests_per_second, load.broker_cost)

@@ -66,6 +66,7 @@ class MovedTopic:
         self.blamed = cluster.blamed
         self._cluster = cluster
         self._seconds = seconds
+        self._rest = bench.seconds(full=8.0, quick=1.0)
         self._topic = bench.topic_name()
         self._brokers = sorted(cluster.addresses)
         self._data = dict(zip(self._brokers, cluster.data_folders(), strict=True))
@@ -99,13 +100,15 @@ class MovedTopic:
     # A round
 
     def measure(self) -> Round:
-        before = self._paced()
+        # What full speed or the end of another move has left behind is not to count as before.
+        self._paced(self._rest)
+        before = self._paced(self._seconds)
         with self._admin() as admin:
             self._limit(admin)
             self._begin(admin)
         at_first = self._copied()
         began = time.perf_counter()
-        during = self._paced()
+        during = self._paced(self._seconds)
         took = time.perf_counter() - began
         copied = self._copied() - at_first
         with self._admin() as admin:
@@ -118,10 +121,10 @@ class MovedTopic:
         self._wait_for_deletion()
         return Round(before, during, copied, took)
 
-    def _paced(self) -> Latencies:
+    def _paced(self, seconds: float) -> Latencies:
         addresses, supplies = spread_supplies(self._cluster, self._topic, _SINGLE, SPREAD)
         rate = SHARE * self.saturation
-        taken = paced_producers(addresses, supplies, rate=rate, seconds=self._seconds)
+        taken = paced_producers(addresses, supplies, rate=rate, seconds=seconds)
         return Latencies.of(taken)
 
     # The move
