@@ -6,7 +6,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from ottla.logfiles.names import (
     INDEX_SUFFIX,
@@ -118,8 +118,12 @@ class Segment:
         "tail_positions",
         "tail_start",
         "times_brought",
+        "times_checked",
         "used",
     )
+
+    # How often the indexes of any segment were made anew: what was read from them before may be wrong.
+    rebuilds: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -164,6 +168,8 @@ class Segment:
         self.index_brought = False
         # The same for what a search by time begins with.
         self.times_brought = False
+        # Its time index was looked at once.
+        self.times_checked = False
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transaction_index: TransactionIndex | None = None
@@ -518,7 +524,11 @@ class Segment:
     def offset_before_time(self, timestamp: int) -> int:
         """Where to start a search for the first record that is not older than the timestamp."""
         try:
-            return self._trusted(self.time_index).lookup(timestamp)[1]
+            index = self.time_index
+            if not self.times_checked:
+                index = self._trusted(index)
+                self.times_checked = True
+            return index.lookup(timestamp)[1]
         except CorruptIndex:
             self.rebuild_indexes()
             return self.time_index.lookup(timestamp)[1]
@@ -614,6 +624,7 @@ class Segment:
     def rebuild_indexes(self) -> None:
         """Offset and time index anew, from the batches. (The transaction index is rebuilt by who
         replays the producers.)"""
+        Segment.rebuilds += 1
         settled = self.settled
         offset_index, time_index = self.offset_index, self.time_index
         offset_index.reset()

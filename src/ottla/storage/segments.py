@@ -7,7 +7,7 @@ entry by offset or time, then a few KiB of batch headers. None of it grows with 
 from __future__ import annotations
 
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -24,7 +24,7 @@ from ottla.record.offset_set import OffsetRange
 from ottla.record.times import first_not_older
 from ottla.storage.errors import CorruptIndex, NotInMemory
 from ottla.storage.index.transaction_index import AbortedTransaction
-from ottla.storage.segment import Segment
+from ottla.storage.segment import NO_TIMESTAMP, Segment
 from ottla.storage.segment_file import Slice
 
 # Logs with more of them are known by a fingerprint: to read all their ends takes a while.
@@ -57,12 +57,17 @@ class Segments:
     gap where compaction removed the last of them.
     """
 
-    __slots__ = ("_bases", "_segments")
+    __slots__ = ("_bases", "_newest_until", "_rebuilds", "_segments")
 
     def __init__(self) -> None:
         self._segments: list[Segment] = []
         # Base offsets of _segments, slot by slot.
         self._bases: list[int] = []
+        # The largest timestamp of each sealed segment and all before it, slot by slot, as far as it was
+        # asked for. What it was read from may have been an index that was broken: after a rebuild of
+        # any it is read again.
+        self._newest_until: list[int] = []
+        self._rebuilds = 0
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -101,6 +106,7 @@ class Segments:
         detached = self._segments[:count]
         del self._segments[:count]
         del self._bases[:count]
+        self._newest_until.clear()
         return detached
 
     def take_from(self, slot: int) -> list[Segment]:
@@ -108,6 +114,8 @@ class Segments:
         detached = self._segments[slot:]
         del self._segments[slot:]
         del self._bases[slot:]
+        # The one before them takes appends from now on.
+        del self._newest_until[max(0, slot - 1) :]
         return detached
 
     def replace(self, slot: int, count: int, segment: Segment) -> None:
@@ -115,6 +123,7 @@ class Segments:
         assert segment.base_offset == self._bases[slot]
         self._segments[slot : slot + count] = [segment]
         self._bases[slot : slot + count] = [segment.base_offset]
+        del self._newest_until[slot:]
 
     def slot_of(self, offset: int) -> int:
         """The slot of the segment in whose range the offset is (the first one's, if it is before)."""
@@ -204,12 +213,30 @@ class Segments:
     def batch_for_time(self, timestamp: int, start_offset: int, wait: bool) -> TimedBatch | None:
         """The first batch with a record at or after start_offset that says to have one which is not
         older than the timestamp."""
-        for segment in self.from_offset(start_offset):
+        slot = max(self.slot_of(start_offset), self._first_not_older(timestamp, wait))
+        for segment in self._segments[slot:]:
             if segment.size and self._newest(segment, timestamp, wait) >= timestamp:
                 found = _find_batch(segment, timestamp, start_offset, wait)
                 if found is not None:
                     return found
         return None
+
+    def _first_not_older(self, timestamp: int, wait: bool) -> int:
+        """The slot of the first segment with a record that is not older; the active one's if no sealed
+        one has any. With very many segments, the first call takes a look at each of them."""
+        known = self._newest_until
+        if self._rebuilds != Segment.rebuilds:
+            self._rebuilds = Segment.rebuilds
+            known.clear()
+        if not known or known[-1] < timestamp:
+            newest = known[-1] if known else NO_TIMESTAMP
+            for segment in self._segments[len(known) : -1]:
+                if segment.size:
+                    newest = max(newest, self._newest_of(segment, wait))
+                known.append(newest)
+                if newest >= timestamp:
+                    break
+        return bisect_left(known, timestamp)
 
     def max_timestamp(self, start_offset: int, wait: bool) -> int:
         """The largest of the segments that have records at or after start_offset; -1: there is
@@ -217,12 +244,17 @@ class Segments:
         newest = -1
         for segment in self.from_offset(start_offset):
             if segment.size:
-                # Only what is not known has to be looked up. (A segment that is asked for more forgets
-                # that it was brought: over n segments, a search that begins anew would take 2ⁿ turns.)
-                if not wait and segment.known_max_timestamp is None:
-                    segment.expect_times_in_memory()
-                newest = max(newest, segment.max_timestamp)
+                newest = max(newest, self._newest_of(segment, wait))
         return newest
+
+    @staticmethod
+    def _newest_of(segment: Segment, wait: bool) -> int:
+        """A segment's largest timestamp. Only what is not known has to be looked up. (A segment that is
+        asked for more forgets that it was brought: over n segments, a search that begins anew would
+        take 2ⁿ turns.)"""
+        if not wait and segment.known_max_timestamp is None:
+            segment.expect_times_in_memory()
+        return segment.max_timestamp
 
     @staticmethod
     def _newest(segment: Segment, searched: int, wait: bool) -> int:

@@ -103,6 +103,7 @@ class Connection:
     __slots__ = (
         "_apis",
         "_client_id_raw",
+        "_is_resume_due",
         "_large",
         "_loop",
         "_max_request",
@@ -205,6 +206,8 @@ class Connection:
         self._stalled = False
         # The requests that are left have to wait for the loop's next turn.
         self._turn_is_over = False
+        # In which `resume` will be called.
+        self._is_resume_due = False
         self._writing = False
         self._loop.add_reader(self.fd, self.on_readable)
 
@@ -261,7 +264,7 @@ class Connection:
     def _resume_if_stalled(self) -> None:
         """What held the pipeline up may be over by now."""
         if self._stalled:
-            self._loop.call_soon(self.resume)
+            self._resume_soon()
 
     def _give_up(self, error: Exception) -> None:
         """The peer sent something that is no request, memory is short, or a handler raised what it
@@ -520,8 +523,20 @@ class Connection:
         self.paused &= ~MUTED
         self.resume()
 
+    def _resume_soon(self) -> None:
+        """Once in the loop's next turn, however many ask for it: each would be a turn of this peer's."""
+        if not self._is_resume_due:
+            self._is_resume_due = True
+            self._loop.call_soon(self._resume_in_turn)
+
+    def _resume_in_turn(self) -> None:
+        self._is_resume_due = False
+        self.resume()
+
     def resume(self) -> None:
-        """Go on with what was left unhandled, then with the socket."""
+        """Go on with what was left unhandled, then with the socket; not now if that is due anyway."""
+        if self._is_resume_due:
+            return
         self._turn_is_over = False
         if self.closed or self._held_up():
             return
@@ -542,7 +557,7 @@ class Connection:
             if self.out and not self._writing:
                 self.flush()
             if self._stalled:
-                self._loop.call_soon(self.resume)
+                self._resume_soon()
                 return
             if self.closed or self._held_up():
                 return
@@ -637,7 +652,7 @@ class Connection:
             else:
                 gathered.append(self)
         if self._stalled or not self._reading:
-            self._loop.call_soon(self.resume)
+            self._resume_soon()
 
     def flush_ready(self) -> None:
         """Send what is ready, unless that was done or is under way."""

@@ -109,7 +109,7 @@ class TlsSocket:
 class TlsConnection(Connection):
     """A connection whose bytes go through TLS; nothing is handled before the handshake is over."""
 
-    __slots__ = ("_began", "_established", "_rules")
+    __slots__ = ("_began", "_established", "_is_read_due", "_rules")
 
     def __init__(
         self,
@@ -122,6 +122,8 @@ class TlsConnection(Connection):
         secured = TlsSocket(sock, tls.context)
         self._began = False
         self._established = False
+        # In the loop's next turn: once, however many ask for it.
+        self._is_read_due = False
         self._rules = tls.rules
         super().__init__(reactor, cast(socket.socket, secured), listener, peer)
 
@@ -154,10 +156,12 @@ class TlsConnection(Connection):
 
     def _look_inside(self) -> None:
         """The loop does not know of bytes that were decrypted and not taken."""
-        if self._reading and not self.closed and self._secured.pending:
+        if self._reading and not self.closed and not self._is_read_due and self._secured.pending:
+            self._is_read_due = True
             self._loop.call_soon(self._read_pending)
 
     def _read_pending(self) -> None:
+        self._is_read_due = False
         if self._reading and not self.closed:
             self.on_readable()
 
