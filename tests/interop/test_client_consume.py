@@ -63,15 +63,17 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
+@pytest.fixture
+def writing_client(writer: str, make_client: Callable[[str], Client]) -> Client:
+    """Made here, so that the time to build it on a cold machine is not the test's."""
+    return make_client(writer)
+
+
 @pytest.mark.parametrize("writer", WRITERS)
 def test_the_consumer_reads_what_others_wrote(
-    writer: str,
-    way: str,
-    broker: Any,
-    reference: WireClient,
-    make_client: Callable[[str], Client],
+    writer: str, way: str, broker: Any, reference: WireClient, writing_client: Client
 ) -> None:
-    client = make_client(writer)
+    client = writing_client
     topic = f"own-consumer-{writer}-{way}-{next(_numbers)}"
     reference.create_topic(topic, 1)
     expected: list[Record] = []
@@ -99,9 +101,9 @@ some_records = st.lists(
 
 @pytest.mark.parametrize("writer", ["java", "confluent-kafka"])
 def test_whatever_they_write(
-    writer: str, broker: Any, reference: WireClient, make_client: Callable[[str], Client]
+    writer: str, broker: Any, reference: WireClient, writing_client: Client
 ) -> None:
-    client = make_client(writer)
+    client = writing_client
     assert compile_kernels()
 
     @settings(

@@ -84,12 +84,18 @@ def written(broker: Any, reference: WireClient) -> Callable[[str], tuple[str, li
     return write
 
 
+@pytest.fixture
+def reading_client(reader: str, make_client: Callable[[str], Client]) -> Client:
+    """Made here, so that the time to build it on a cold machine is not the test's."""
+    return make_client(reader)
+
+
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("way", WAYS)
 def test_others_read_what_the_producer_wrote(
-    way: str, reader: str, written: Any, make_client: Callable[[str], Client]
+    way: str, reader: str, written: Any, reading_client: Client
 ) -> None:
-    client = make_client(reader)
+    client = reading_client
     topic, records = written(way)
     for partition in (TEXT, BINARY):
         if partition == BINARY and A.BINARY in client.unreadable:
