@@ -11,7 +11,7 @@ from operator import lt
 from struct import Struct
 
 from ottla.storage.errors import CorruptIndex
-from ottla.storage.index.entries import NOT_IN_MEMORY, Index
+from ottla.storage.index.entries import NOT_IN_MEMORY, Index, slot_above
 
 _ENTRY = Struct(">ii")
 _OFFSET = Struct(">i")
@@ -81,10 +81,8 @@ class OffsetIndex(Index):
         relative = target_offset - self.base_offset
         if self.sealed:
             view = self._view()
-            unpack = _OFFSET.unpack_from
-            slot = bisect_right(
-                range(self._sealed_count or 0), relative, key=lambda slot: unpack(view, slot * 8)[0]
-            )
+            count = self._sealed_count or 0
+            slot = slot_above(view, count, 8, _OFFSET.unpack_from, relative)
             return self._sealed_entry(view, slot - 1)
         if not self._loaded:
             self._load()
@@ -96,9 +94,7 @@ class OffsetIndex(Index):
         relative = target_offset - self.base_offset
         if self.sealed:
             view = self._view()
-            unpack = _OFFSET.unpack_from
-            slots = range(self._sealed_count or 0)
-            slot = bisect_right(slots, relative, key=lambda slot: unpack(view, slot * 8)[0])
+            slot = slot_above(view, self._sealed_count or 0, 8, _OFFSET.unpack_from, relative)
             slot -= 1 + count
             return self._sealed_entry(view, slot)[0], max(0, -1 - slot)
         self._load()

@@ -10,7 +10,7 @@ from operator import le, lt
 from struct import Struct
 
 from ottla.storage.errors import CorruptIndex
-from ottla.storage.index.entries import NOT_IN_MEMORY, Index
+from ottla.storage.index.entries import NOT_IN_MEMORY, Index, slot_above
 
 _ENTRY = Struct(">qi")
 _TIMESTAMP = Struct(">q")
@@ -96,12 +96,8 @@ class TimeIndex(Index):
         offset) if there is none. A record younger than the target lies at or after that offset."""
         if self.sealed:
             view = self._view()
-            unpack = _TIMESTAMP.unpack_from
-            slot = bisect_right(
-                range(self._sealed_count or 0),
-                target_timestamp,
-                key=lambda slot: unpack(view, slot * 12)[0],
-            )
+            count = self._sealed_count or 0
+            slot = slot_above(view, count, 12, _TIMESTAMP.unpack_from, target_timestamp)
             return self._sealed_entry(view, slot - 1)
         self._load()
         return self._entry(bisect_right(self._timestamps, target_timestamp) - 1)
