@@ -19,7 +19,7 @@ from ottla.record.batch import (
 from ottla.record.errors import InvalidBatch
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
-from ottla.server.handlers.produce.answer import new_topic_piece, topic_piece
+from ottla.server.handlers.produce.answer import new_topic_piece, success_piece, topic_piece
 from ottla.server.handlers.produce.appending import Appending, must_wait
 from ottla.server.handlers.produce.checks import (
     ALL_ACKS,
@@ -52,6 +52,10 @@ _time = time.time
 _CLIENT = Origin.CLIENT
 # What a partition's records are refused for, each with an answer of its own.
 _REFUSALS = (ProtocolError, InvalidBatch, StorageError, OSError)
+
+
+# A partition, its index, and the batch for it that nothing is to be done with but to append it.
+_Accepted = tuple["Partition", int, memoryview, "HeaderFields"]
 
 
 class Produce:
@@ -218,12 +222,13 @@ class Produce:
         lanes = self._lanes
         if batches is None or lanes.slow:
             return False
-        if len(batches) > 1:
-            return self._serve_batches(repeated, connection, view, batches, correlation_id, now_ms)
-        accepted = self._accepted(repeated, view, batches[0], now_ms)
+        accepted = self._accepted(repeated, view, batches, now_ms)
         if accepted is None:
             return False
-        target, index, records, fields = accepted
+        if len(accepted) > 1:
+            self._serve_batches(repeated, connection, accepted, correlation_id, now_ms)
+            return True
+        ((target, index, records, fields),) = accepted
         started = _clock()
         try:
             base_offset, append_time, log_start, end_offset, is_settled = target.append(
@@ -251,57 +256,70 @@ class Produce:
         self,
         repeated: Repeated,
         connection: Connection,
-        view: memoryview,
-        batches: list[FramedBatch],
+        accepted: list[_Accepted],
         correlation_id: int,
         now_ms: int,
-    ) -> bool:
-        """The same for several partitions. All of them are looked at before the first append."""
-        accepted = [self._accepted(repeated, view, each, now_ms) for each in batches]
-        if None in accepted:
-            return False
+    ) -> None:
+        """The same for several partitions."""
         appending = self._begin(repeated, connection, correlation_id, len(accepted))
-        for target, index, records, fields in accepted:  # type: ignore[misc]  # none is None
+        pieces, version, lanes = appending.pieces, repeated.version, self._lanes
+        started = _clock()
+        for target, index, records, fields in accepted:
             try:
-                appending.append(target, index, records, fields, None, now_ms)
+                if lanes.slow:  # since an append of this request
+                    appending.append(target, index, records, fields, None, now_ms)
+                    continue
+                base_offset, append_time, log_start, end_offset, is_settled = target.append(
+                    records, now_ms, _CLIENT, fields
+                )
             except _REFUSALS as error:
                 appending.refuse(index, error, target)
+                continue
+            ended = _clock()
+            if ended - started > SLOW_WRITE_SECONDS:
+                lanes.mark_slow(target.log.folder, ended - started)
+            started = ended
+            if is_settled:
+                pieces.append(success_piece(version, index, base_offset, append_time, log_start))
+            else:
+                appending.appended(target, index, base_offset, append_time, log_start, end_offset)
         appending.finish(None)
-        return True
 
     def _accepted(
-        self, repeated: Repeated, view: memoryview, batch: FramedBatch, now_ms: int
-    ) -> tuple[Partition, int, memoryview, HeaderFields] | None:
-        """What is to be appended where; None if the general way has to look at it."""
-        index, start, end, fields = batch
+        self, repeated: Repeated, view: memoryview, batches: list[FramedBatch], now_ms: int
+    ) -> list[_Accepted] | None:
+        """What is to be appended where; None if the general way has to look at any of it."""
         known = self._by_id if repeated.version >= FIRST_TOPIC_IDS else self._by_raw_name
         found = known.get(repeated.key, ())
-        if not 0 <= index < len(found):
-            return None
-        target = found[index]
-        if (
-            not target.open_to_clients
-            or target.lane is not None
-            or target.under_min_isr
-            or target.config is not repeated.config
-            or target.record_rules is not repeated.rules
-            or (target.followers and repeated.acks != ALL_ACKS and self._membership.can_be_fenced)
-        ):
-            return None
-        records = view[start:end]
-        codec = fields[ATTRIBUTES]
-        if codec:
-            if codec == ZSTD and repeated.version < FIRST_ZSTD:
+        count, config, rules = len(found), repeated.config, repeated.rules
+        only_here = repeated.acks != ALL_ACKS and self._membership.can_be_fenced
+        accepted = []
+        for index, start, end, fields in batches:
+            if not 0 <= index < count:
                 return None
-            try:
-                fields, transform = self._inside.check(
-                    target, records, fields, repeated.rules, now_ms
-                )
-            except InvalidBatch:
+            target = found[index]
+            if (
+                not target.open_to_clients
+                or target.lane is not None
+                or target.under_min_isr
+                or target.config is not config
+                or target.record_rules is not rules
+                or (only_here and target.followers)
+            ):
                 return None
-            if transform is not None:
-                return None
-        return target, index, records, fields
+            records = view[start:end]
+            codec = fields[ATTRIBUTES]
+            if codec:
+                if codec == ZSTD and repeated.version < FIRST_ZSTD:
+                    return None
+                try:
+                    fields, transform = self._inside.check(target, records, fields, rules, now_ms)
+                except InvalidBatch:
+                    return None
+                if transform is not None:
+                    return None
+            accepted.append((target, index, records, fields))
+        return accepted
 
     def _begin(
         self, repeated: Repeated, connection: Connection, correlation_id: int, count: int
