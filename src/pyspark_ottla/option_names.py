@@ -53,7 +53,7 @@ class OptionNames:
         side: str,
         use: str,
         *,
-        taken: Iterable[str],
+        accepted: Iterable[str],
         no_effect: Mapping[str, str],
         refused: Mapping[str, str],
         near: Iterable[str],
@@ -62,7 +62,7 @@ class OptionNames:
         self._use = use  # "reads" or "writes"
         self._no_effect = no_effect
         self._refused = refused
-        self._spellings = {name.lower(): name for name in (*taken, *no_effect, *refused)}
+        self._spellings = {name.lower(): name for name in (*accepted, *no_effect, *refused)}
         self._near = [name.lower() for name in near]
 
     def spelled(self, given: Mapping[str, str]) -> dict[str, str]:

@@ -43,7 +43,7 @@ AnyOffsets = int | dict[TopicPartition, int]
 _SELECTIONS: Final = ("assign", "subscribe", "subscribePattern")
 _STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-TAKEN: Final = (
+ACCEPTED: Final = (
     *_SELECTIONS,
     *_STARTS,
     *_ENDS,
@@ -86,10 +86,10 @@ _REFUSED: Final[Mapping[str, str]] = {
 _NAMES: Final = OptionNames(
     "source",
     "reads",
-    taken=TAKEN,
+    accepted=ACCEPTED,
     no_effect=NO_EFFECT,
     refused=_REFUSED,
-    near=(*TAKEN, *NO_EFFECT, *_REFUSED, "kafka.bootstrap.servers", "kafka.isolation.level"),
+    near=(*ACCEPTED, *NO_EFFECT, *_REFUSED, "kafka.bootstrap.servers", "kafka.isolation.level"),
 )
 _POLL_TIMEOUT: Final = 120.0
 _MAX_TRIGGER_DELAY: Final = 15 * 60.0

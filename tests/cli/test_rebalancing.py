@@ -15,7 +15,7 @@ from cluster_kit.commands import ottla
 
 from ottla import Admin, Producer
 from ottla.cli import moving
-from ottla.cli.cluster_failures import failures_told
+from ottla.cli.cluster_failures import failures_reported
 from ottla.cli.commands import cluster as commands
 from ottla.cli.failures import Failure
 from ottla.client.admin.cluster import Reassignment
@@ -134,8 +134,8 @@ class Leaving:
         self.limits: list[str] = ["leader.replication.throttled.replicas"]
         self.removed = False
 
-    def failures_told(self) -> AbstractContextManager[None]:
-        return failures_told(self.bootstrap)
+    def failures_reported(self) -> AbstractContextManager[None]:
+        return failures_reported(self.bootstrap)
 
     def moving(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -204,8 +204,8 @@ class Moved:
         monkeypatch.setattr(running, "carry_out", carry_out)
         monkeypatch.setattr(running, "survey", lambda _, *, seconds: ([], []))
 
-    def failures_told(self) -> AbstractContextManager[None]:
-        return failures_told("127.0.0.1:9092")
+    def failures_reported(self) -> AbstractContextManager[None]:
+        return failures_reported("127.0.0.1:9092")
 
     def carry_out(self) -> None:
         moving.carry_out(self, self.left, None, lambda *_: self.left)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ottla.cli.addresses import check_servers
 from ottla.cli.cleanup import close_at_end
-from ottla.cli.cluster_failures import failures_told
+from ottla.cli.cluster_failures import failures_reported
 from ottla.cli.positions import Position
 from ottla.client.admin.client import Admin
 from ottla.client.admin.configs import Resource, ResourceKind, Setting, SettingSource
@@ -67,16 +67,16 @@ class Cluster:
         )
         close_at_end(self.admin.close)
 
-    def failures_told(
+    def failures_reported(
         self, *, topic: str | None = None, group: str | None = None, transaction: str | None = None
     ) -> AbstractContextManager[None]:
         """Whatever goes wrong inside is told in one sentence, about the thing that is named."""
-        return failures_told(self.servers, topic=topic, group=group, transaction=transaction)
+        return failures_reported(self.servers, topic=topic, group=group, transaction=transaction)
 
     # Topics
 
     def topics(self) -> list[TopicSummary]:
-        with self.failures_told():
+        with self.failures_reported():
             listed = self.admin.list_topics(internal=True)
         return [
             TopicSummary(each.name, len(each.partitions), each.replication_factor, each.internal)
@@ -84,13 +84,13 @@ class Cluster:
         ]
 
     def brokers(self) -> list[int]:
-        with self.failures_told():
+        with self.failures_reported():
             return [node.id for node in self.admin.describe_cluster().brokers]
 
     def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
         described = []
         for name in dict.fromkeys(names):
-            with self.failures_told(topic=name):
+            with self.failures_reported(topic=name):
                 described.append(self.admin.describe_topics(name)[name])
         return described
 
@@ -103,17 +103,17 @@ class Cluster:
         *,
         dry_run: bool,
     ) -> None:
-        with self.failures_told(topic=name):
+        with self.failures_reported(topic=name):
             self.admin.create_topic(
                 name, partitions, replication_factor, settings=settings, validate_only=dry_run
             )
 
     def delete_topic(self, name: str) -> None:
-        with self.failures_told(topic=name):
+        with self.failures_reported(topic=name):
             self.admin.delete_topics(name)
 
     def add_partitions(self, topic: str, total: int) -> None:
-        with self.failures_told(topic=topic):
+        with self.failures_reported(topic=topic):
             self.admin.create_partitions(topic, total)
 
     # Settings
@@ -121,14 +121,14 @@ class Cluster:
     def settings_of(self, kind: str, name: str) -> list[SettingValue]:
         """The settings of a resource; `kind` is "topic" or "broker"."""
         resource = Resource(_KINDS[kind], name)
-        with self.failures_told(topic=name if kind == "topic" else None):
+        with self.failures_reported(topic=name if kind == "topic" else None):
             settings = self.admin.describe_configs(resource)[resource]
         return sorted(_value(kind, each) for each in settings.values())
 
     def alter_settings(
         self, kind: str, name: str, assign: Mapping[str, str], unset: Iterable[str]
     ) -> None:
-        with self.failures_told(topic=name if kind == "topic" else None):
+        with self.failures_reported(topic=name if kind == "topic" else None):
             self.admin.alter_configs(Resource(_KINDS[kind], name), assign=assign, unset=unset)
 
     # Offsets
@@ -142,7 +142,7 @@ class Cluster:
         """
         position = Position.max_timestamp() if spec is None else spec
         asked = {TopicPartition(topic, index): position for index in partitions}
-        with self.failures_told(topic=topic):
+        with self.failures_reported(topic=topic):
             found = self.admin.list_offsets(asked, isolation="read_committed")
         return {
             place.partition: FoundOffset(

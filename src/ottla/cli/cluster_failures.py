@@ -26,7 +26,7 @@ from ottla.client.errors import (
 
 
 @contextmanager
-def failures_told(
+def failures_reported(
     servers: str,
     *,
     topic: str | None = None,

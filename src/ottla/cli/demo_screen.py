@@ -154,7 +154,7 @@ class PlainScreen:
     def __init__(self, show: Callable[[], Shown]) -> None:
         self._show = show
         self._next = 0.0  # monotonic
-        self._told: set[str] = set()  # alerts, by when they began
+        self._shown: set[str] = set()  # alerts, by when they began
         self._doing = ""
 
     def __enter__(self) -> PlainScreen:
@@ -174,8 +174,8 @@ class PlainScreen:
                 self._write(shown.doing)
             return
         for alert in shown.results.alerts:
-            if alert["since"] not in self._told:
-                self._told.add(alert["since"])
+            if alert["since"] not in self._shown:
+                self._shown.add(alert["since"])
                 self._write(alert_sentence(alert))
         if time.monotonic() < self._next:
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.cleanup import close_at_end
-from ottla.cli.cluster_failures import failures_told
+from ottla.cli.cluster_failures import failures_reported
 from ottla.cli.failures import Misuse
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def connect(client: dict[str, str], *topics: str) -> Admin:
 
     admin = Admin(client, default_api_timeout_ms=REQUEST_TIMEOUT * 1000)
     close_at_end(admin.close)
-    with failures_told(client["bootstrap.servers"]):
+    with failures_reported(client["bootstrap.servers"]):
         admin.describe_cluster()
     for topic in topics:
-        with failures_told(client["bootstrap.servers"], topic=topic):
+        with failures_reported(client["bootstrap.servers"], topic=topic):
             admin.describe_topics(topic)
     return admin

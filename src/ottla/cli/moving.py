@@ -37,7 +37,7 @@ Planner = Callable[["Sequence[PlacedPartition]", "Sequence[BrokerRoom]"], "list[
 def survey(cluster: Cluster, *, seconds: float) -> tuple[list[PlacedPartition], list[BrokerRoom]]:
     from ottla.client.moves import running
 
-    with cluster.failures_told():
+    with cluster.failures_reported():
         return running.survey(cluster.admin, seconds=seconds)
 
 
@@ -130,7 +130,7 @@ def _carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) ->
             note(line)
 
     try:
-        with cluster.failures_told():
+        with cluster.failures_reported():
             problem = None
             left: Sequence[int]
             try:
@@ -169,7 +169,7 @@ def await_departures(cluster: Cluster, broker: int, throttle: int | None) -> Non
             note(f"{plural(left, 'partition')} on the way from broker {broker} already")
 
     try:
-        with cluster.failures_told():
+        with cluster.failures_reported():
             running.await_departures(cluster.admin, broker, throttle=throttle, tell=tell)
     except KeyboardInterrupt:
         raise _interrupted(throttle) from None
@@ -179,7 +179,7 @@ def lift_left_limits(cluster: Cluster) -> None:
     """There is nothing to move: then no limit of moves is needed, either."""
     from ottla.client.moves import running
 
-    with cluster.failures_told():
+    with cluster.failures_reported():
         if running.lift_left_limits(cluster.admin):
             note("lifted the limit that moves had left which were interrupted")
 

@@ -191,12 +191,12 @@ class Fetcher:
             FetchRequest.api_key,
             version,
             body,
-            lambda frame, at: self._taken(connection, ended, frame, at),
+            lambda frame, at: self._handle_answer(connection, ended, frame, at),
             ended,
             timeout=_ANSWER_SECONDS + wait_ms / 1000,
         )
 
-    def _taken(
+    def _handle_answer(
         self,
         connection: Connection,
         ended: asyncio.Future[list[Partition]],

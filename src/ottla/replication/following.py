@@ -175,7 +175,7 @@ class Following:
         self._busy: set[Key] = set()
         self.partitions: dict[Key, Partition] = {}
         # What the leader was told in this session.
-        self._told: dict[Key, Position] = {}
+        self._last_sent: dict[Key, Position] = {}
         # What may differ from it.
         self._changed: set[Key] = set()
         self._resting: dict[Key, int] = {}
@@ -210,7 +210,7 @@ class Following:
         """The connection was lost, and with it what was told."""
         self._session_id = 0
         self._session_epoch = _INITIAL_EPOCH
-        self._told.clear()
+        self._last_sent.clear()
         self._changed = set(self.partitions)
 
     def rest(self, key: Key, now_ms: int) -> None:
@@ -262,14 +262,14 @@ class Following:
                 self._resting[key] = now_ms + self.limits.backoff_ms
                 self._forget(key, forgotten)  # or it is answered for again and again
                 continue
-            if not is_full and self._told.get(key) == position:
+            if not is_full and self._last_sent.get(key) == position:
                 continue
-            self._told[key] = position
+            self._last_sent[key] = position
             self._add(topics, key, position)
             if 0 <= position.flushed_offset < position.offset:
                 self.unflushed.add(partition)  # to be told again once that has changed
         self._changed = set()
-        self._asked = self._told
+        self._asked = self._last_sent
         return FetchRequest(
             replica_state=ReplicaState(replica_id=broker_id, replica_epoch=broker_epoch),
             max_wait_ms=self._wait(now_ms),
@@ -310,10 +310,10 @@ class Following:
         None, and nothing has changed."""
         key = repeated.key
         partition = self.partitions.get(key)
-        told = self._told.get(key)
+        sent = self._last_sent.get(key)
         if (
             partition is None
-            or told is None
+            or sent is None
             or self._session_epoch == _INITIAL_EPOCH
             or len(self._changed) != 1
             or key not in self._changed
@@ -327,15 +327,15 @@ class Following:
             position = position_of(partition)
         except StorageError:
             return None
-        if position[1:] != told[1:] or position.offset == told.offset or told.flushed_offset >= 0:
+        if position[1:] != sent[1:] or position.offset == sent.offset or sent.flushed_offset >= 0:
             return None
-        self._told[key] = position
+        self._last_sent[key] = position
         self._changed.clear()
-        self._asked = self._told
+        self._asked = self._last_sent
         return repeated.template.filled(self._session_epoch, position.offset)
 
     def _forget(self, key: Key, forgotten: dict[bytes, ForgottenTopic]) -> None:
-        if self._told.pop(key, None) is not None:
+        if self._last_sent.pop(key, None) is not None:
             topic_id, index = key
             forgotten.setdefault(
                 topic_id, ForgottenTopic(topic_id=topic_id, partitions=[])
@@ -537,7 +537,7 @@ class Following:
 
     def position_asked(self, partition: Partition) -> Position | None:
         """What the leader was last told of a partition."""
-        return self._told.get((partition.topic_id, partition.index))
+        return self._last_sent.get((partition.topic_id, partition.index))
 
 
 # What happens around an election; the next image ends it.

@@ -680,7 +680,9 @@ class Broker:
             self.security.follow_acls(old, new, delta.configs)
         if delta.deleted or created:
             has_new = bool(delta.created)
-            self.groups.tell_all(lambda shard, now: shard.metadata_changed(now, created=has_new))
+            self.groups.apply_to_all(
+                lambda shard, now: shard.metadata_changed(now, created=has_new)
+            )
         if delta.brokers:
             self.spawn(self._look_at_starts(), "logs' starts")
         if delta.brokers or old.controller_id != new.controller_id:

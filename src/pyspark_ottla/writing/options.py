@@ -30,7 +30,7 @@ Guarantee = Literal["exactly-once", "at-least-once"]
 Mode = Literal["batch", "streaming"]
 
 _TWO_PHASES: Final = "transaction.two.phase.commit.enable"
-_TAKEN: Final = ("topic", "deliveryGuarantee", "txnAppId", "txnVersion", "includeTimestamp")
+_ACCEPTED: Final = ("topic", "deliveryGuarantee", "txnAppId", "txnVersion", "includeTimestamp")
 # What Spark hands over for its own ends, or its sink takes and does nothing with.
 _NO_EFFECT: Final[Mapping[str, str]] = {
     "checkpointLocation": "",  # Spark's own: nothing to tell
@@ -44,17 +44,17 @@ _REFUSED: Final[Mapping[str, str]] = {
     "kafka.transactional.id": "the sink names its transactions itself; see deliveryGuarantee",
     **{
         name: "it is for reads"
-        for name in (*reading.TAKEN, *reading.NO_EFFECT)
-        if name not in (*_TAKEN, *_NO_EFFECT) and not name.startswith(KAFKA)
+        for name in (*reading.ACCEPTED, *reading.NO_EFFECT)
+        if name not in (*_ACCEPTED, *_NO_EFFECT) and not name.startswith(KAFKA)
     },
 }
 _NAMES: Final = OptionNames(
     "sink",
     "writes",
-    taken=_TAKEN,
+    accepted=_ACCEPTED,
     no_effect=_NO_EFFECT,
     refused=_REFUSED,
-    near=(*_TAKEN, *_NO_EFFECT, "kafka.bootstrap.servers", "kafka.compression.type"),
+    near=(*_ACCEPTED, *_NO_EFFECT, "kafka.bootstrap.servers", "kafka.compression.type"),
 )
 _GUARANTEES: Final[Mapping[str, Guarantee]] = {
     "exactly-once": "exactly-once",

@@ -146,7 +146,7 @@ def list_acls(
     connected = connect(server)
     found: dict[Acl, None] = {}
     for each in _filters(resources, principals, [], False):
-        with connected.failures_told():
+        with connected.failures_reported():
             found.update(dict.fromkeys(connected.admin.describe_acls(each)))
     _write(found, json=json)
 
@@ -197,7 +197,7 @@ def add(
         )
     ]
     connected = connect(server)
-    with connected.failures_told():
+    with connected.failures_reported():
         connected.admin.create_acls(acls)
     write_line(f"added {len(acls)} {'entry' if len(acls) == 1 else 'entries'}")
 
@@ -229,6 +229,6 @@ def delete(
     connected = connect(server)
     gone: dict[Acl, None] = {}
     for each in _filters(resources, principals, chosen, prefixed):
-        with connected.failures_told():
+        with connected.failures_reported():
             gone.update(dict.fromkeys(connected.admin.delete_acls(each)))
     _write(gone, json=json)

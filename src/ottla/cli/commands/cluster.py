@@ -556,7 +556,7 @@ def _change_levels(
     if changes:
         if not dry_run:
             moving.confirm(f"{doing} them?", yes=yes or json, refusal="nothing was changed")
-        with cluster.failures_told():
+        with cluster.failures_reported():
             cluster.admin.update_features(changes, kind=kind, validate_only=dry_run)
     if json:
         write_document({done: not dry_run, "levels": changes})
@@ -567,7 +567,7 @@ def _change_levels(
 
 
 def _features(cluster: Cluster) -> dict[str, Feature]:
-    with cluster.failures_told():
+    with cluster.failures_reported():
         return cluster.admin.describe_features()
 
 

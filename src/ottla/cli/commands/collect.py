@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ottla.cli.addresses import check_servers
-from ottla.cli.cluster_failures import failures_told
+from ottla.cli.cluster_failures import failures_reported
 from ottla.cli.commands.produce import CodecName
 from ottla.cli.failures import INTERRUPTED, Failure, Misuse
 from ottla.cli.options import DEFAULT_SERVER, Server, complete_topic
@@ -107,7 +107,10 @@ def collect(
     servers = check_servers(server)
     lines = 0
     incomplete: Incomplete | None = None
-    with failures_told(servers, topic=topic), Progress(f"to {topic}", in_bytes=True) as progress:
+    with (
+        failures_reported(servers, topic=topic),
+        Progress(f"to {topic}", in_bytes=True) as progress,
+    ):
 
         def sent(count: int, size: int) -> None:
             nonlocal lines

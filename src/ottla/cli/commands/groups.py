@@ -42,7 +42,7 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of groups for the shell; nothing at all when no broker answers."""
     try:
         cluster = connect(ctx.params.get("server") or DEFAULT_SERVER, COMPLETION_PATIENCE)
-        with cluster.failures_told():
+        with cluster.failures_reported():
             groups = cluster.admin.list_groups()
     except Failure:
         return []
@@ -93,7 +93,7 @@ def list_groups(
     ottla group list --state empty --quiet
     """
     cluster = connect(server)
-    with cluster.failures_told():
+    with cluster.failures_reported():
         groups = cluster.admin.list_groups(
             states=states or (), types=[each.value for each in types or ()]
         )
@@ -142,13 +142,13 @@ def describe(groups: Groups, server: Server = DEFAULT_SERVER, json: Json = False
 
 
 def _describe(cluster: Cluster, group: str) -> GroupDescription:
-    with cluster.failures_told(group=group):
+    with cluster.failures_reported(group=group):
         return cluster.admin.describe_groups(group)[group]
 
 
 def _lags(cluster: Cluster, group: GroupDescription) -> list[PartitionLag]:
     """Of all partitions in which the group has committed, or that its members read."""
-    with cluster.failures_told(group=group.group):
+    with cluster.failures_reported(group=group.group):
         committed = set(cluster.admin.committed_offsets(group.group))
         assigned = {each for member in group.members for each in member.assignment}
         return cluster.admin.group_lag(group.group, sorted(committed | assigned))
@@ -336,7 +336,7 @@ def reset_offsets(
         )
     plan = _plan(cluster, group, chosen, position, shift_by)
     if execute:
-        with cluster.failures_told(group=group):
+        with cluster.failures_reported(group=group):
             cluster.admin.apply_offsets(plan)
     _write_plan(plan, executed=execute, json=json)
     if not execute:
@@ -403,7 +403,7 @@ def _is_chosen(partition: TopicPartition, chosen: dict[str, set[int]]) -> bool:
 def _is_active(cluster: Cluster, group: str) -> bool:
     from ottla.client.errors import GroupNotFound
 
-    with cluster.failures_told(group=group):
+    with cluster.failures_reported(group=group):
         try:
             return cluster.admin.describe_groups(group)[group].is_active
         except GroupNotFound:
@@ -431,7 +431,7 @@ def _plan(
     partitions = [
         TopicPartition(topic, number) for topic, numbers in chosen.items() for number in numbers
     ]
-    with cluster.failures_told(group=group):
+    with cluster.failures_reported(group=group):
         plan = cluster.admin.plan_offsets(
             group,
             position,
@@ -492,7 +492,7 @@ def delete(
         _describe(cluster, name)
 
     def delete_one(name: str) -> None:
-        with cluster.failures_told(group=name):
+        with cluster.failures_reported(group=name):
             cluster.admin.delete_groups(name)
 
     delete_each(names, "committed offsets", delete_one, yes=yes, json=json)

@@ -46,7 +46,7 @@ def list_quotas(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     ottla quota list
     """
     cluster = connect(server)
-    with cluster.failures_told():
+    with cluster.failures_reported():
         found = cluster.admin.describe_quotas()
     if json:
         write_document(
@@ -91,7 +91,7 @@ def set_quota(
         except ValueError:
             raise Misuse(f"{name} takes a number, not '{text}'") from None
     cluster = connect(server)
-    with cluster.failures_told():
+    with cluster.failures_reported():
         cluster.admin.alter_quotas(entity, assign=values)
     write_line(f"set for {_shown(entity)}: {', '.join(values)}")
 
@@ -111,6 +111,6 @@ def delete(
     """
     entity = _entity(user, client_id, ip)
     cluster = connect(server)
-    with cluster.failures_told():
+    with cluster.failures_reported():
         cluster.admin.alter_quotas(entity, unset=names)
     write_line(f"taken from {_shown(entity)}: {', '.join(names)}")

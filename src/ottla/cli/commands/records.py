@@ -173,7 +173,7 @@ def _with_key(cluster: Cluster, topic: str, key: str) -> Chosen:
             return await find_key(consumer, topic, wanted, progress.advance)
 
     with (
-        cluster.failures_told(topic=topic),
+        cluster.failures_reported(topic=topic),
         Progress(f"looking through {topic}", total) as progress,
     ):
         found = background_loop().run(search())
@@ -245,7 +245,7 @@ def _delete(
     deleted: Mapping[TopicPartition, int] = {}
     if count:
         wanted = {TopicPartition(topic, index): each for index, each in chosen.items()}
-        with cluster.failures_told(topic=topic):
+        with cluster.failures_reported(topic=topic):
             try:
                 # What somebody else deletes while this looks for it is no mistake of the user's.
                 deleted = cluster.admin.delete_records_at(

@@ -43,7 +43,7 @@ def list_transactions(
     span = None if running_for is None else parse_span(running_for, "--running-for") / 1000
     cluster = connect(server)
     try:
-        with cluster.failures_told():
+        with cluster.failures_reported():
             listed = cluster.admin.list_transactions(
                 states=states or (), producer_ids=producer_ids or (), running_for=span
             )
@@ -84,7 +84,7 @@ def describe(
     cluster = connect(server)
     documents: list[dict[str, Any]] = []
     for name in dict.fromkeys(transactional_ids):
-        with cluster.failures_told(transaction=name):
+        with cluster.failures_reported(transaction=name):
             each = cluster.admin.describe_transactions(name)[name]
         documents.append(
             {
@@ -149,7 +149,7 @@ def find_hanging(
     cluster = connect(server)
     if topics:
         cluster.describe_topics(topics)  # a misspelt name is told by name
-    with cluster.failures_told():
+    with cluster.failures_reported():
         found = cluster.admin.find_hanging_transactions(topics=topics or None, longest=span)
     rows: list[dict[str, Any]] = [
         {
@@ -228,7 +228,7 @@ def abort(
     cluster = connect(server)
     cluster.describe_topics([topic])
     place = TopicPartition(topic, partition)
-    with cluster.failures_told():
+    with cluster.failures_reported():
         producer = cluster.admin.abort_transaction(place, start_offset)
     if json:
         write_document(

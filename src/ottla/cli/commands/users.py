@@ -77,7 +77,7 @@ def list_users(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     ottla user list
     """
     cluster = connect(server)
-    with cluster.failures_told():
+    with cluster.failures_reported():
         found = cluster.admin.describe_scram_users()
     columns = ("user", "mechanism", "iterations")
     rows = [(each.user, each.mechanism, each.iterations) for each in found]
@@ -123,7 +123,7 @@ def set_password(
     else:
         cluster = connect(server)
         for name in chosen:
-            with cluster.failures_told():
+            with cluster.failures_reported():
                 cluster.admin.set_scram_password(user, password, name)  # type: ignore[arg-type]
     write_line(f"user {user} has a password for {' and '.join(chosen)}")
 
@@ -154,11 +154,11 @@ def delete(
         _offline(changes, data, zookeeper, config)
     else:
         cluster = connect(server)
-        with cluster.failures_told():
+        with cluster.failures_reported():
             found = [each.mechanism for each in cluster.admin.describe_scram_users([user])]
         wanted = found if wanted is None else wanted
         for name in wanted:
-            with cluster.failures_told():
+            with cluster.failures_reported():
                 cluster.admin.delete_scram_password(user, name)  # type: ignore[arg-type]
     write_line(f"user {user} has no password for {' and '.join(wanted)}")
 

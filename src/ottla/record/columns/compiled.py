@@ -268,18 +268,20 @@ class _SpecialGroups:
     def __init__(self, cursor: Cursor, whole: np.ndarray[Any, Any]) -> None:
         self._cursor = cursor
         self._whole = whole
-        self._taken: np.ndarray[Any, Any] | None = None
+        self._in_use: np.ndarray[Any, Any] | None = None
 
     @property
     def _scratch(self) -> np.ndarray[Any, Any]:
-        if self._taken is None:
-            self._taken = _free_scratch.pop() if _free_scratch else np.empty(SCRATCH_SIZE, np.uint8)
-        return self._taken
+        if self._in_use is None:
+            self._in_use = (
+                _free_scratch.pop() if _free_scratch else np.empty(SCRATCH_SIZE, np.uint8)
+            )
+        return self._in_use
 
     def close(self) -> None:
-        if self._taken is not None:
-            _free_scratch.append(self._taken)
-            self._taken = None
+        if self._in_use is not None:
+            _free_scratch.append(self._in_use)
+            self._in_use = None
 
     def next(self) -> _Group | None:
         found = self._cursor.peek()

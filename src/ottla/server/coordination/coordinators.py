@@ -120,9 +120,9 @@ class Gathered(Protocol):
     @property
     def records(self) -> list[tuple[bytes, bytes | None]]: ...
 
-    def told(self, code: ErrorCode) -> None:
+    def settle(self, code: ErrorCode) -> None:
         """NONE: they are committed. Else they are not, or it is not known, and this is what the client
-        should see. It may be told again later; the first time counts."""
+        should see. It may be called again later; the first time counts."""
 
 
 class _GatheredEffects:
@@ -144,7 +144,7 @@ class _GatheredEffects:
         self._refuse = refuse
         self.records = effects.records
 
-    def told(self, code: ErrorCode) -> None:
+    def settle(self, code: ErrorCode) -> None:
         if code is ErrorCode.NONE:
             self._answer(self._effects)
         else:
@@ -295,7 +295,7 @@ class Coordinators(Generic[S]):
             self._append_gathered(held)
         return [held.shard for held in self._held.values() if held.phase is _Phase.SERVING]
 
-    def tell_all(self, event: Callable[[S, Instant], Effects]) -> None:
+    def apply_to_all(self, event: Callable[[S, Instant], Effects]) -> None:
         """Something happened that concerns every shard (topics changed)."""
         for held in list(self._held.values()):
             if held.phase is _Phase.SERVING:
@@ -444,7 +444,7 @@ class Coordinators(Generic[S]):
             return
         gathered, held.gathered, held.gathered_records = held.gathered, [], 0
         for each in gathered:
-            each.told(ErrorCode.NOT_COORDINATOR)
+            each.settle(ErrorCode.NOT_COORDINATOR)
         if held.alarm is not None:
             held.alarm.cancel()
         self._on_unload(index)
@@ -490,17 +490,17 @@ class Coordinators(Generic[S]):
         if effects.answers or effects.then is not None:
             self._once_settled(held, finish)
 
-    def _once_settled(self, held: Held[S], told: Callable[[ErrorCode], None]) -> None:
-        """Tell when what the shard knows now is committed, or that it is not; or that it takes long, and
-        then again what became of it."""
+    def _once_settled(self, held: Held[S], on_outcome: Callable[[ErrorCode], None]) -> None:
+        """Call with the outcome once what the shard knows now is committed or cannot be; with
+        COORDINATOR_NOT_AVAILABLE if that takes long, and then again with the outcome."""
         seconds = self._broker.config.offsets_commit_timeout_ms / 1000
         # It may be committed yet; the one who asked has to find out.
-        timer = self._loop.call_later(seconds, told, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        timer = self._loop.call_later(seconds, on_outcome, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
         def settled(code: ErrorCode) -> None:
             timer.cancel()
             is_gone = code or self._held.get(held.partition.index) is not held
-            told(ErrorCode.NOT_COORDINATOR if is_gone else ErrorCode.NONE)
+            on_outcome(ErrorCode.NOT_COORDINATOR if is_gone else ErrorCode.NONE)
 
         held.partition.once_committed(held.partition.log.log_end_offset, settled)
 
@@ -531,17 +531,17 @@ class Coordinators(Generic[S]):
         code = self._append(held, records, None)
         if code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE and are_many:
             for each in gathered:
-                self._tell(held, [each], self._append(held, each.records, None))
+                self._settle(held, [each], self._append(held, each.records, None))
         else:
-            self._tell(held, gathered, code)
+            self._settle(held, gathered, code)
         self._arm(held)
 
-    def _tell(self, held: Held[S], gathered: list[Gathered], code: ErrorCode | None) -> None:
+    def _settle(self, held: Held[S], gathered: list[Gathered], code: ErrorCode | None) -> None:
         """Tell those who wait what became of an append."""
         if code is None and not self._is_settled(held):
-            self._once_settled(held, partial(_tell_all, gathered))
+            self._once_settled(held, partial(_settle_all, gathered))
         else:
-            _tell_all(gathered, code or ErrorCode.NONE)
+            _settle_all(gathered, code or ErrorCode.NONE)
 
     def _append(
         self,
@@ -613,9 +613,9 @@ class Coordinators(Generic[S]):
             self._run(held, held.shard.tick(instant()))
 
 
-def _tell_all(gathered: list[Gathered], code: ErrorCode) -> None:
+def _settle_all(gathered: list[Gathered], code: ErrorCode) -> None:
     for each in gathered:
-        each.told(code)
+        each.settle(code)
 
 
 def instant() -> Instant:

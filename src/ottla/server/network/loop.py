@@ -178,7 +178,7 @@ class BrokerLoop(asyncio.SelectorEventLoop):
     that is over: it takes its readers and writers away by the same methods."""
 
     def __init__(self) -> None:
-        self._sockets = _Sockets(self._tell)
+        self._sockets = _Sockets(self._report)
         super().__init__(self._sockets)
 
     def add_reader(
@@ -207,7 +207,7 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         number = _number(fd)
         return self._sockets.forget(number, writer=True) or super().remove_writer(number)
 
-    def _tell(self, error: Exception, called: Called) -> None:
+    def _report(self, error: Exception, called: Called) -> None:
         self.call_exception_handler({"message": f"{called!r} failed", "exception": error})
 
 

@@ -127,7 +127,7 @@ class Scrubber:
                 found += findings
             before = progress
         if key in self._logs:
-            self._tell(key, tuple(found))
+            self._report(key, tuple(found))
 
     async def _read(
         self, segment: SegmentFiles, progress: Progress
@@ -151,7 +151,7 @@ class Scrubber:
         """Forget the damage of a log that was replaced."""
         self.damaged.pop(key, None)
 
-    def _tell(self, key: Key, found: tuple[Finding, ...]) -> None:
+    def _report(self, key: Key, found: tuple[Finding, ...]) -> None:
         known = self.damaged.pop(key, ())
         if found:
             self.damaged[key] = found

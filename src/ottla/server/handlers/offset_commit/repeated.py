@@ -131,7 +131,7 @@ class _Commit:
         self._correlation_id = correlation_id
         self._slot: Slot | None = slot  # None once it was answered
 
-    def told(self, code: ErrorCode) -> None:
+    def settle(self, code: ErrorCode) -> None:
         slot, self._slot = self._slot, None
         if slot is None:
             return
