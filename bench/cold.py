@@ -6,13 +6,14 @@ then while four consumers read the backlog from its start to its end, 1 MiB at a
 disk gives it. When one is at the end its topic is dropped from the cache and it begins anew. The factor
 is the producer's latency beside the consumers divided by that of the same round without them.
 
-Ottla is measured as it is: a thread reads each range into memory, and asks the disk for the 4 MiB that
-follow (`posix_fadvise(WILLNEED)`). And, to see whether that is worth it, with brokers that do otherwise:
+Ottla is measured as it is: a thread has the kernel read each range, and asks the disk for the 4 MiB that
+follow; then it is sent, 64 KiB in a turn of the loop; and readers of old data have a fifth of the loop's
+time while somebody produces. And, to see whether that is worth it, with brokers that do otherwise:
 
 - not ahead: what follows is read when it is asked for
-- not copied: the thread asks for the range, too, and waits for a byte of every 128 KiB, in place of
-  reading all of it into a buffer that nobody looks at
-- in small pieces: a connection is sent 256 KiB before others have their turn, not 4 MiB
+- copied: the thread reads each range into a buffer that nobody looks at
+- all at once: a range is sent as far as its socket takes it, whoever waits
+- unbounded: readers get as much as they can take
 """
 
 from __future__ import annotations
@@ -47,37 +48,25 @@ TARGET = Target(2.0, 1.0, "figure")
 # What other brokers do in place of what Ottla does.
 VARIANTS = {
     "not ahead": """
-Files.read_ahead = lambda self, fd, position, size: False
+from ottla.server.disk import reads
+reads.AHEAD_BYTES = 0
 """,
-    "not copied": """
-def bring_into_memory(self, fd, position, size):
-    waited = not self.seems_in_memory(fd, position, size)
-    os.posix_fadvise(fd, position, size, os.POSIX_FADV_WILLNEED)
-    one = [bytearray(1)]
-    for at in (*range(position, position + size, 128 << 10), position + size - 1):
-        os.preadv(fd, one, at)
-    return waited
-
-Files.bring_into_memory = bring_into_memory
+    "copied": """
+from ottla.storage.files import Files
+Files._send_nowhere = staticmethod(lambda fd, position, size: position)
 """,
-    "in small pieces": """
+    "all at once": """
+from ottla.server.disk.old_data import OldData
 from ottla.server.network import connection
-connection.SEND_QUANTUM = 256 << 10
-send_some = connection.Connection._send_some
-
-def send_some_less(self, part):
-    length, part.length = part.length, min(part.length, connection.SEND_QUANTUM)
-    try:
-        return send_some(self, part)
-    finally:
-        part.length = length
-
-connection.Connection._send_some = send_some_less
+connection.PIECE_BYTES = connection.SEND_QUANTUM
+OldData.may_send = lambda self: True
+""",
+    "unbounded": """
+from ottla.server.disk.old_data import OldData
+OldData.delay = lambda self, size: 0.0
 """,
 }
 _PROGRAM = """
-import os
-from ottla.storage.files import Files
 {variant}
 from ottla.cli.main import main
 main()

@@ -164,6 +164,7 @@ class Broker:
             self.loop,
             self.read_threads,
             self.descriptors.segment_files + self.descriptors.answers,
+            lambda: self.apis[ApiKey.PRODUCE].requests,
         )
         self.workers = Workers(self.loop, config.worker_processes)
         self.sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots)
@@ -239,6 +240,7 @@ class Broker:
         )
         self.reactor = Reactor(self.loop, self.apis, self._limits(), self.refuse_version)
         self.reactor.page_in = self.reads.page_in
+        self.reactor.old_data = self.reads.old_data
         # Logs are open and partitions in place: coordinators may be loaded.
         self.is_serving = False
         # Set when the broker cannot go on: its metadata store is gone.

@@ -23,6 +23,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ _CANNOT_TELL = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _WARM_CHUNK = 512 << 10
 # The kernel reads ahead at least this much at a time.
 _PROBE_STRIDE = 128 << 10
+
+
+@lru_cache(1)
+def _nowhere() -> int:
+    """A descriptor to which file ranges can be sent, and are gone; -1 where there is none."""
+    return -1 if PORTABLE else os.open(os.devnull, os.O_WRONLY)
 
 
 def _syncs_file_systems() -> bool:
@@ -193,33 +200,53 @@ class Files:
     def bring_into_memory(self, fd: int, position: int, size: int) -> bool:
         """Reads a range so that the page cache holds it; whether the disk had to be asked. For
         threads."""
+        waited = not self.seems_in_memory(fd, position, size)
+        if waited:
+            self._ask_for(fd, position, size)
+        position, end = self._send_nowhere(fd, position, size), position + size
+        if position == end:
+            return waited
         # One small buffer for all of it: the bytes are not wanted, only that they were read.
-        buffer = memoryview(bytearray(min(size, _WARM_CHUNK)))
-        end = position + size
-        waited = False
+        buffer = memoryview(bytearray(min(end - position, _WARM_CHUNK)))
         while position < end:
-            room = buffer[: min(len(buffer), end - position)]
-            got = 0
-            if _WITHOUT_WAITING and not waited:
-                try:
-                    got = os.preadv(fd, [room], position, _WITHOUT_WAITING)
-                except OSError as error:
-                    if error.errno not in _CANNOT_TELL | {errno.EAGAIN}:
-                        raise
-                waited = got < len(room)
+            got = os.preadv(fd, [buffer[: end - position]], position)
             if not got:
-                got = os.preadv(fd, [room], position)
-                if not got:
-                    break
+                break
             position += got
         return waited
 
+    @staticmethod
+    def _send_nowhere(fd: int, position: int, size: int) -> int:
+        """The same without a copy: pages that are sent are read first. In one call, after which a
+        thread needs the interpreter's lock once. Returns how far that went: nowhere, where only sockets
+        can be sent to."""
+        end = position + size
+        try:
+            nowhere = _nowhere()
+        except OSError:
+            return position  # no descriptor is left
+        try:
+            while nowhere >= 0 and position < end:
+                sent = os.sendfile(nowhere, fd, position, end - position)
+                if not sent:
+                    return end  # of the file
+                position += sent
+        except OSError as error:
+            if error.errno not in _CANNOT_TELL:
+                raise
+        return position
+
+    @staticmethod
+    def _ask_for(fd: int, position: int, size: int) -> None:
+        advise = getattr(os, "posix_fadvise", None)
+        if advise is not None:
+            advise(fd, position, size, os.POSIX_FADV_WILLNEED)
+
     def read_ahead(self, fd: int, position: int, size: int) -> bool:
         """Asks the disk for a range without waiting for it; whether that was needed. For threads."""
-        advise = getattr(os, "posix_fadvise", None)
-        if advise is None or self.seems_in_memory(fd, position, size):
+        if self.seems_in_memory(fd, position, size):
             return False
-        advise(fd, position, size, os.POSIX_FADV_WILLNEED)
+        self._ask_for(fd, position, size)
         return True
 
     def open(self, path: str, flags: int = READ_ONLY) -> int:

@@ -7,7 +7,8 @@ every range counts as held, and the loop waits where the kernel's read-ahead did
 A probe takes samples. While the kernel reads ahead of somebody who goes through old data, there are
 gaps between them, and a `sendfile` into such a gap would hold up everybody. So a reader that met the
 disk once goes by way of the thread from there on, until the thread has found everything in memory
-for a while. The thread also asks the disk for what such a reader wants next.
+for a while. The thread also asks the disk for what such a reader wants next. What it gets of the loop's
+time is limited: see old_data.py.
 
 An answer may wait for a socket whose peer takes nothing, and memory may lose it meanwhile. So it is
 probed once more before it is sent, if the peer was silent for long (network/connection.py).
@@ -19,9 +20,11 @@ import asyncio
 import errno
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from ottla.server.disk.old_data import OldData
 from ottla.server.network.file_range import FileRange
 from ottla.storage.segment_file import OPEN_DESCRIPTORS
 
@@ -74,8 +77,11 @@ class Reads:
         loop: asyncio.AbstractEventLoop,
         threads: ThreadPoolExecutor,
         descriptors: int = sys.maxsize,
+        produced: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`descriptors`: how many segment files may be open, with those that answers hold."""
+        """`descriptors`: how many segment files may be open, with those that answers hold.
+        `produced`: how many requests have come from producers."""
+        self.old_data = OldData(loop, produced)
         self._loop = loop
         self._threads = threads
         self._descriptors = descriptors
@@ -143,11 +149,14 @@ class Reads:
             return await self._from_disk(self._without_file(piece))
         stretch = self._cold.get(piece.file.fd)
         goes_on = stretch is not None and 0 <= piece.position - stretch.end < NEARBY_BYTES
+        delay = self.old_data.delay(piece.length)
+        if delay:
+            await asyncio.sleep(delay)
         asked = await self._loop.run_in_executor(
             self._threads, _page_in, piece, AHEAD_BYTES if goes_on else 0
         )
         self._remember(piece, asked)
-        return FileRange(piece.file, piece.position, piece.length)
+        return FileRange(piece.file, piece.position, piece.length, is_from_disk=True)
 
     def page_in(self, part: FileRange, size: int) -> asyncio.Future[bool]:
         """Reads the beginning of a range into the page cache in a thread: it has waited for its socket

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.message import MalformedMessage
 from ottla.protocol.wiretypes import skip_tags
+from ottla.server.disk.old_data import PIECE_BYTES
 from ottla.server.network.file_range import FileRange
 from ottla.server.network.platform import HAS_SENDFILE, MORE_FOLLOWS
 from ottla.server.network.slots import NOTHING, Buffer, HeldBytes, Part, Slot
@@ -722,10 +723,22 @@ class Connection:
 
     def _send_range(self, part: FileRange) -> int:
         """Send from the page cache to the socket, without the bytes passing through here."""
+        if not part.is_from_disk:
+            return self._send_up_to(part, SEND_QUANTUM)
+        old_data = self.reactor.old_data
+        if not old_data.may_send():
+            return 0
+        started = perf_counter()
+        total = self._send_up_to(part, PIECE_BYTES)
+        if total:
+            old_data.sent(total, perf_counter() - started)
+        return total
+
+    def _send_up_to(self, part: FileRange, most: int) -> int:
         total = 0
         while part.length:
             try:
-                sent = self._send_some(part)
+                sent = self._send_some(part, min(part.length, most - total))
             except (BlockingIOError, InterruptedError):
                 break
             if sent == 0:
@@ -734,14 +747,14 @@ class Connection:
             part.position += sent
             part.length -= sent
             total += sent
-            if total >= SEND_QUANTUM:
+            if total >= most:
                 break
         return total
 
-    def _send_some(self, part: FileRange) -> int:
+    def _send_some(self, part: FileRange, size: int) -> int:
         if HAS_SENDFILE:
-            return os.sendfile(self.fd, part.file.fd, part.position, part.length)
-        data = os.pread(part.file.fd, min(part.length, COPY_BYTES), part.position)
+            return os.sendfile(self.fd, part.file.fd, part.position, size)
+        data = os.pread(part.file.fd, min(size, COPY_BYTES), part.position)
         return self.sock.send(data) if data else 0
 
     def _on_writable(self) -> None:

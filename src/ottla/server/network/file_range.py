@@ -16,12 +16,16 @@ class OpenFile(Protocol):
 
 
 class FileRange:
-    __slots__ = ("file", "length", "position")
+    __slots__ = ("file", "is_from_disk", "length", "position")
 
-    def __init__(self, file: OpenFile, position: int, length: int) -> None:
+    def __init__(
+        self, file: OpenFile, position: int, length: int, is_from_disk: bool = False
+    ) -> None:
+        """`is_from_disk`: of somebody who goes through old data."""
         self.file = file
         self.position = position
         self.length = length
+        self.is_from_disk = is_from_disk
 
     def __len__(self) -> int:
         return self.length

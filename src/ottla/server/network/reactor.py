@@ -25,6 +25,7 @@ from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.security.addresses import of_connection
 
 if TYPE_CHECKING:
+    from ottla.server.disk.old_data import OldData
     from ottla.server.network.file_range import FileRange
     from ottla.server.security.listeners import ListenerSecurity
 
@@ -119,6 +120,8 @@ class Reactor:
         self.connection_delay: Callable[[str, str], float] | None = None
         # Has a thread read so much of a range into memory; the broker, which has the threads, sets it.
         self.page_in: Callable[[FileRange, int], asyncio.Future[bool]]
+        # What readers of old data may have of the loop; set likewise.
+        self.old_data: OldData
         # Connections whose answers leave with `send_gathered`; None: answers leave when they are given.
         self.gathered: list[Connection] | None = None
         self.listeners: list[Listener] = []

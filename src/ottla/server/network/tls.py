@@ -218,9 +218,9 @@ class TlsConnection(Connection):
             pass  # gone, which is what was waited for
         self.close("the broker stops")
 
-    def _send_some(self, part: FileRange) -> int:
+    def _send_some(self, part: FileRange, size: int) -> int:
         # After a refusal the same bytes are offered again, which OpenSSL asks for.
-        data = os.pread(part.file.fd, min(part.length, COPY_BYTES), part.position)
+        data = os.pread(part.file.fd, min(size, COPY_BYTES), part.position)
         return self.sock.send(data) if data else 0
 
 
