@@ -30,7 +30,7 @@ from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server import broker as broker_module
 from ottla.server.broker import Broker
 from ottla.server.disk import workers as workers_module
-from ottla.server.handlers.fetch import handler as fetch_module
+from ottla.server.handlers.records.fetch import handler as fetch_module
 from ottla.server.network import connection as connection_module
 from ottla.server.network import reactor as reactor_module
 from ottla.server.network.connection import Connection

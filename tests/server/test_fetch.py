@@ -387,7 +387,7 @@ def test_wakes_on_append(
 
 def test_nothing_polls(inside: BrokerThread, connect: Callable[[], Wire], topic: Topic) -> None:
     """A waiting fetch is looked at when it comes and when there is news, and at no other time."""
-    from ottla.server.handlers.fetch.handler import Fetch
+    from ottla.server.handlers.records.fetch.handler import Fetch
     from ottla.server.sessions import WatchedPartition
 
     looks = []

@@ -17,7 +17,7 @@ from ottla.protocol.messages.fetch import (
     ReplicaState,
 )
 from ottla.server.api import decode_request
-from ottla.server.handlers.fetch.repeated import repeatable
+from ottla.server.handlers.records.fetch.repeated import repeatable
 
 VERSIONS = [15, 18]
 AT = 5  # where requests begin in the buffers below

@@ -104,7 +104,7 @@ def test_nothing_heavy_is_loaded_at_the_start(tmp_path: object) -> None:
     )  # fmt: skip
     assert done.stdout, done.stderr
     loaded = set(json.loads(done.stdout.splitlines()[0]))
-    assert "ottla.server.handlers.fetch" in loaded
+    assert "ottla.server.handlers.records.fetch" in loaded
     found = [name for name in HEAVY if name in loaded]
     assert found == []
 

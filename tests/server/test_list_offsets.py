@@ -25,7 +25,7 @@ from ottla.protocol.messages.list_offsets import (
 )
 from ottla.record.batch import Codec, Record, assemble, build_batch, read_header
 from ottla.server.broker import Broker
-from ottla.server.handlers import list_offsets
+from ottla.server.handlers.records import list_offsets
 from ottla.storage.producer_state import Origin
 
 VERSIONS = versions_of(ListOffsetsRequest, first=1)

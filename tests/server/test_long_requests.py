@@ -124,7 +124,7 @@ def test_others_are_answered_meanwhile(
 
 
 def test_one_topic_is_described_once(ready: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ottla.server.handlers import describe_configs as handler
+    from ottla.server.handlers.configuration import describe_configs as handler
 
     described: list[object] = []
     original = handler.describe_topic

@@ -26,9 +26,9 @@ from ottla.record.batch import Record, records
 from ottla.replication.partition import Partition
 from ottla.server.broker import Broker
 from ottla.server.coordination.coordinators import Coordinators
-from ottla.server.handlers import offset_commit
-from ottla.server.handlers.offset_commit import repeated
-from ottla.server.handlers.offset_commit.general import answer_to_all
+from ottla.server.handlers.groups import offset_commit
+from ottla.server.handlers.groups.offset_commit import repeated
+from ottla.server.handlers.groups.offset_commit.general import answer_to_all
 
 OFFSETS = "__consumer_offsets"
 GROUP = "readers"

@@ -17,8 +17,8 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from ottla.server.handlers.produce import appending
-from ottla.server.handlers.produce import handler as produce_handler
+from ottla.server.handlers.records.produce import appending
+from ottla.server.handlers.records.produce import handler as produce_handler
 
 FORMAT_2 = versions_of(ProduceRequest, first=3)
 # Around the longest name whose length is one byte of a varint (126), and the longest there is.

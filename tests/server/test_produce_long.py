@@ -33,9 +33,9 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from ottla.server.handlers.produce import request as layout
-from ottla.server.handlers.produce.answer import topic_piece
-from ottla.server.handlers.produce.long import LongProduce
+from ottla.server.handlers.records.produce import request as layout
+from ottla.server.handlers.records.produce.answer import topic_piece
+from ottla.server.handlers.records.produce.long import LongProduce
 from ottla.server.network.connection import MalformedRequest
 from ottla.server.observability import limited_log
 from ottla.wire.sasl import Plain
@@ -161,7 +161,7 @@ def test_it_is_answered_as_the_others_are(
     short = wire.call(request, ProduceResponse, version)
     monkeypatch.setattr(layout, "MANY", 0)
     # In portions of one partition, so that each topic has several.
-    monkeypatch.setattr("ottla.server.handlers.produce.long._PARTITIONS_IN_A_STEP", 1)
+    monkeypatch.setattr("ottla.server.handlers.records.produce.long._PARTITIONS_IN_A_STEP", 1)
     long = wire.call(request, ProduceResponse, version)
     assert [each.name for each in long.responses] == [each.name for each in short.responses]
     for one, other in zip(short.responses, long.responses, strict=True):

@@ -16,7 +16,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.record.batch import Record, build_batch
 from ottla.server.broker import Broker
-from ottla.server.handlers.produce import appending, handler
+from ottla.server.handlers.records.produce import appending, handler
 
 REFUSALS = 1000
 BATCH_BYTES = 200_000

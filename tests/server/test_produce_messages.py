@@ -21,14 +21,14 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from ottla.server.handlers.produce import request as request_module
-from ottla.server.handlers.produce.answer import (
+from ottla.server.handlers.records.produce import request as request_module
+from ottla.server.handlers.records.produce.answer import (
     frame,
     refusal_piece,
     success_piece,
     topic_piece,
 )
-from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, LongRequest, Parts, read
+from ottla.server.handlers.records.produce.request import FIRST_TOPIC_IDS, LongRequest, Parts, read
 from ottla.server.network.connection import MalformedRequest
 
 VERSIONS = range(14)

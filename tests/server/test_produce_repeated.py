@@ -32,8 +32,8 @@ from ottla.record.codecs import Codec
 from ottla.record.validation.findings import Rules
 from ottla.record.validation.frames import FrameCheck
 from ottla.record.validation.readiness import readiness
-from ottla.server.handlers.produce import appending, request
-from ottla.server.handlers.produce import handler as produce_handler
+from ottla.server.handlers.records.produce import appending, request
+from ottla.server.handlers.records.produce import handler as produce_handler
 
 KAFKA = kafkas_answers()
 VERSIONS = versions_of(ProduceRequest, first=5)

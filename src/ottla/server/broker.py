@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from ottla.replication.partition import Partition
     from ottla.server.configuration.broker_config import BrokerConfig
     from ottla.server.configuration.listeners import ListenerAddress
-    from ottla.server.handlers.fetch.handler import Fetch
+    from ottla.server.handlers.records.fetch.handler import Fetch
     from ottla.server.machine.place import Place
     from ottla.server.observability.endpoint import MetricsEndpoint
     from ottla.server.security.authorizer import Authorizer

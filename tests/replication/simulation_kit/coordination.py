@@ -45,19 +45,19 @@ from ottla.server.coordination.markers import Markers
 from ottla.server.coordination.metadata_view import ImageView
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.server.failures import error_code
-from ottla.server.handlers.add_offsets_to_txn import add_offsets_to_txn
-from ottla.server.handlers.add_partitions_to_txn import add_partitions_to_txn
-from ottla.server.handlers.end_txn import end_txn
-from ottla.server.handlers.heartbeat import heartbeat
-from ottla.server.handlers.init_producer_id import init_producer_id
-from ottla.server.handlers.join_group import join_group
-from ottla.server.handlers.leave_group import leave_group
-from ottla.server.handlers.offset_commit import offset_commit
-from ottla.server.handlers.offset_commit.repeated import RepeatedCommits
-from ottla.server.handlers.offset_fetch import offset_fetch
-from ottla.server.handlers.sync_group import sync_group
-from ottla.server.handlers.txn_offset_commit import txn_offset_commit
-from ottla.server.handlers.write_txn_markers import write_txn_markers
+from ottla.server.handlers.groups.heartbeat import heartbeat
+from ottla.server.handlers.groups.join_group import join_group
+from ottla.server.handlers.groups.leave_group import leave_group
+from ottla.server.handlers.groups.offset_commit import offset_commit
+from ottla.server.handlers.groups.offset_commit.repeated import RepeatedCommits
+from ottla.server.handlers.groups.offset_fetch import offset_fetch
+from ottla.server.handlers.groups.sync_group import sync_group
+from ottla.server.handlers.transactions.add_offsets_to_txn import add_offsets_to_txn
+from ottla.server.handlers.transactions.add_partitions_to_txn import add_partitions_to_txn
+from ottla.server.handlers.transactions.end_txn import end_txn
+from ottla.server.handlers.transactions.init_producer_id import init_producer_id
+from ottla.server.handlers.transactions.txn_offset_commit import txn_offset_commit
+from ottla.server.handlers.transactions.write_txn_markers import write_txn_markers
 from ottla.storage.errors import StorageError
 from ottla.wire.errors import ConnectFailed, RequestTimeout
 from simulation_kit.loop import SimulatedLoop

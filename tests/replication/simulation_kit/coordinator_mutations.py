@@ -17,7 +17,7 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.replication.partition import Partition, Role
 from ottla.server.coordination import markers
 from ottla.server.coordination.coordinators import Coordinators
-from ottla.server.handlers import write_txn_markers
+from ottla.server.handlers.transactions import write_txn_markers
 from simulation_kit.coordinated import run_coordinated_seed
 from simulation_kit.members import run_grouped_seed
 from simulation_kit.mutations import MUTATIONS, Mutation

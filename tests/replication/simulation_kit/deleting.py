@@ -1,5 +1,5 @@
-"""Deleting single records in a simulated cluster, and erasing them: as handlers/delete_records_at.py and
-upkeep/compaction.py have it, with the real checks, marks and rewrites."""
+"""Deleting single records in a simulated cluster, and erasing them: as handlers/records/delete_records_at.py
+and upkeep/compaction.py have it, with the real checks, marks and rewrites."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from ottla.server.api import Api
-    from ottla.server.handlers.fetch.repeated import RepeatedFetch
-    from ottla.server.handlers.offset_commit.repeated import Repeated as RepeatedCommit
-    from ottla.server.handlers.produce.repeated import Repeated
+    from ottla.server.handlers.groups.offset_commit.repeated import Repeated as RepeatedCommit
+    from ottla.server.handlers.records.fetch.repeated import RepeatedFetch
+    from ottla.server.handlers.records.produce.repeated import Repeated
     from ottla.server.network.reactor import Listener, Reactor
     from ottla.server.security.sasl import Authentication
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.protocol.apis import ApiKey
 from ottla.server.api import failed
 from ottla.server.coordination.verification import Client, Verdict, verify
-from ottla.server.handlers.produce.answer import new_topic_piece
-from ottla.server.handlers.produce.appending import Appending
-from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, read_in_steps
+from ottla.server.handlers.records.produce.answer import new_topic_piece
+from ottla.server.handlers.records.produce.appending import Appending
+from ottla.server.handlers.records.produce.request import FIRST_TOPIC_IDS, read_in_steps
 from ottla.server.network.connection import MalformedRequest
 from ottla.server.turns import run_in_turns
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ottla.coordinator.transactions.transaction import Identity
     from ottla.protocol.errors import ErrorCode
     from ottla.server.broker import Broker
-    from ottla.server.handlers.produce.handler import Produce
-    from ottla.server.handlers.produce.request import Parts, TopicParts
+    from ottla.server.handlers.records.produce.handler import Produce
+    from ottla.server.handlers.records.produce.request import Parts, TopicParts
     from ottla.server.network.connection import Connection
     from ottla.server.turns import Steps
 

@@ -19,19 +19,19 @@ from ottla.record.batch import (
 from ottla.record.errors import InvalidBatch
 from ottla.server.coordination.verification import Client, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
-from ottla.server.handlers.produce.answer import new_topic_piece, success_piece, topic_piece
-from ottla.server.handlers.produce.appending import Appending, must_wait
-from ottla.server.handlers.produce.checks import (
+from ottla.server.handlers.records.produce.answer import new_topic_piece, success_piece, topic_piece
+from ottla.server.handlers.records.produce.appending import Appending, must_wait
+from ottla.server.handlers.records.produce.checks import (
     ALL_ACKS,
     FIRST_ZSTD,
     ZSTD,
     check,
     check_open,
 )
-from ottla.server.handlers.produce.inside import Inside
-from ottla.server.handlers.produce.long import LongProduce
-from ottla.server.handlers.produce.repeated import LEARNED_ONE_IN, repeatable
-from ottla.server.handlers.produce.request import FIRST_TOPIC_IDS, LongRequest, read
+from ottla.server.handlers.records.produce.inside import Inside
+from ottla.server.handlers.records.produce.long import LongProduce
+from ottla.server.handlers.records.produce.repeated import LEARNED_ONE_IN, repeatable
+from ottla.server.handlers.records.produce.request import FIRST_TOPIC_IDS, LongRequest, read
 from ottla.storage.errors import StorageError
 from ottla.storage.producer_state import Origin
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from ottla.record.validation.frames import FramedBatch
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
-    from ottla.server.handlers.produce.repeated import Repeated
-    from ottla.server.handlers.produce.request import Parts, TopicParts
+    from ottla.server.handlers.records.produce.repeated import Repeated
+    from ottla.server.handlers.records.produce.request import Parts, TopicParts
     from ottla.server.network.connection import Connection
     from ottla.server.network.slots import HeldBytes, Slot
 

@@ -9,10 +9,10 @@ from ottla.protocol.frame import frame_response_parts
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.replication.partition import Role
 from ottla.server.api import encode_large, failed
-from ottla.server.handlers.fetch.cold import complete, fail
-from ottla.server.handlers.fetch.reader import FIRST_FORMAT_2, Reader
-from ottla.server.handlers.fetch.request import establish, named, named_in_steps
-from ottla.server.handlers.fetch.response import (
+from ottla.server.handlers.records.fetch.cold import complete, fail
+from ottla.server.handlers.records.fetch.reader import FIRST_FORMAT_2, Reader
+from ottla.server.handlers.records.fetch.request import establish, named, named_in_steps
+from ottla.server.handlers.records.fetch.response import (
     PARTITIONS_AT_ONCE,
     records_of_one,
     response,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ottla.replication.partition import Partition, Waiter
     from ottla.server.broker import Broker
     from ottla.server.delayed import Deadline
-    from ottla.server.handlers.fetch.found import Found
+    from ottla.server.handlers.records.fetch.found import Found
     from ottla.server.network.connection import Connection
     from ottla.server.network.slots import Part, Slot
     from ottla.server.sessions import FetchSession, Key, WatchedPartition

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.server.api import Api, Serve, handles_raw, serve_decoded
-from ottla.server.handlers.offset_commit.general import offset_commit
-from ottla.server.handlers.offset_commit.repeated import RepeatedCommits
+from ottla.server.handlers.groups.offset_commit.general import offset_commit
+from ottla.server.handlers.groups.offset_commit.repeated import RepeatedCommits
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker

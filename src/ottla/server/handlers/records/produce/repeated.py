@@ -19,20 +19,20 @@ from ottla.record.validation.checking import QUICK_BYTES
 from ottla.record.validation.findings import MOST_BATCHES
 from ottla.record.validation.frames import FrameCheck
 from ottla.record.validation.readiness import readiness
-from ottla.server.handlers.produce.answer import (
+from ottla.server.handlers.records.produce.answer import (
     FIRST_LOG_START,
     frame,
     success_piece,
     topic_piece,
 )
-from ottla.server.handlers.produce.request import FIRST_FLEXIBLE
+from ottla.server.handlers.records.produce.request import FIRST_FLEXIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ottla.record.validation.findings import Rules
     from ottla.replication.partition import Partition
-    from ottla.server.handlers.produce.request import Parts
+    from ottla.server.handlers.records.produce.request import Parts
     from ottla.storage.config import LogConfig
 
 # One request in so many is looked at for what may be repeated: a client that alternates between topics

@@ -11,14 +11,14 @@ from ottla.protocol.one_partition_fetch import (
     OnePartition,
     pack_response,
 )
-from ottla.server.handlers.fetch.reader import EMPTY
-from ottla.server.handlers.fetch.request import FIRST_TOPIC_IDS
+from ottla.server.handlers.records.fetch.reader import EMPTY
+from ottla.server.handlers.records.fetch.request import FIRST_TOPIC_IDS
 from ottla.server.partitions import monotonic_ms
 from ottla.server.sessions import NO_SESSION
 
 if TYPE_CHECKING:
-    from ottla.server.handlers.fetch.found import Found
-    from ottla.server.handlers.fetch.reader import Reader
+    from ottla.server.handlers.records.fetch.found import Found
+    from ottla.server.handlers.records.fetch.reader import Reader
     from ottla.server.network.slots import Part
     from ottla.server.sessions import FetchSession
     from ottla.server.turns import Steps

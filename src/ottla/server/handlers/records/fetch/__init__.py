@@ -62,8 +62,8 @@ from ottla.server.api import (
     failed,
     handles_raw,
 )
-from ottla.server.handlers.fetch.handler import Fetch
-from ottla.server.handlers.fetch.repeated import repeatable
+from ottla.server.handlers.records.fetch.handler import Fetch
+from ottla.server.handlers.records.fetch.repeated import repeatable
 from ottla.server.network.connection import MalformedRequest
 from ottla.server.turns import run_in_turns
 

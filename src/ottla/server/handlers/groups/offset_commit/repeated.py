@@ -16,7 +16,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frame import frame_response
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.server.coordination.coordinators import instant
-from ottla.server.handlers.offset_commit.general import answer_to_all
+from ottla.server.handlers.groups.offset_commit.general import answer_to_all
 
 if TYPE_CHECKING:
     from ottla.coordinator.groups.offset_requests import RepeatableCommit

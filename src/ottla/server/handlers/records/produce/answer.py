@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.wiretypes import unsigned_varint
-from ottla.server.handlers.produce.request import FIRST_FLEXIBLE, FIRST_TOPIC_IDS
+from ottla.server.handlers.records.produce.request import FIRST_FLEXIBLE, FIRST_TOPIC_IDS
 
 FIRST_LOG_START = 5
 FIRST_CURRENT_LEADER = 10

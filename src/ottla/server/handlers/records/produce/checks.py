@@ -36,7 +36,7 @@ from ottla.record.errors import (
     Truncated,
     UnsupportedMagic,
 )
-from ottla.server.handlers.produce.request import FIRST_FORMAT_2
+from ottla.server.handlers.records.produce.request import FIRST_FORMAT_2
 from ottla.storage.errors import RecordTooLarge
 
 if TYPE_CHECKING:

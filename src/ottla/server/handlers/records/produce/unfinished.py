@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ErrorCode
-from ottla.server.handlers.produce.answer import success_piece
-from ottla.server.handlers.produce.checks import ALL_ACKS
+from ottla.server.handlers.records.produce.answer import success_piece
+from ottla.server.handlers.records.produce.checks import ALL_ACKS
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ottla.replication.waiters import OffsetWaiter
     from ottla.server.delayed import Deadline, Deadlines
     from ottla.server.disk.lanes import Lanes, Transform
-    from ottla.server.handlers.produce.response import Response
+    from ottla.server.handlers.records.produce.response import Response
     from ottla.server.network.slots import HeldBytes
 
 

@@ -14,7 +14,7 @@ from ottla.protocol.messages.fetch import (
 from ottla.record.deletion import build_cover
 from ottla.replication.partition import Role
 from ottla.server.failures import error_code
-from ottla.server.handlers.fetch.found import Found
+from ottla.server.handlers.records.fetch.found import Found
 from ottla.server.partitions import monotonic_ms
 from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 from ottla.storage.readable_log import VisiblePart

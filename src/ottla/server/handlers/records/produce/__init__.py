@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.server.api import Api, Serve, handles_raw
-from ottla.server.handlers.produce.handler import Produce
+from ottla.server.handlers.records.produce.handler import Produce
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker

@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
-from ottla.server.handlers.produce.answer import success_piece
-from ottla.server.handlers.produce.checks import ALL_ACKS, NO_ACKS
-from ottla.server.handlers.produce.response import Response, send
-from ottla.server.handlers.produce.unfinished import Unfinished
+from ottla.server.handlers.records.produce.answer import success_piece
+from ottla.server.handlers.records.produce.checks import ALL_ACKS, NO_ACKS
+from ottla.server.handlers.records.produce.response import Response, send
+from ottla.server.handlers.records.produce.unfinished import Unfinished
 from ottla.storage.producer_state import Origin
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ErrorCode
 from ottla.server.failures import error_code, error_message, record_errors
-from ottla.server.handlers.produce.answer import FIRST_CURRENT_LEADER, frame, refusal_piece
+from ottla.server.handlers.records.produce.answer import FIRST_CURRENT_LEADER, frame, refusal_piece
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
-    from ottla.server.handlers.produce.answer import Node, RecordError
+    from ottla.server.handlers.records.produce.answer import Node, RecordError
     from ottla.server.network.connection import Connection
     from ottla.server.network.slots import Slot
 

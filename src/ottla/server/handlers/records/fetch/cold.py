@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.server.failures import error_code
-from ottla.server.handlers.fetch.reader import EMPTY
+from ottla.server.handlers.records.fetch.reader import EMPTY
 from ottla.server.turns import Turns
 from ottla.storage.errors import NotInMemory, StorageError
 
 if TYPE_CHECKING:
-    from ottla.server.handlers.fetch.found import Found
-    from ottla.server.handlers.fetch.reader import Reader
+    from ottla.server.handlers.records.fetch.found import Found
+    from ottla.server.handlers.records.fetch.reader import Reader
 
 # An index and a few KiB of a segment are what a search reads. Should memory be so short that what
 # was brought is gone at once, it is to end all the same.

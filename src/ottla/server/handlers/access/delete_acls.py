@@ -17,7 +17,7 @@ from ottla.protocol.messages.delete_acls import (
     DeleteAclsResponse,
 )
 from ottla.server.api import Request, handles
-from ottla.server.handlers.create_acls import PORTION
+from ottla.server.handlers.access.create_acls import PORTION
 from ottla.server.operations import NO_AUTHORIZER
 from ottla.server.turns import Steps, Turns, in_turns
 

@@ -1,0 +1,1 @@
+"""Brokers, features and what brokers ask of the controller."""

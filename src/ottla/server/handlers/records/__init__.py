@@ -1,0 +1,1 @@
+"""Records of partitions: written, read, looked up, deleted."""
