@@ -28,7 +28,7 @@ from pyspark_ottla.option_names import (
     client_option_error,
     client_options,
 )
-from pyspark_ottla.value_options import VALUE_OPTIONS, ValueOptions, read_value_options
+from pyspark_ottla.values.options import VALUE_OPTIONS, ValueOptions, read_value_options
 
 logger = logging.getLogger(__name__)
 

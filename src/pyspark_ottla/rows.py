@@ -19,8 +19,8 @@ from ottla.client.consumer.rows import RowsLayout
 from ottla.client.positions import TopicPartition
 from ottla.record.columns import Layout
 from pyspark_ottla.schema import spark_schema
-from pyspark_ottla.value_options import ValueOptions
-from pyspark_ottla.values import decoder
+from pyspark_ottla.values.columns import decoder
+from pyspark_ottla.values.options import ValueOptions
 
 MAX_ROWS: Final = 200_000
 # Spark's JVM keeps memory for buffers of up to 16 MiB; larger ones are mapped and cleared each time.

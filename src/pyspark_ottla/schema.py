@@ -15,7 +15,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_ottla.value_options import ValueOptions
+from pyspark_ottla.values.options import ValueOptions
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _COLUMNS: Final = (
@@ -34,7 +34,7 @@ def spark_schema(include_headers: bool, values: ValueOptions | None = None) -> S
     headers = [StructField("headers", ArrayType(_HEADER))] if include_headers else []
     if values is None:
         return StructType([*_COLUMNS, *headers])
-    from pyspark_ottla.values import corrupt_field, value_field
+    from pyspark_ottla.values.columns import corrupt_field, value_field
 
     key, _, *others = _COLUMNS
     return StructType([key, value_field(values), *others, *headers, corrupt_field()])

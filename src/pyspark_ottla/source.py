@@ -29,7 +29,7 @@ from pyspark_ottla.workers import keep_modules_out_of_collections, plainly
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_ottla.value_options import ValueOptions
+    from pyspark_ottla.values.options import ValueOptions
 
 
 class OttlaDataSource(DataSource):
@@ -54,7 +54,7 @@ class OttlaDataSource(DataSource):
         return OttlaReader(self._read_options(schema, "batch"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from pyspark_ottla.streaming import OttlaStreamReader, RefusedStreamReader
+        from pyspark_ottla.streaming.reader import OttlaStreamReader, RefusedStreamReader
 
         try:
             return OttlaStreamReader(self._read_options(schema, "streaming"))
@@ -117,6 +117,6 @@ class OttlaReader(DataSourceReader):
 
 
 def _settled(options: ValueOptions, field: StructField | None = None) -> ValueOptions:
-    from pyspark_ottla.values import settled
+    from pyspark_ottla.values.columns import settled
 
     return settled(options, field)

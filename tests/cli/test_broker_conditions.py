@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ottla.cli.app import app
-from ottla.cli.cluster_failures import failure_of
+from ottla.cli.cluster.failures import failure_of
 from ottla.cli.failures import Failure
 from ottla.cli.records import reader as record_reader
 from ottla.cli.records.input_blocks import Block

@@ -187,7 +187,7 @@ def _wait_for_offset(topic: str, offset: int, environment: Mapping[str, str]) ->
 
 def test_something_that_is_no_broker(offline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.cli.records.writer.REQUEST_TIMEOUT", 0.5)
-    monkeypatch.setattr("ottla.cli.cluster_admin.Cluster.__init__.__defaults__", (0.5,))
+    monkeypatch.setattr("ottla.cli.cluster.admin.Cluster.__init__.__defaults__", (0.5,))
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -20,8 +20,8 @@ from ottla.storage.checkpoints import write_offsets, write_partition_metadata
 from ottla.storage.index.offset_index import OffsetIndex
 from ottla.storage.index.time_index import TimeIndex
 from ottla.storage.index.transaction_index import TransactionIndex
-from ottla.storage.leader_epochs import LeaderEpochs
-from ottla.storage.producer_state import ProducerStates
+from ottla.storage.log.leader_epochs import LeaderEpochs
+from ottla.storage.log.producer_state import ProducerStates
 
 Run = Callable[..., Result]
 

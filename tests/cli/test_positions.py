@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.cli.failures import Misuse
-from ottla.cli.positions import EARLIEST, LATEST, Kind, Position, parse_position, show_time
+from ottla.cli.records.positions import EARLIEST, LATEST, Kind, Position, parse_position, show_time
 
 
 @pytest.mark.parametrize(

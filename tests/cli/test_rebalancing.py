@@ -14,8 +14,8 @@ import pytest
 from cluster_kit.commands import ottla
 
 from ottla import Admin, Producer
-from ottla.cli import moving
-from ottla.cli.cluster_failures import failures_reported
+from ottla.cli.cluster import moving
+from ottla.cli.cluster.failures import failures_reported
 from ottla.cli.commands import cluster as commands
 from ottla.cli.failures import Failure
 from ottla.client.admin.cluster import Reassignment

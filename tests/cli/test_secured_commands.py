@@ -211,7 +211,7 @@ def test_whoever_does_not_know_the_password_is_told(
     # Nor is anybody let in without a file, by any listener that asks who they are.
     # (A client that does not speak TLS tries until its time is over.)
     monkeypatch.delenv("OTTLA_CLIENT_CONFIG")
-    monkeypatch.setattr("ottla.cli.cluster_admin.REQUEST_TIMEOUT", 1.0)
+    monkeypatch.setattr("ottla.cli.cluster.admin.REQUEST_TIMEOUT", 1.0)
     for protocol in (TLS, SASL_PLAIN, SASL_TLS):
         result = run_at("topic", "list", server=secured.address(protocol))
         assert result.exit_code == 1, result.output

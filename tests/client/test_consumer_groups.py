@@ -20,9 +20,9 @@ from consumer_kit.writing import write_values
 
 from ottla import Admin, Consumer, Producer
 from ottla.client.admin.offsets import CommittedOffset
-from ottla.client.consumer.classic import ClassicMembership
-from ottla.client.consumer.commits import Commits
-from ottla.client.consumer.next_generation import NextGenerationMembership
+from ottla.client.consumer.group.classic import ClassicMembership
+from ottla.client.consumer.group.commits import Commits
+from ottla.client.consumer.group.next_generation import NextGenerationMembership
 from ottla.client.errors import (
     CommitFailed,
     ConfigurationError,

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.formats import AvroFormat, SchemaMismatch, UnsupportedColumn, avro
+from ottla.client.formats import AvroFormat, SchemaMismatch, UnsupportedColumn
+from ottla.client.formats.avro import format as avro
 
 UTC = datetime.UTC
 

@@ -21,9 +21,9 @@ from ottla.client.formats import (
     TextFormat,
     UnsupportedColumn,
     arrow_ipc,
-    json_text,
     text,
 )
+from ottla.client.formats.json import text as json_text
 
 ROW = pa.schema(
     [

@@ -24,7 +24,7 @@ from ottla.logfiles.names import (
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, OutOfResources
 from ottla.storage.files import OS_FILES, READ_ONLY, Files
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 from ottla.storage.logs import Logs
 
 TOPIC_ID = b"0123456789abcdef"

@@ -21,7 +21,7 @@ from ottla.client.errors import ClusterUnreachable, TimedOut, TopicNotFound
 from ottla.client.positions import TopicPartition
 from ottla.testing import BrokerProcess, free_port
 from pyspark_ottla.errors import DataLost, OptionError
-from pyspark_ottla.stream_offsets import CheckpointError
+from pyspark_ottla.streaming.offsets import CheckpointError
 from pyspark_ottla.workers import keep_modules_out_of_collections
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

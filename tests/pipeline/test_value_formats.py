@@ -195,7 +195,7 @@ def test_avro(spark: SparkSession, broker: BrokerProcess, admin: Admin) -> None:
 
 
 def _arrow_type() -> pa.DataType:
-    from ottla.client.formats.avro_schema import resolve
+    from ottla.client.formats.avro.schema import resolve
 
     return resolve(AVRO_SCHEMA).logical
 

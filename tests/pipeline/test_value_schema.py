@@ -7,8 +7,8 @@ from pyspark.sql.types import DecimalType, StructField, StructType
 
 from pyspark_ottla.errors import OptionError
 from pyspark_ottla.options import read_options
-from pyspark_ottla.value_schema import struct_of
-from pyspark_ottla.values import settled, value_field
+from pyspark_ottla.values.columns import settled, value_field
+from pyspark_ottla.values.schema import struct_of
 
 GIVEN = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 

@@ -28,8 +28,8 @@ from ottla.replication.following import (
 )
 from ottla.replication.partition import Partition
 from ottla.storage.errors import LogOffline
-from ottla.storage.log import Log
-from ottla.storage.truncation import do_all
+from ottla.storage.log.log import Log
+from ottla.storage.log.truncation import do_all
 
 LEADER = 2
 LIMITS = Limits(max_wait_ms=500, backoff_ms=1000)

@@ -27,7 +27,7 @@ from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.broker import Broker
 from ottla.server.upkeep import periodic as periodic
 from ottla.server.upkeep.compaction import RETRY_MS, Compactor
-from ottla.storage.flush import FlushJob
+from ottla.storage.log.flush import FlushJob
 from ottla.storage.logs import Logs
 
 StartBroker = Callable[..., BrokerThread]

@@ -47,7 +47,7 @@ from ottla.record.deletion import read_mark
 from ottla.record.legacy import messages
 from ottla.server.broker import Broker
 from ottla.server.disk.time_search import offset_for_time
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 from ottla.storage.verify import verify_log
 from ottla.testing import BrokerProcess
 

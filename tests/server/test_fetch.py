@@ -32,7 +32,7 @@ from ottla.protocol.messages.fetch import FetchRequest, FetchResponse, ReplicaSt
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.record.batch import Codec, Record, build_batch
 from ottla.server.broker import Broker
-from ottla.storage.producer_state import Origin
+from ottla.storage.log.producer_state import Origin
 
 FORMAT_2 = versions_of(FetchRequest, first=4)
 

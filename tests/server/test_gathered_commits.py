@@ -25,7 +25,7 @@ from ottla.protocol.messages.offset_fetch import (
 from ottla.server.broker import Broker
 from ottla.server.coordination.coordinators import partition_for
 from ottla.server.network import connection
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 
 OFFSETS = "__consumer_offsets"
 VERSION = 7

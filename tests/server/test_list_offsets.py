@@ -26,7 +26,7 @@ from ottla.protocol.messages.list_offsets import (
 from ottla.record.batch import Codec, Record, assemble, build_batch, read_header
 from ottla.server.broker import Broker
 from ottla.server.handlers.records import list_offsets
-from ottla.storage.producer_state import Origin
+from ottla.storage.log.producer_state import Origin
 
 VERSIONS = versions_of(ListOffsetsRequest, first=1)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)

@@ -26,8 +26,8 @@ from server_kit.long_requests import MANY as VERY_MANY
 from server_kit.security import authenticate
 from server_kit.wire import Wire
 
-from ottla.cluster.acls import CLUSTER_NAME, Acl
 from ottla.cluster.metadata import ClusterImage, Partition, Topic
+from ottla.cluster.security.acls import CLUSTER_NAME, Acl
 from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 from ottla.protocol.message import Message
 from ottla.protocol.messages import (

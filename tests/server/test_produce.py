@@ -49,7 +49,7 @@ from ottla.record.batch import (
 )
 from ottla.record.legacy import build_message_set
 from ottla.server.broker import Broker
-from ottla.storage.segment import Segment
+from ottla.storage.segments.segment import Segment
 
 FORMAT_2 = versions_of(ProduceRequest, first=3)
 DAY_MS = 24 * 3600 * 1000

@@ -24,7 +24,7 @@ from server_kit.long_requests import LONG
 from server_kit.wire import Wire
 
 from ottla.cluster.metadata import ClusterImage, ResourceType
-from ottla.cluster.quotas import entity_key
+from ottla.cluster.security.quotas import entity_key
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -56,9 +56,9 @@ from ottla.protocol.messages.metadata import (
     MetadataResponse,
 )
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse, TopicProduceData
-from ottla.server import quotas as quotas_module
 from ottla.server.network.connection import MUTED
-from ottla.server.quotas import Bucket, Quotas, is_broker
+from ottla.server.quotas import usage as quotas_module
+from ottla.server.quotas.usage import Bucket, Quotas, is_broker
 from ottla.server.replication.changes import Client, client_of, forwarded_id, is_forwarded
 from ottla.server.security.authorizer import Authorizer
 

@@ -21,7 +21,7 @@ from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server import broker as broker_module
 from ottla.server.disk.lanes import Lanes
 from ottla.server.disk.workers import Workers
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 
 VERSION = 9
 StartBroker = Callable[..., BrokerThread]

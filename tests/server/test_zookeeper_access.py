@@ -21,10 +21,10 @@ from kazoo.exceptions import NoAuthError
 from ottla import Consumer, Producer
 from ottla.cli.commands import users
 from ottla.cli.failures import Misuse
-from ottla.cluster.acls import Acl
 from ottla.cluster.adoption import CannotAdopt
 from ottla.cluster.controller import Controller
 from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.security.acls import Acl
 from ottla.cluster.store import StoreError
 from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 from ottla.server import adoption

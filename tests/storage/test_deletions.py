@@ -15,8 +15,8 @@ from ottla.logfiles.names import DELETIONS_SNAPSHOT
 from ottla.record.deletion import build_mark
 from ottla.storage.compaction.erasing import erasable_now, is_due, must_roll
 from ottla.storage.errors import UndeletableOffset
-from ottla.storage.log import COORDINATOR, Log
-from ottla.storage.targets import check_bounds, check_records, not_deleted
+from ottla.storage.log.log import COORDINATOR, Log
+from ottla.storage.log.targets import check_bounds, check_records, not_deleted
 from ottla.storage.verify import verify_log
 
 

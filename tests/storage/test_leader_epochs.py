@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ottla.storage.errors import CorruptCheckpoint
 from ottla.storage.files import Files
-from ottla.storage.leader_epochs import UNDEFINED, LeaderEpochs
+from ottla.storage.log.leader_epochs import UNDEFINED, LeaderEpochs
 
 
 @pytest.fixture

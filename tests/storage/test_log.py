@@ -26,8 +26,8 @@ from ottla.storage.errors import (
     UnexpectedOffset,
 )
 from ottla.storage.files import Files
-from ottla.storage.log import COORDINATOR, Log
-from ottla.storage.segment_file import OpenFiles
+from ottla.storage.log.log import COORDINATOR, Log
+from ottla.storage.segments.file import OpenFiles
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import ottla
-from ottla.storage.log import Log
-from ottla.storage.log_state import LogState
+from ottla.storage.log.log import Log
+from ottla.storage.log.state import LogState
 
 SOURCE = Path(ottla.__file__).parent
 # The classes that are a log, and their modules.

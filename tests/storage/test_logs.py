@@ -24,11 +24,11 @@ from ottla.storage.errors import (
     UnknownLog,
 )
 from ottla.storage.files import READ_ONLY, Files
-from ottla.storage.flush import FlushJob
 from ottla.storage.folders import CheckpointJob, deleted_folder_name, key_of_folder
+from ottla.storage.log.flush import FlushJob
+from ottla.storage.log.retention import Retired
 from ottla.storage.logs import Logs
 from ottla.storage.removal import RemovalJob, RetireJob
-from ottla.storage.retention import Retired
 
 ID = bytes(range(16))
 OTHER_ID = bytes(range(1, 17))

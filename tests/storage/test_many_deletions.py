@@ -17,7 +17,7 @@ from storage_kit.logs import NOW, LogMaker, a_batch
 from ottla.logfiles.names import DELETIONS_SNAPSHOT
 from ottla.record.deletion import build_mark
 from ottla.storage.compaction.erasing import erasable_now, must_roll
-from ottla.storage.log import COORDINATOR, Log
+from ottla.storage.log.log import COORDINATOR, Log
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from ottla.record.errors import InvalidBatch, InvalidRecord
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, StorageError
 from ottla.storage.files import OS_FILES, Files
-from ottla.storage.log import CLIENT, COORDINATOR, Log
+from ottla.storage.log.log import CLIENT, COORDINATOR, Log
 
 SMALL = LogConfig(
     segment_bytes=3000,

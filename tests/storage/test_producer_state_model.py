@@ -20,7 +20,7 @@ from ottla.storage.errors import (
     InvalidTransactionState,
     OutOfOrderSequence,
 )
-from ottla.storage.producer_state import (
+from ottla.storage.log.producer_state import (
     MAX_SEQUENCE,
     CompletedTransaction,
     Duplicate,

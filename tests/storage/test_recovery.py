@@ -17,10 +17,10 @@ from ottla.logfiles.names import segment_name
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import CorruptLog
 from ottla.storage.files import Files
-from ottla.storage.log import COORDINATOR, Log
+from ottla.storage.log.log import COORDINATOR, Log
 from ottla.storage.recovery import load as recovery
 from ottla.storage.recovery import replay
-from ottla.storage.segment import Segment
+from ottla.storage.segments.segment import Segment
 
 
 @pytest.fixture

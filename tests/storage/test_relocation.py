@@ -13,7 +13,7 @@ from ottla.record.batch import Record, build_batch
 from ottla.record.deletion import build_mark
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, OutOfResources
-from ottla.storage.log import COORDINATOR, Log
+from ottla.storage.log.log import COORDINATOR, Log
 from ottla.storage.logs import Logs
 from ottla.storage.relocation import Relocation
 

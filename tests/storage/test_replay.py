@@ -10,7 +10,7 @@ import pytest
 from storage_kit.logs import NOW, LogMaker, a_batch, a_marker, close_cleanly
 
 from ottla.storage.config import LogConfig
-from ottla.storage.log import COORDINATOR, Log
+from ottla.storage.log.log import COORDINATOR, Log
 from ottla.storage.recovery import replay
 
 LARGE = b"x" * 100_000

@@ -19,9 +19,9 @@ from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, OutOfResources
 from ottla.storage.files import Reserve
 from ottla.storage.folders import CheckpointJob
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 from ottla.storage.logs import RETRY_MS, Logs
-from ottla.storage.segment_file import (
+from ottla.storage.segments.file import (
     FEWEST_OPEN_FILES,
     MOST_OPEN_FILES,
     open_files_budget,
@@ -257,7 +257,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from storage_kit.logs import NOW, a_batch
 from ottla.storage.config import LogConfig
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 from ottla.storage.logs import Logs
 logs = Logs([{str(tmp_path)!r}], lambda _: LogConfig())
 logs.open()

@@ -13,8 +13,8 @@ from storage_kit.logs import NOW, LogMaker, a_batch, close_cleanly, stored_batch
 from storage_kit.memory import verify_log
 
 from ottla.storage.config import LogConfig
-from ottla.storage.log import Log
-from ottla.storage.retention import SegmentFacts, count_to_delete
+from ottla.storage.log.log import Log
+from ottla.storage.log.retention import SegmentFacts, count_to_delete
 
 NEVER = LogConfig(retention_ms=-1, retention_bytes=-1)
 FOUR = [SegmentFacts(100, 10 * (slot + 1), NOW + slot * 1000) for slot in range(4)]

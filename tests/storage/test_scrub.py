@@ -12,7 +12,7 @@ from ottla.logfiles.folders import find_logs
 from ottla.record.batch import stamp
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import CorruptLog, LogOffline
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 from ottla.storage.logs import Logs
 from ottla.storage.scrub import PART_BYTES, Progress, missing_after, scrub_log, scrub_part
 

@@ -18,9 +18,9 @@ from ottla.record.legacy import build_message_set
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import CorruptLog
 from ottla.storage.files import OS_FILES
-from ottla.storage.log import Log
-from ottla.storage.segment import TAIL_BATCHES, Segment
-from ottla.storage.segment_file import OpenFiles
+from ottla.storage.log.log import Log
+from ottla.storage.segments.file import OpenFiles
+from ottla.storage.segments.segment import TAIL_BATCHES, Segment
 
 KAFKA_INTERVAL = 4096
 

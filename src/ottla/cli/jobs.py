@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.cleanup import close_at_end
-from ottla.cli.cluster_failures import failures_reported
+from ottla.cli.cluster.failures import failures_reported
 from ottla.cli.failures import Misuse
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def check_master(master: str | None) -> None:
 
 def connect(client: dict[str, str], *topics: str) -> Admin:
     """A cluster, for the time of the command; tells at once if it or a topic is not there."""
-    from ottla.cli.cluster_admin import REQUEST_TIMEOUT
+    from ottla.cli.cluster.admin import REQUEST_TIMEOUT
     from ottla.client.admin.client import Admin
 
     admin = Admin(client, default_api_timeout_ms=REQUEST_TIMEOUT * 1000)

@@ -13,7 +13,7 @@ from ottla.cli.environment import SERVER_VARIABLE as SERVER_VARIABLE
 from ottla.cli.failures import Failure, Misuse
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.cluster.admin import Cluster
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 COMPLETION_PATIENCE = 2.0  # seconds; a shell waits for the answer
@@ -22,7 +22,7 @@ COMPLETION_PATIENCE = 2.0  # seconds; a shell waits for the answer
 def connect(server: str, patience: float | None = None) -> Cluster:
     """The cluster that --server names."""
     # Here and not above: the client library is slow to import, and --help needs none of it.
-    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.cluster.admin import Cluster
 
     return Cluster(server, patience)
 

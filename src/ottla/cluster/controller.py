@@ -85,10 +85,10 @@ from ottla.turns import Steps, Turns, in_turns
 
 if TYPE_CHECKING:
     # Imported when they are first needed: few brokers ever do.
-    from ottla.cluster.acls import Acl
     from ottla.cluster.decisions.imports import ImportedTopic
     from ottla.cluster.decisions.quotas import QuotaChange
     from ottla.cluster.decisions.users import ScramChange, UserResult
+    from ottla.cluster.security.acls import Acl
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from ottla.record.errors import InvalidBatch
 from ottla.replication.partition import Partition, Role
 from ottla.replication.throttle import Throttle
 from ottla.storage.errors import StorageError
-from ottla.storage.truncation import Steps, do_all
+from ottla.storage.log.truncation import Steps, do_all
 
 log = logging.getLogger("ottla.replication")
 

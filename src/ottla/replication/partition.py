@@ -44,14 +44,14 @@ from ottla.record.validation.findings import Rules
 from ottla.replication.waiters import OffsetWaiter, OffsetWaiters, Reached
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, UnexpectedOffset
-from ottla.storage.producer_state import Origin
+from ottla.storage.log.producer_state import Origin
 
 if TYPE_CHECKING:
     from ottla.cluster.metadata import Partition as PartitionState
     from ottla.record.batch import HeaderFields
-    from ottla.storage.append import Append
-    from ottla.storage.log import Log
-    from ottla.storage.truncation import Steps
+    from ottla.storage.log.append import Append
+    from ottla.storage.log.log import Log
+    from ottla.storage.log.truncation import Steps
 
 READ_COMMITTED = 1
 UNKNOWN = -1

@@ -266,7 +266,7 @@ def _limited(
     def handle(request: Request[R]) -> Answer:
         if request.broker.quotas is None:
             return function(request)
-        from ottla.server.mutation_quotas import limited
+        from ottla.server.quotas.mutations import limited
 
         return limited(key, function)(request)
 
@@ -283,7 +283,7 @@ def _passed_on(function: Callable[[Request[R]], Answer]) -> Callable[[Request[R]
 
 
 async def _forwarded(request: Request[R], function: Callable[[Request[R]], Answer]) -> Message:
-    from ottla.server.quotas import quota_client  # which imports this module
+    from ottla.server.quotas.usage import quota_client  # which imports this module
 
     try:
         return await request.broker.changes.forward(

@@ -68,7 +68,7 @@ from ottla.server.network.connection import Connection
 from ottla.server.network.reactor import Limits, Reactor
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.partitions import Partitions
-from ottla.server.quotas import Quotas, follow_quotas
+from ottla.server.quotas.usage import Quotas, follow_quotas
 from ottla.server.replication.balancing import give_leadership_back
 from ottla.server.replication.changes import Changes, Client, is_forwarded
 from ottla.server.replication.liveness import Liveness
@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from ottla.server.observability.endpoint import MetricsEndpoint
     from ottla.server.security.authorizer import Authorizer
     from ottla.settings import InvalidSetting
-    from ottla.storage.log import Log
+    from ottla.storage.log.log import Log
 
 log = logging.getLogger("ottla.broker")
 limited_log = LimitedLog(log)

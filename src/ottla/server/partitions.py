@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ottla.cluster.metadata import Topic
     from ottla.server.delayed import Wakeups
     from ottla.storage.config import LogConfig
-    from ottla.storage.log import Log
+    from ottla.storage.log.log import Log
     from ottla.storage.logs import Logs
 
 log = logging.getLogger("ottla.partitions")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ottla.storage.folders import CheckpointJob, Checkpoints, DataFolder, Key
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 
 
 class Checkpointing:

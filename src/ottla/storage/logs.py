@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 from ottla.logfiles.names import LOG_SUFFIX, PARTITION_METADATA
-from ottla.storage import flush
 from ottla.storage.checkpointing import Checkpointing
 from ottla.storage.checkpoints import write_partition_metadata
 from ottla.storage.config import LogConfig
@@ -42,7 +41,6 @@ from ottla.storage.errors import (
     passes,
 )
 from ottla.storage.files import OS_FILES, Files
-from ottla.storage.flush import CLOSING_SNAPSHOT_BYTES, FlushJob
 from ottla.storage.folders import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
@@ -55,14 +53,16 @@ from ottla.storage.folders import (
     key_of_folder,
     stray_folder_name,
 )
-from ottla.storage.log import Log
-from ottla.storage.log_state import LogOwner, LogState
-from ottla.storage.producer_state import DEFAULT_EXPIRATION_MS
+from ottla.storage.log import flush
+from ottla.storage.log.flush import CLOSING_SNAPSHOT_BYTES, FlushJob
+from ottla.storage.log.log import Log
+from ottla.storage.log.producer_state import DEFAULT_EXPIRATION_MS
+from ottla.storage.log.retention import Retired
+from ottla.storage.log.state import LogOwner, LogState
 from ottla.storage.recovery.load import create_log, load_log
 from ottla.storage.relocation import COMPLETE, Relocation
 from ottla.storage.removal import RemovalJob, Removals, RetireJob
-from ottla.storage.retention import Retired
-from ottla.storage.segment_file import OpenFiles
+from ottla.storage.segments.file import OpenFiles
 
 logger = logging.getLogger(__name__)
 

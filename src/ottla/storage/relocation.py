@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.storage.errors import OutOfResources
 from ottla.storage.folders import FUTURE_SUFFIX, LONGEST_NAME
-from ottla.storage.log_state import LogOwner
+from ottla.storage.log.state import LogOwner
 from ottla.storage.recovery.load import create_log
 
 if TYPE_CHECKING:
     from ottla.storage.config import LogConfig
     from ottla.storage.files import Files
     from ottla.storage.folders import DataFolder
-    from ottla.storage.log import Log
-    from ottla.storage.segment_file import OpenFiles
+    from ottla.storage.log.log import Log
+    from ottla.storage.segments.file import OpenFiles
 
 # The note in a copy that has everything: the name of the log.
 COMPLETE: Final = "relocated"

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from ottla.storage.files import Files
 from ottla.storage.folders import CheckpointJob, DataFolder
-from ottla.storage.retention import Retired
+from ottla.storage.log.retention import Retired
 
 # Removals that are begun at a time, and folders that one job removes: thousands of topics that were
 # deleted together are due together.

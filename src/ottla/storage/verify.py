@@ -52,8 +52,8 @@ from ottla.storage.index.maps import Maps
 from ottla.storage.index.offset_index import OffsetIndex
 from ottla.storage.index.time_index import TimeIndex
 from ottla.storage.index.transaction_index import AbortedTransaction, TransactionIndex
-from ottla.storage.leader_epochs import LeaderEpochs
-from ottla.storage.producer_state import decode_snapshot, snapshot_offset
+from ottla.storage.log.leader_epochs import LeaderEpochs
+from ottla.storage.log.producer_state import decode_snapshot, snapshot_offset
 
 _UNLIMITED = 2**31 - 1
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_ottla import OttlaDataSource
-from pyspark_ottla.streaming import OttlaStreamReader
+from pyspark_ottla.streaming.reader import OttlaStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,7 +9,7 @@ from ottla.record.batch import Record, build_batch
 from ottla.replication.partition import Appended, Partition
 from ottla.storage.config import LogConfig
 from ottla.storage.files import Files
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 from ottla.storage.logs import Logs
 
 BROKER = 1

@@ -31,7 +31,7 @@ from ottla.replication.partition import Partition, Role
 from ottla.server.upkeep import strays
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OffsetOutOfRange, StorageError
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 from ottla.storage.logs import Logs
 from simulation_kit.deleting import erase
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ottla.cluster.metadata import ClusterImage
-    from ottla.storage.truncation import Steps
+    from ottla.storage.log.truncation import Steps
     from simulation_kit.world import World
 
 DATA = "/data"

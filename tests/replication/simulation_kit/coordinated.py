@@ -25,7 +25,7 @@ from ottla.record.batch import headers, records
 from ottla.replication.partition import Role
 from ottla.server.broker import TRANSACTION_VERSION
 from ottla.server.coordination import coordinators, markers
-from ottla.storage.append import read_marker
+from ottla.storage.log.append import read_marker
 from simulation_kit.clients import Attempt, Committer, TransactionalProducer, fetch_offset
 from simulation_kit.coordination import Coordination
 from simulation_kit.loop import SimulatedLoop, SimulatedTime
@@ -34,7 +34,7 @@ from simulation_kit.world import TOPIC, World
 if TYPE_CHECKING:
     from ottla.coordinator.transactions.transaction import Identity
     from ottla.replication.partition import Partition
-    from ottla.storage.log import Log
+    from ottla.storage.log.log import Log
     from simulation_kit.broker import Life
 
 

@@ -1,5 +1,5 @@
-"""Deleting single records in a simulated cluster, and erasing them: as handlers/records/delete_records_at.py
-and upkeep/compaction.py have it, with the real checks, marks and rewrites."""
+"""Deleting single records in a simulated cluster, and erasing them, with the real checks, marks and
+rewrites: as handlers/records/delete_records_at.py and upkeep/compaction.py have it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ottla.storage.compaction.erasing import erasable_now, must_roll
 from ottla.storage.compaction.plan import Dirt
 from ottla.storage.compaction.rewrite import run_over
 from ottla.storage.compaction.swap import Compaction
-from ottla.storage.deletions import marks_from
 from ottla.storage.errors import UndeletableOffset
-from ottla.storage.producer_state import Origin
-from ottla.storage.targets import check_bounds, check_records, not_deleted
+from ottla.storage.log.deletions import marks_from
+from ottla.storage.log.producer_state import Origin
+from ottla.storage.log.targets import check_bounds, check_records, not_deleted
 
 if TYPE_CHECKING:
-    from ottla.storage.log import Log
+    from ottla.storage.log.log import Log
     from simulation_kit.broker import Life
 
 FAST = 1e308

@@ -38,12 +38,12 @@ from ottla.cluster.names import is_internal
 from ottla.protocol.errors import ProtocolError
 from ottla.record.offset_set import OffsetSet
 from ottla.replication.partition import Partition, Role
-from ottla.storage.deletions import marks_from
+from ottla.storage.log.deletions import marks_from
 from simulation_kit.broker import Broker, Life, committed_values
 from simulation_kit.deleting import delete, erase, marked_in
 
 if TYPE_CHECKING:
-    from ottla.storage.log import Log
+    from ottla.storage.log.log import Log
     from simulation_kit.coordination import Coordination
 
 TOPIC = "orders"

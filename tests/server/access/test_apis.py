@@ -16,7 +16,7 @@ from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, fetch_request, produce_request
 from server_kit.wire import Wire
 
-from ottla.cluster.acls import CLUSTER_NAME, Acl
+from ottla.cluster.security.acls import CLUSTER_NAME, Acl
 from ottla.protocol.acls import AclOperation, AclResource
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from server_kit.access import ALICE, ALLOW, DENY, HOST, Kind, Op, entry
 
-from ottla.cluster.acls import Acl, AclFilter
+from ottla.cluster.security.acls import Acl, AclFilter
 from ottla.protocol.acls import AclOperation, AclPattern, AclResource
 from ottla.server.security.access import Access
 from ottla.server.security.authorizer import Authorizer, parse_super_users

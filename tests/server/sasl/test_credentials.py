@@ -20,8 +20,8 @@ from server_kit.security import (
 )
 from server_kit.wire import Wire
 
-from ottla.cluster.credentials import ScramCredential
 from ottla.cluster.metadata import ResourceType
+from ottla.cluster.security.credentials import ScramCredential
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,

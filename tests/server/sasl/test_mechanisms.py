@@ -35,8 +35,8 @@ from server_kit.security import (
 from server_kit.wire import Wire
 
 from ottla import turns
-from ottla.cluster.credentials import ScramCredential
 from ottla.cluster.metadata import ClusterImage, ResourceType
+from ottla.cluster.security.credentials import ScramCredential
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.metadata import MetadataRequest

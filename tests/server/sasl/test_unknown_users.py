@@ -22,8 +22,8 @@ from server_kit.security import (
     step,
 )
 
-from ottla.cluster.credentials import ScramCredential
 from ottla.cluster.metadata import ClusterImage, ResourceType
+from ottla.cluster.security.credentials import ScramCredential
 from ottla.protocol.errors import ErrorCode
 from ottla.server.security.mechanisms import PlainExchange, Refused, Users
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.cluster.acls import Acl
+from ottla.cluster.security.acls import Acl
 from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 from ottla.server.security.acl_filters import acls_of
 from server_kit.broker_thread import BrokerThread

@@ -10,7 +10,7 @@ from storage_kit.logs import NOW
 from ottla.logfiles.names import CLEANER_CHECKPOINT
 from ottla.storage.checkpoints import read_offsets
 from ottla.storage.compaction.swap import dirt_of
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 from ottla.storage.logs import Logs
 
 TOPIC_ID = b"0123456789abcdef"

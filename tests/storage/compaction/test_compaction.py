@@ -30,7 +30,7 @@ from ottla.record.codecs import Codec
 from ottla.storage.compaction.rewrite import Cancelled, Job, Throttle, Uncleanable, run, run_over
 from ottla.storage.compaction.swap import Compaction, dirt_of
 from ottla.storage.files import Files, FilesOfFolder
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 
 DAY = 86_400_000
 

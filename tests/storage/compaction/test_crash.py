@@ -32,7 +32,7 @@ from ottla.record.batch import read_header
 from ottla.storage.compaction.rewrite import Cancelled, Outcome, run_over
 from ottla.storage.compaction.swap import Compaction
 from ottla.storage.errors import LogOffline
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 
 DATA = "/data"
 LEFTOVERS = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)

@@ -9,7 +9,7 @@ from compaction_kit.logs import append, compact, compacting, kept, seal
 from storage_kit.logs import NOW, LogMaker
 
 from ottla.record.deletion import build_mark, read_mark
-from ottla.storage.log import COORDINATOR, Log
+from ottla.storage.log.log import COORDINATOR, Log
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from ottla.storage.compaction.plan import Dirt
 from ottla.storage.compaction.rewrite import run_over
 from ottla.storage.compaction.swap import Compaction
 from ottla.storage.config import LogConfig
-from ottla.storage.log import COORDINATOR, Log
+from ottla.storage.log.log import COORDINATOR, Log
 
 CONFIG = LogConfig(segment_bytes=8000, index_interval_bytes=100, delete_record_erase_ms=1000)
 

@@ -22,7 +22,7 @@ from ottla.storage.compaction.plan import Dirt
 from ottla.storage.compaction.rewrite import run_over
 from ottla.storage.compaction.swap import Compaction
 from ottla.storage.config import LogConfig
-from ottla.storage.log import COORDINATOR, Log
+from ottla.storage.log.log import COORDINATOR, Log
 
 DATA = "/data"
 CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=100, file_delete_delay_ms=0)

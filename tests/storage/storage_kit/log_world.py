@@ -25,12 +25,12 @@ from ottla.logfiles.names import CLEAN_SHUTDOWN
 from ottla.record.batch import CONTROL_BIT, check_produced, read_header, stamp
 from ottla.record.deletion import build_mark
 from ottla.record.offset_set import OffsetSet
-from ottla.storage.append import read_marker
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError, TopicIdMismatch
-from ottla.storage.log import COORDINATOR, Log
+from ottla.storage.log.append import read_marker
+from ottla.storage.log.log import COORDINATOR, Log
+from ottla.storage.log.producer_state import ProducerStates
 from ottla.storage.logs import Job, Logs
-from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery.replay import replay_batch
 from storage_kit.faulty_files import Disk, FaultyFiles, PowerLoss
 from storage_kit.logs import NOW, a_batch, a_marker, stored_batches

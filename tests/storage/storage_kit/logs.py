@@ -10,11 +10,11 @@ from ottla.record.batch import Record, build_batch
 from ottla.record.control import build_end_of_transaction
 from ottla.storage.config import LogConfig
 from ottla.storage.files import OS_FILES, Files
-from ottla.storage.log import Log
-from ottla.storage.log_state import LogOwner, LogState
-from ottla.storage.readable_log import ReadableLog
+from ottla.storage.log.log import Log
+from ottla.storage.log.readable import ReadableLog
+from ottla.storage.log.state import LogOwner, LogState
 from ottla.storage.recovery.load import create_log, load_log
-from ottla.storage.segment_file import OpenFiles
+from ottla.storage.segments.file import OpenFiles
 
 NOW = 1_700_000_000_000
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from ottla.logfiles.walk import walk_checked
 from ottla.record.errors import InvalidBatch
 from ottla.storage.errors import CorruptIndex
-from ottla.storage.readable_log import ReadableLog
-from ottla.storage.segment import Segment
+from ottla.storage.log.readable import ReadableLog
+from ottla.storage.segments.segment import Segment
 
 
 class Problem(NamedTuple):

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ottla.cli import moving
+from ottla.cli.cluster import moving
+from ottla.cli.cluster.moving import DryRun, Planner, Throttle
 from ottla.cli.deleting import Yes
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.folders import local_folder
-from ottla.cli.moving import DryRun, Planner, Throttle
 from ottla.cli.options import SERVER_VARIABLE, Json, connect, help_group, parse_assignments
 from ottla.cli.output import plural, write_document, write_line, write_table
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.cluster.admin import Cluster
     from ottla.client.admin.cluster import Feature
     from ottla.testing.cluster import ClusterState, ClusterStatus, LocalCluster
 
@@ -305,7 +305,7 @@ def import_logs(
     ottla cluster import-logs /var/lib/kafka/data --into ./data --dry-run
     ottla cluster import-logs /disk1/kafka /disk2/kafka --into ./data --exclude old-orders
     """
-    from ottla.cli import importing
+    from ottla.cli.cluster import importing
     from ottla.cli.progress import Progress
     from ottla.server.importing.importing import import_logs as take_over
     from ottla.server.importing.source import CannotImport

@@ -20,7 +20,7 @@ from ottla.cli.options import (
 from ottla.cli.output import write_document, write_line, write_table
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.cluster.admin import Cluster
 
 app = help_group("Show and change the settings of topics and brokers, by Kafka's names.")
 

@@ -12,11 +12,11 @@ from ottla.cli.commands.topics import choose_partitions
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.options import DEFAULT_SERVER, Server, Topic
 from ottla.cli.output import binary_output, on_terminal
-from ottla.cli.positions import EARLIEST, LATEST, Kind, Position, parse_position
 from ottla.cli.progress import Progress
+from ottla.cli.records.positions import EARLIEST, LATEST, Kind, Position, parse_position
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.cluster.admin import Cluster
     from ottla.cli.records.reader import GroupReader
     from ottla.client.consumer.plain_rows import RecordList
     from ottla.record.batch import Record
@@ -109,7 +109,7 @@ def consume(
     if group is not None:
         _check_group_options(group, begin, end, partition)
     # Imported after the checks: mistakes are told without waiting for the client library.
-    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.cluster.admin import Cluster
     from ottla.cli.records.reader import GroupReader, RecordReader
     from ottla.cli.records.text import unescape
 

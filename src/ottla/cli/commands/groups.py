@@ -20,10 +20,10 @@ from ottla.cli.options import (
     help_group,
 )
 from ottla.cli.output import note, plural, write_document, write_line, write_table
-from ottla.cli.positions import EARLIEST, LATEST, Kind, Position, parse_position, parse_span
+from ottla.cli.records.positions import EARLIEST, LATEST, Kind, Position, parse_position, parse_span
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.cluster.admin import Cluster
     from ottla.client.admin.groups import GroupDescription
     from ottla.client.admin.offsets import OffsetPlan, PartitionLag
     from ottla.client.positions import TopicPartition

@@ -11,8 +11,8 @@ import typer
 from ottla.cli.failures import FAILED, Failure
 from ottla.cli.options import Json, help_group
 from ottla.cli.output import human_size, note, plural, write_document, write_line
-from ottla.cli.positions import show_time
 from ottla.cli.progress import Progress
+from ottla.cli.records.positions import show_time
 
 if TYPE_CHECKING:
     from ottla.logfiles.folders import LogFolder, SegmentFiles, StoredBatch

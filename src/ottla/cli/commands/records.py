@@ -17,7 +17,7 @@ from ottla.cli.output import plural, write_document, write_line
 from ottla.cli.spark import Master, SparkSettings, spark_session
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.cluster.admin import Cluster
     from ottla.client.errors import Failures
     from ottla.record.offset_set import OffsetSet
 
@@ -87,7 +87,7 @@ def delete(
         raise Misuse("--key and --where look into all partitions; leave the number away")
     if (master is not None or conf) and where is None:
         raise Misuse("--master and --conf are for --where, which runs on Spark")
-    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.cluster.admin import Cluster
 
     if offsets is not None and partition is not None and named:
         chosen: Chosen = {partition: _parse(_words(offsets))}
@@ -154,8 +154,8 @@ def _check_partition(cluster: Cluster, topic: str, partition: int) -> None:
 def _with_key(cluster: Cluster, topic: str, key: str) -> Chosen:
     """The records with a key, in all partitions: somebody may have put them anywhere."""
     from ottla.cli.commands.consume import find_ranges
-    from ottla.cli.positions import EARLIEST
     from ottla.cli.progress import Progress
+    from ottla.cli.records.positions import EARLIEST
     from ottla.client.consumer.asynchronous import AsyncConsumer
     from ottla.client.consumer.searching import find_key
     from ottla.client.loop import background_loop

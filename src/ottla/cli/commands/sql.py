@@ -22,7 +22,7 @@ from ottla.cli.options import (
     parse_assignments,
 )
 from ottla.cli.output import note
-from ottla.cli.positions import EARLIEST, parse_position
+from ottla.cli.records.positions import EARLIEST, parse_position
 from ottla.cli.spark import (
     Master,
     SourceOptions,
@@ -38,8 +38,8 @@ from ottla.cli.sql.output import Form, room_for_a_table, tell_misfits, write_row
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from ottla.cli.cluster_admin import Cluster
-    from ottla.cli.positions import Position
+    from ottla.cli.cluster.admin import Cluster
+    from ottla.cli.records.positions import Position
     from ottla.pipeline.sql.tables import Bounds, TopicTables
 
 

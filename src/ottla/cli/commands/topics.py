@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli import moving
+from ottla.cli.cluster import moving
+from ottla.cli.cluster.moving import Throttle
 from ottla.cli.deleting import Yes, delete_each
 from ottla.cli.failures import Failure, Misuse
-from ottla.cli.moving import Throttle
 from ottla.cli.options import (
     DEFAULT_SERVER,
     Json,
@@ -24,10 +24,10 @@ from ottla.cli.options import (
     parse_assignments,
 )
 from ottla.cli.output import plural, write_document, write_line, write_table
-from ottla.cli.positions import EARLIEST, LATEST, Kind, parse_position, show_time
+from ottla.cli.records.positions import EARLIEST, LATEST, Kind, parse_position, show_time
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.cluster.admin import Cluster
     from ottla.client.moves.plan import BrokerRoom, Move, PlacedPartition
 
 app = help_group("Create, list, describe, alter and delete topics.")

@@ -10,7 +10,7 @@ import typer
 from ottla.cli.failures import Misuse
 from ottla.cli.options import DEFAULT_SERVER, Json, Server, complete_topic, connect, help_group
 from ottla.cli.output import write_document, write_line, write_table
-from ottla.cli.positions import parse_span, show_time
+from ottla.cli.records.positions import parse_span, show_time
 
 app = help_group("List and describe transactions; find and abort those that hang.")
 

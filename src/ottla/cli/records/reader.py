@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from ottla.cli.addresses import check_servers
-from ottla.cli.cluster_failures import failure_of
+from ottla.cli.cluster.failures import failure_of
 from ottla.cli.failures import Failure
 from ottla.client.consumer.asynchronous import AsyncConsumer
-from ottla.client.consumer.commits import AnyCommit
+from ottla.client.consumer.group.commits import AnyCommit
 from ottla.client.consumer.plain_rows import RecordList
 from ottla.client.errors import (
     AdvertisedUnreachable,

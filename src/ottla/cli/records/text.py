@@ -19,7 +19,7 @@ import json
 from typing import Any, NamedTuple
 
 from ottla.cli.failures import Failure, Misuse
-from ottla.cli.positions import show_time
+from ottla.cli.records.positions import show_time
 from ottla.record.bytes_json import bytes_to_json
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}

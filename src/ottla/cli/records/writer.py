@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla.cli.addresses import check_servers
 from ottla.cli.cleanup import close_at_end
-from ottla.cli.cluster_failures import failure_of
+from ottla.cli.cluster.failures import failure_of
 from ottla.cli.failures import HEADER_NOT_UTF_8, Failure
 from ottla.cli.records.text import Headers
 from ottla.client.errors import ClusterUnreachable, OttlaError, TimedOut

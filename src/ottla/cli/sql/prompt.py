@@ -30,7 +30,7 @@ from ottla.cli.sql.output import (
 )
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import Cluster
+    from ottla.cli.cluster.admin import Cluster
     from ottla.cli.sql.asking import Asking
     from ottla.pipeline.sql.tables import TopicTables
 

@@ -28,20 +28,21 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from ottla.client.admin.offsets import CommittedOffset
 from ottla.client.cluster import Cluster
 from ottla.client.configuration.clients import ConsumerSettings, read_settings
-from ottla.client.consumer.classic import ClassicMembership
-from ottla.client.consumer.commits import (
+from ottla.client.consumer.fetching import AnyLayout, Fetcher
+from ottla.client.consumer.group.classic import ClassicMembership
+from ottla.client.consumer.group.commits import (
     AnyCommit,
     Commits,
     at_position,
     commit_of,
     epoch_of,
 )
-from ottla.client.consumer.fetching import AnyLayout, Fetcher
-from ottla.client.consumer.membership import Membership, MembershipProtocolUnavailable
-from ottla.client.consumer.next_generation import NextGenerationMembership
+from ottla.client.consumer.group.membership import Membership, MembershipProtocolUnavailable
+from ottla.client.consumer.group.next_generation import NextGenerationMembership
+from ottla.client.consumer.group.revoked import RevokedPartitions
+from ottla.client.consumer.group.subscription import Subscription, Topics, names_to_subscribe
 from ottla.client.consumer.partitions import ReadPartition, Result
 from ottla.client.consumer.records import ConsumedRecord
-from ottla.client.consumer.revoked import RevokedPartitions
 from ottla.client.consumer.scanning import Scan
 from ottla.client.consumer.starting import (
     begin_at_commits,
@@ -50,7 +51,6 @@ from ottla.client.consumer.starting import (
     reset_offset,
     resolve,
 )
-from ottla.client.consumer.subscription import Subscription, Topics, names_to_subscribe
 from ottla.client.errors import (
     ClientClosed,
     CommitFailed,

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from ottla.client.admin.offsets import CommittedOffset
 from ottla.client.cluster import Cluster
 from ottla.client.configuration.clients import ConsumerSettings
-from ottla.client.consumer.commits import Commits, epoch_of
+from ottla.client.consumer.group.commits import Commits, epoch_of
 from ottla.client.consumer.partitions import ReadPartition
 from ottla.client.errors import NoStartingOffset, broker_error
 from ottla.client.offset_lookup import find_offsets

@@ -21,23 +21,23 @@ from ottla.client.formats.errors import (
 
 if TYPE_CHECKING:
     from ottla.client.formats.arrow_ipc import ArrowFormat, exploded
-    from ottla.client.formats.avro import AvroFormat
+    from ottla.client.formats.avro.format import AvroFormat
     from ottla.client.formats.base import Decoded, Format
     from ottla.client.formats.confluent import ConfluentAvroFormat, ConfluentJsonFormat
-    from ottla.client.formats.json_text import JsonFormat
+    from ottla.client.formats.json.text import JsonFormat
     from ottla.client.formats.protobuf import ConfluentProtobufFormat, ProtobufFormat
     from ottla.client.formats.registry import Reference, RegisteredSchema, SchemaRegistry
     from ottla.client.formats.text import TextFormat
 
 _HOMES: Final = {
     "ArrowFormat": "arrow_ipc",
-    "AvroFormat": "avro",
+    "AvroFormat": "avro.format",
     "ConfluentAvroFormat": "confluent",
     "ConfluentJsonFormat": "confluent",
     "ConfluentProtobufFormat": "protobuf",
     "Decoded": "base",
     "Format": "base",
-    "JsonFormat": "json_text",
+    "JsonFormat": "json.text",
     "ProtobufFormat": "protobuf",
     "Reference": "registry",
     "RegisteredSchema": "registry",

@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.client.formats.avro import AvroDecoder, AvroEncoder, SchemaText
-from ottla.client.formats.avro_schema import Schema, avro_schema, load_schema
+from ottla.client.formats.avro.format import AvroDecoder, AvroEncoder, SchemaText
+from ottla.client.formats.avro.schema import Schema, avro_schema, load_schema
 from ottla.client.formats.base import (
     Decoded,
     Format,
@@ -33,7 +33,7 @@ from ottla.client.formats.base import (
 )
 from ottla.client.formats.errors import RegistryError, SchemaMismatch
 from ottla.client.formats.framing import split_by_schema, with_header, without_header
-from ottla.client.formats.json_text import JsonFormat
+from ottla.client.formats.json.text import JsonFormat
 from ottla.client.formats.registry import RegisteredSchema, SchemaRegistry
 
 _NOT_FOUND = 404

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ottla.cluster.acls import CLUSTER_NAME, Acl
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import ResourceType
+from ottla.cluster.security.acls import CLUSTER_NAME, Acl
 from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 from ottla.protocol.errors import ErrorCode, ProtocolError
 

@@ -8,7 +8,7 @@ from math import isfinite
 
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import ResourceType
-from ottla.cluster.quotas import (
+from ottla.cluster.security.quotas import (
     ENTITY_TYPES,
     IP,
     OF_ADDRESSES,

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ottla.cluster.credentials import (
+from ottla.cluster.draft import Draft
+from ottla.cluster.metadata import ResourceType
+from ottla.cluster.security.credentials import (
     FEWEST_ITERATIONS,
     MOST_ITERATIONS,
     NOBODY,
@@ -18,8 +20,6 @@ from ottla.cluster.credentials import (
     ScramCredential,
     can_be_name,
 )
-from ottla.cluster.draft import Draft
-from ottla.cluster.metadata import ResourceType
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.scram import SCRAM_NUMBERS
 

@@ -1,6 +1,6 @@
 """The columns of JSON values, found in a sample of them.
 
-The types are those of ottla.client.formats.json_types as Spark has them. A field that is only ever null,
+The types are those of ottla.client.formats.json.types as Spark has them. A field that is only ever null,
 or an object that never has a field, is a string: Spark then gives the JSON text of what stands there. So
 are decimals inside of arrays and objects: Spark would round a number that is none, without a word. (Of
 columns, that is looked after: see tables.)
@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from ottla.client.formats.json_types import (
+from ottla.client.formats.json.types import (
     DECIMAL_DIGITS,
     NOTHING,
     TEXT,

@@ -32,9 +32,9 @@ from ottla.replication.partition import Role
 from ottla.server.api import Later
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.turns import Steps
-from ottla.storage.append import read_marker
 from ottla.storage.errors import OutOfResources, RecordTooLarge, StorageError
-from ottla.storage.producer_state import Origin
+from ottla.storage.log.append import read_marker
+from ottla.storage.log.producer_state import Origin
 
 if TYPE_CHECKING:
     from ottla.protocol.message import Message

@@ -29,7 +29,7 @@ from ottla.record.errors import InvalidBatch
 from ottla.replication.partition import Role
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.storage.errors import InvalidProducerEpoch, StorageError, UnknownLog
-from ottla.storage.producer_state import Origin
+from ottla.storage.log.producer_state import Origin
 from ottla.wire.errors import WireError
 
 if TYPE_CHECKING:

@@ -27,11 +27,11 @@ from ottla.replication import following
 from ottla.server.failures import let_go_of_frames
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.storage.errors import StorageError
-from ottla.storage.producer_state import Origin
+from ottla.storage.log.producer_state import Origin
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Appended, Partition
-    from ottla.storage.truncation import Steps
+    from ottla.storage.log.truncation import Steps
 
 log = logging.getLogger("ottla.lanes")
 limited_log = LimitedLog(log)

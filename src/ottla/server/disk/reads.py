@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING
 
 from ottla.server.disk.old_data import OldData
 from ottla.server.network.file_range import FileRange
-from ottla.storage.segment_file import OPEN_DESCRIPTORS
+from ottla.storage.segments.file import OPEN_DESCRIPTORS
 
 if TYPE_CHECKING:
     from ottla.storage.errors import NotInMemory
-    from ottla.storage.segment_file import Slice
+    from ottla.storage.segments.file import Slice
 
 # Up to this size a copy costs less than two more system calls.
 INLINE_BYTES = 16 << 10

@@ -26,14 +26,14 @@ from ottla.record.times import first_not_older, newest
 from ottla.server.disk import workers
 from ottla.server.turns import Turns
 from ottla.storage.errors import NotInMemory
-from ottla.storage.segment_file import SegmentFile, Slice
-from ottla.storage.segments import TimedBatch, TimedOffset, unreadable
+from ottla.storage.segments.file import SegmentFile, Slice
+from ottla.storage.segments.segments import TimedBatch, TimedOffset, unreadable
 
 if TYPE_CHECKING:
     from ottla.record.batch import HeaderFields
     from ottla.record.offset_set import OffsetRange
     from ottla.server.broker import Broker
-    from ottla.storage.log import Log
+    from ottla.storage.log.log import Log
 
 # Searches a batch's bytes, with a `limit` to what it may unfold to.
 Search = Callable[..., tuple[int, int] | None]

@@ -63,7 +63,7 @@ from ottla.storage.checkpoints import (
 from ottla.storage.errors import CorruptCheckpoint, FolderLocked, StorageError
 from ottla.storage.files import OS_FILES
 from ottla.storage.folders import Checkpoints, DataFolder, Key, key_of_folder
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 from ottla.storage.logs import Logs
 
 STAGING: Final = "import-under-way"

@@ -102,7 +102,7 @@ class Changes:
         if controller is not None:
             if of is None or self._broker.quotas is None:
                 return await controller.create_topics(topics)
-            from ottla.server.mutation_quotas import created_within_quota
+            from ottla.server.quotas.mutations import created_within_quota
 
             return await created_within_quota(self._broker, controller, topics, of)
         request = CreateTopicsRequest(

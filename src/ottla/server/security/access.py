@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from ottla.cluster.acls import CLUSTER_NAME
+from ottla.cluster.security.acls import CLUSTER_NAME
 from ottla.protocol.acls import AclOperation, AclResource
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.operations import OPERATIONS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ottla.cluster.acls import Acl, AclFilter
 from ottla.cluster.metadata import ResourceType
+from ottla.cluster.security.acls import Acl, AclFilter
 from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from ottla.cluster.acls import ANYTHING, Acl
+from ottla.cluster.security.acls import ANYTHING, Acl
 from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource
 from ottla.server.security.addresses import of_connection, plain_address
 

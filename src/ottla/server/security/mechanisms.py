@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ottla.cluster.credentials import ScramCredential, UnreadableCredential, can_be_name
 from ottla.cluster.metadata import ResourceType
+from ottla.cluster.security.credentials import ScramCredential, UnreadableCredential, can_be_name
 from ottla.protocol.scram import DEFAULT_ITERATIONS, SALT_BYTES, SCRAM_MECHANISMS, hash_name
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from ottla.cluster.credentials import can_be_name
+from ottla.cluster.security.credentials import can_be_name
 
 # The attributes that RFC 2253 has short names for, by OpenSSL's long names.
 _SHORT_NAMES: Final = {

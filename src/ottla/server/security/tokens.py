@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.cluster.credentials import can_be_name
+from ottla.cluster.security.credentials import can_be_name
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.security.mechanisms import Refused, Reply
 

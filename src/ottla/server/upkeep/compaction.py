@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from ottla.storage.compaction.plan import Dirt
     from ottla.storage.compaction.rewrite import Outcome
     from ottla.storage.compaction.swap import Compaction, Swap
-    from ottla.storage.log import Log
+    from ottla.storage.log.log import Log
+    from ottla.storage.log.retention import Retired
     from ottla.storage.logs import Logs
-    from ottla.storage.retention import Retired
 
 log = logging.getLogger("ottla.compaction")
 limited_log = LimitedLog(log)

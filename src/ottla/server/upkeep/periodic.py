@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from ottla.storage.flush import FlushJob
 from ottla.storage.folders import CheckpointJob
+from ottla.storage.log.flush import FlushJob
 from ottla.storage.logs import Job, Logs
 from ottla.storage.removal import RemovalJob
 
 if TYPE_CHECKING:
-    from ottla.storage.log import Log
+    from ottla.storage.log.log import Log
 
 log = logging.getLogger("ottla.periodic")
 

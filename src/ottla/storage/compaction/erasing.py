@@ -35,7 +35,7 @@ from ottla.storage.index.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:
     from ottla.storage.compaction.plan import Source
-    from ottla.storage.log import Log
+    from ottla.storage.log.log import Log
 
 
 # So many ranges, 8 bytes each, a pass takes at most, but never less than those of a segment.

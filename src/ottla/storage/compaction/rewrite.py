@@ -49,8 +49,8 @@ from ottla.storage.compaction.plan import Source, Weight, group
 from ottla.storage.compaction.transactions import WalkedTransactions
 from ottla.storage.files import READ_ONLY, READ_WRITE_CREATE, Files, FilesOfFolder
 from ottla.storage.index.transaction_index import AbortedTransaction
-from ottla.storage.segment import Segment
-from ottla.storage.segment_file import OpenFiles, SegmentFile
+from ottla.storage.segments.file import OpenFiles, SegmentFile
+from ottla.storage.segments.segment import Segment
 
 WRITE_BYTES = 1 << 20
 # So much is written between two syncs: one at the end of a large file would hold up everybody else's.

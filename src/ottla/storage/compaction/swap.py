@@ -36,11 +36,11 @@ from ottla.storage.compaction.filter import LastOfProducer
 from ottla.storage.compaction.plan import Dirt, Source, assess
 from ottla.storage.compaction.rewrite import Job, Outcome, Replacement
 from ottla.storage.errors import passes
-from ottla.storage.retention import Retired
-from ottla.storage.segment import Segment
+from ottla.storage.log.retention import Retired
+from ottla.storage.segments.segment import Segment
 
 if TYPE_CHECKING:
-    from ottla.storage.log import Log
+    from ottla.storage.log.log import Log
 
 logger = logging.getLogger(__name__)
 

@@ -35,8 +35,8 @@ from ottla.record.batch import (
 )
 from ottla.storage.errors import CorruptLog
 from ottla.storage.files import Files
-from ottla.storage.segment import Segment
-from ottla.storage.segment_file import OpenFiles
+from ottla.storage.segments.file import OpenFiles
+from ottla.storage.segments.segment import Segment
 
 logger = logging.getLogger(__name__)
 

@@ -49,24 +49,24 @@ from ottla.record.batch import (
 from ottla.record.errors import InvalidBatch
 from ottla.storage.checkpoints import read_partition_metadata, write_partition_metadata
 from ottla.storage.config import LogConfig
-from ottla.storage.deletions import Deletions, mark_in, marks_from
 from ottla.storage.errors import CorruptCheckpoint, CorruptIndex, CorruptLog, is_full_disk
 from ottla.storage.files import READ_WRITE, Files
-from ottla.storage.leader_epochs import LeaderEpochs
-from ottla.storage.log import Log
-from ottla.storage.log_state import LogOwner
-from ottla.storage.producer_state import (
+from ottla.storage.log.deletions import Deletions, mark_in, marks_from
+from ottla.storage.log.leader_epochs import LeaderEpochs
+from ottla.storage.log.log import Log
+from ottla.storage.log.producer_state import (
     DEFAULT_EXPIRATION_MS,
     ProducerStates,
     Snapshot,
     snapshot_offset,
 )
+from ottla.storage.log.state import LogOwner
+from ottla.storage.log.truncation import remove_files
 from ottla.storage.recovery.leftovers import tidy
 from ottla.storage.recovery.replay import mend_transaction_indexes, reload, replay_batch
-from ottla.storage.segment import FOREVER, NO_TIMESTAMP, REBUILD_CHUNK, Segment
-from ottla.storage.segment_file import OpenFiles
-from ottla.storage.segments import Segments
-from ottla.storage.truncation import remove_files
+from ottla.storage.segments.file import OpenFiles
+from ottla.storage.segments.segment import FOREVER, NO_TIMESTAMP, REBUILD_CHUNK, Segment
+from ottla.storage.segments.segments import Segments
 
 logger = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ from ottla.record.batch import (
     HeaderFields,
 )
 from ottla.record.errors import InvalidBatch
-from ottla.storage.append import read_marker
 from ottla.storage.errors import CorruptFile, CorruptIndex
 from ottla.storage.index.transaction_index import AbortedTransaction
-from ottla.storage.producer_state import CompletedTransaction, ProducerStates
-from ottla.storage.segment import REBUILD_CHUNK, Segment
-from ottla.storage.segments import Segments
+from ottla.storage.log.append import read_marker
+from ottla.storage.log.producer_state import CompletedTransaction, ProducerStates
+from ottla.storage.segments.segment import REBUILD_CHUNK, Segment
+from ottla.storage.segments.segments import Segments
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from ottla.coordinator.transactions.transaction import NOBODY, Identity, TopicPa
 from ottla.protocol.errors import ErrorCode
 from ottla.record.batch import TRANSACTIONAL_BIT, HeaderFields
 from ottla.storage.errors import AppendRefused
-from ottla.storage.producer_state import EndMarker, Origin, ProducerStates
+from ottla.storage.log.producer_state import EndMarker, Origin, ProducerStates
 from transactions_kit.world import NONE, World
 
 PARTITIONS: tuple[TopicPartition, ...] = (("a", 0), ("a", 1), ("b", 0))

@@ -12,7 +12,7 @@ from ottla.storage.compaction.plan import wants_cleaning
 from ottla.storage.compaction.rewrite import Outcome, run_over
 from ottla.storage.compaction.swap import Compaction, dirt_of
 from ottla.storage.config import LogConfig
-from ottla.storage.log import COORDINATOR, Log
+from ottla.storage.log.log import COORDINATOR, Log
 
 # Key and value.
 Pair = tuple[bytes | None, bytes | None]

@@ -27,7 +27,7 @@ PORTION = 100
 
 @handles(CreateAclsRequest, versions=(0, 3), by_controller=True)
 async def create_acls(request: Request[CreateAclsRequest]) -> CreateAclsResponse:
-    from ottla.cluster.acls import Acl  # not at the start of a broker
+    from ottla.cluster.security.acls import Acl  # not at the start of a broker
 
     turns = Turns()
     wanted = []

@@ -22,8 +22,8 @@ from ottla.server.operations import NO_AUTHORIZER
 from ottla.server.turns import Steps, Turns, in_turns
 
 if TYPE_CHECKING:
-    from ottla.cluster.acls import Acl, AclFilter
     from ottla.cluster.metadata import ClusterImage
+    from ottla.cluster.security.acls import Acl, AclFilter
 
 
 @handles(DeleteAclsRequest, versions=(0, 3), by_controller=True)

@@ -21,7 +21,7 @@ from ottla.server.operations import NO_AUTHORIZER
 from ottla.server.turns import Steps
 
 if TYPE_CHECKING:
-    from ottla.cluster.acls import Acl
+    from ottla.cluster.security.acls import Acl
 
 
 @handles(DescribeAclsRequest, versions=(0, 3))

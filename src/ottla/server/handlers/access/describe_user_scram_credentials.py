@@ -39,7 +39,7 @@ def describe_user_scram_credentials(
 
 
 def _described(image: ClusterImage, user: str, times: int) -> DescribeUserScramCredentialsResult:
-    from ottla.cluster.credentials import ScramCredential, UnreadableCredential
+    from ottla.cluster.security.credentials import ScramCredential, UnreadableCredential
     from ottla.protocol.scram import SCRAM_NUMBERS
 
     result = DescribeUserScramCredentialsResult(user=user, error_message=None)

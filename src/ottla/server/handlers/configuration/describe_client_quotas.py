@@ -8,7 +8,7 @@ Versions: v1 flexible
 
 from __future__ import annotations
 
-from ottla.cluster.quotas import Entity, entity_of
+from ottla.cluster.security.quotas import Entity, entity_of
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.describe_client_quotas import (
     ComponentData,
@@ -20,7 +20,7 @@ from ottla.protocol.messages.describe_client_quotas import (
 )
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.failures import error_message
-from ottla.server.quotas import quotas_of
+from ottla.server.quotas.usage import quotas_of
 from ottla.server.turns import Steps
 
 _IP = "ip"

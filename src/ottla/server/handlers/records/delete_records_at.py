@@ -40,8 +40,8 @@ from ottla.server.api import Request, handles
 from ottla.server.failures import error_code, error_message
 from ottla.server.turns import Turns
 from ottla.storage.errors import NotInMemory, StorageError
-from ottla.storage.producer_state import Origin
-from ottla.storage.targets import check_bounds, check_records, not_deleted
+from ottla.storage.log.producer_state import Origin
+from ottla.storage.log.targets import check_bounds, check_records, not_deleted
 
 if TYPE_CHECKING:
     from ottla.record.offset_set import OffsetRange

@@ -38,7 +38,7 @@ from ottla.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Partition
-    from ottla.storage.segments import TimedOffset
+    from ottla.storage.segments.segments import TimedOffset
 
 # So many partitions are dealt with at once.
 AT_ONCE = 4

@@ -69,7 +69,7 @@ async def _create_and_answer(
     wanted: Collection[MetadataRequestTopic],
     missing: Sequence[str],
 ) -> MetadataResponse:
-    from ottla.server.quotas import quota_client  # not at the start
+    from ottla.server.quotas.usage import quota_client  # not at the start
 
     broker = request.broker
     client = quota_client(request.connection)

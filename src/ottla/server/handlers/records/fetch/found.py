@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ottla.replication.partition import Partition
     from ottla.server.sessions import WatchedPartition
     from ottla.storage.errors import NotInMemory
-    from ottla.storage.segment_file import Slice
+    from ottla.storage.segments.file import Slice
 
 
 class Found:

@@ -17,7 +17,7 @@ from ottla.server.failures import error_code
 from ottla.server.handlers.records.fetch.found import Found
 from ottla.server.partitions import monotonic_ms
 from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
-from ottla.storage.readable_log import VisiblePart
+from ottla.storage.log.readable import VisiblePart
 
 if TYPE_CHECKING:
     from ottla.protocol.messages.fetch import FetchRequest
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ottla.server.broker import Broker
     from ottla.server.network.connection import Connection
     from ottla.server.sessions import WatchedPartition
-    from ottla.storage.log import Log
-    from ottla.storage.segment_file import Slice
+    from ottla.storage.log.log import Log
+    from ottla.storage.segments.file import Slice
 
 EMPTY = b""
 FIRST_FORMAT_2 = 4

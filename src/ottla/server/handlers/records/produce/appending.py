@@ -10,7 +10,7 @@ from ottla.server.handlers.records.produce.answer import success_piece
 from ottla.server.handlers.records.produce.checks import ALL_ACKS, NO_ACKS
 from ottla.server.handlers.records.produce.response import Response, send
 from ottla.server.handlers.records.produce.unfinished import Unfinished
-from ottla.storage.producer_state import Origin
+from ottla.storage.log.producer_state import Origin
 
 if TYPE_CHECKING:
     from ottla.record.batch import HeaderFields

@@ -33,7 +33,7 @@ from ottla.server.handlers.records.produce.long import LongProduce
 from ottla.server.handlers.records.produce.repeated import LEARNED_ONE_IN, repeatable
 from ottla.server.handlers.records.produce.request import FIRST_TOPIC_IDS, LongRequest, read
 from ottla.storage.errors import StorageError
-from ottla.storage.producer_state import Origin
+from ottla.storage.log.producer_state import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

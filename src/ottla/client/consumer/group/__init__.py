@@ -1,0 +1,1 @@
+"""Membership of a consumer group, by either protocol: assignments, commits, revocations."""

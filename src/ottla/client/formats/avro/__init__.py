@@ -1,0 +1,1 @@
+"""Values as Avro: schemas, and columns to bytes and back."""

@@ -1,0 +1,1 @@
+"""Values as JSON: columns to text and back."""

@@ -1,0 +1,1 @@
+"""Quotas of clients: what they use, and what they change."""

@@ -1,0 +1,1 @@
+"""One partition's log: its state, and what is done to it."""
