@@ -16,6 +16,13 @@ from ottla.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from ottla.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from ottla.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -328,6 +335,24 @@ def list_offset(
 
 def end_offset(wire: Wire, topic: Topic, index: int = 0) -> int:
     return list_offset(wire, topic, -1, index=index).offset
+
+
+def delete_records(
+    wire: Wire, topic: Topic, offset: int, *, index: int = 0, version: int = 2
+) -> DeleteRecordsPartitionResult:
+    request = DeleteRecordsRequest(
+        topics=[
+            DeleteRecordsTopic(
+                name=topic.name,
+                partitions=[DeleteRecordsPartition(partition_index=index, offset=offset)],
+            )
+        ],
+        timeout_ms=20_000,
+    )
+    response = wire.call(request, DeleteRecordsResponse, version)
+    (answer,) = response.topics[0].partitions
+    assert (response.topics[0].name, answer.partition_index) == (topic.name, index)
+    return answer
 
 
 def errors(answers: Iterable[Any]) -> list[ErrorCode]:

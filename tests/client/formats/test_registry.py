@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import wrappers_pb2
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from formats_kit.registry import Registry, running_registry
 

@@ -14,7 +14,7 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from consumer_kit.writing import NOW, values, write, write_values
 
 from ottla import Admin, AsyncConsumer, Consumer

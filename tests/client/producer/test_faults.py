@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from producer_kit.behind_meddler import meddled, meddler, topic
 from producer_kit.meddler import Decision, Fate, Meddler, Produced

@@ -10,6 +10,7 @@ from server_kit.calls import (
     Topic,
     batch_of,
     create_topic,
+    delete_records,
     end_offset,
     fetch,
     fill,
@@ -26,7 +27,6 @@ from ottla.logfiles.names import LOG_START_CHECKPOINT
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartition,
-    DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
@@ -36,24 +36,6 @@ from ottla.storage.folders import CheckpointJob
 from ottla.testing import BrokerProcess
 
 VERSIONS = versions_of(DeleteRecordsRequest)
-
-
-def delete_records(
-    wire: Wire, topic: Topic, offset: int, *, index: int = 0, version: int = 2
-) -> DeleteRecordsPartitionResult:
-    request = DeleteRecordsRequest(
-        topics=[
-            DeleteRecordsTopic(
-                name=topic.name,
-                partitions=[DeleteRecordsPartition(partition_index=index, offset=offset)],
-            )
-        ],
-        timeout_ms=20_000,
-    )
-    response = wire.call(request, DeleteRecordsResponse, version)
-    (answer,) = response.topics[0].partitions
-    assert (response.topics[0].name, answer.partition_index) == (topic.name, index)
-    return answer
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -15,6 +15,7 @@ from server_kit.calls import (
     all_batches,
     batch_of,
     create_topic,
+    delete_records,
     end_offset,
     fetch,
     fetch_request,
@@ -397,8 +398,6 @@ def test_deletions_outlast_the_broker(
 
 
 def test_deleted_records_before_the_start_are_out_of_range(wire: Wire, topic: Topic) -> None:
-    from test_delete_records import delete_records
-
     ten(wire, topic)
     delete_at(wire, topic, 3)
     delete_records(wire, topic, 5)

@@ -15,7 +15,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from consumer_kit.writing import write_values
 
 from ottla import Admin, Consumer, Producer

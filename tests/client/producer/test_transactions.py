@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import wire_kit.kafka
 from producer_kit.meddler import Fate, Meddler
