@@ -298,3 +298,35 @@ def test_one_out_of_sequence_of_several_leaves_the_others(wire: Wire, spy: Spy) 
     # The next one, a gap, and one that was there before.
     assert found == [(0, 2), (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1), (0, 1)]
     assert [end_offset(wire, topic, index) for index in range(3)] == [3, 2, 2]
+
+
+def test_what_the_short_cut_gives_up_is_as_it_came(
+    wire: Wire, spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The general way gets the bytes of the producer, whichever batch was given up for."""
+    topic = create_topic(wire, partitions=2)
+    now = now_ms()
+    for _ in range(2):
+        right = crafted_batch(good(), now, Codec.LZ4)
+        assert not error_codes(wire.call(many(topic, (0, right), (1, right)), ProduceResponse, 9))
+    assert spy.taken == 1
+    came: list[bytes] = []
+
+    def reading(view: memoryview, at: int, stop: int, version: int) -> request.Parts:
+        came.append(bytes(view[at:stop]))
+        return request.read(view, at, stop, version)
+
+    monkeypatch.setattr(produce_handler, "read", reading)
+    # The first would be corrected; the second cannot be read.
+    to_correct = build("max_timestamp_above", Codec.LZ4, now)
+    unreadable = build("offset_deltas_with_gap", Codec.LZ4, now)
+    sent = many(topic, (0, to_correct), (1, unreadable))
+    assert error_codes(wire.call(sent, ProduceResponse, 9)) == {1: ErrorCode.INVALID_RECORD}
+    assert came == [sent.encode(9)]
+    assert spy.taken == 1
+
+
+def error_codes(answer: ProduceResponse) -> dict[int, int]:
+    """By partition, without those that were stored."""
+    (topic,) = answer.responses
+    return {each.index: each.error_code for each in topic.partition_responses if each.error_code}

@@ -309,15 +309,12 @@ class Produce:
                 return None
             records = view[start:end]
             codec = fields[ATTRIBUTES]
-            if codec:
-                if codec == ZSTD and repeated.version < FIRST_ZSTD:
-                    return None
-                try:
-                    fields, transform = self._inside.check(target, records, fields, rules, now_ms)
-                except InvalidBatch:
-                    return None
-                if transform is not None:
-                    return None
+            # The buffer has to stay as it came until all batches are accepted.
+            if codec and (
+                (codec == ZSTD and repeated.version < FIRST_ZSTD)
+                or not self._inside.is_right(records, fields, rules, now_ms)
+            ):
+                return None
             accepted.append((target, index, records, fields))
         return accepted
 

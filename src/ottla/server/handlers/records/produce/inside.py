@@ -22,11 +22,12 @@ from ottla.record.batch import (
     RECORD_COUNT,
     RECORDS_AT,
 )
-from ottla.record.errors import TooLarge
+from ottla.record.errors import InvalidBatch, TooLarge
 from ottla.record.validation.checking import (
     INLINE_LIMIT,
     QUICK_BYTES,
     check_and_correct,
+    check_records,
     is_quick,
 )
 from ottla.record.validation.readiness import readiness
@@ -94,6 +95,19 @@ class Inside:
                 # Little on the wire, much inside.
                 pass
         return fields, partial(self._check_elsewhere, fields, rules, now_ms, repacking)
+
+    def is_right(
+        self, records: memoryview, fields: HeaderFields, rules: Rules, now_ms: int
+    ) -> bool:
+        """Whether `check` could do its work at once and would neither refuse nor correct the batch.
+        Changes nothing."""
+        if not is_quick(fields):
+            return False
+        try:
+            largest = check_records(records, fields, rules, now_ms, INLINE_LIMIT)
+        except InvalidBatch:
+            return False
+        return largest == fields[MAX_TIMESTAMP] or not rules.checks_times
 
     async def _check_elsewhere(
         self,
