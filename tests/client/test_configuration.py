@@ -87,6 +87,11 @@ def test_no_name_means_two_things() -> None:
         assert not set(names) & set(NO_MEANING)
 
 
+def test_what_has_no_meaning_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "client.md").read_text("utf-8")
+    assert [name for name in NO_MEANING if f"`{name}`" not in page] == []
+
+
 def test_values() -> None:
     producer = read_settings(ProducerSettings, "h", {"acks": "all", "enable.idempotence": "true"})
     assert (producer.acks, producer.idempotence) == (-1, True)

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 from replica_kit import TOPIC_ID, Holder, batch, state
 from replica_kit.leader import LEADER, Leader, indexes
+from wire_kit.scripted import Asked, serving
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -18,6 +20,7 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.replication.fetcher import Fetcher
 from ottla.replication.following import Limits
+from ottla.wire.connection import Connection
 from ottla.wire.errors import ConnectionLost
 
 
@@ -226,3 +229,28 @@ def test_a_disk_that_stands_still_is_waited_for_once(monkeypatch: pytest.MonkeyP
         assert (told.fetch_offset, told.flushed_offset) == (6, 6)
 
     follow(scenario)
+
+
+def test_an_answer_is_waited_for_so_long() -> None:
+    """A leader that takes requests and says nothing: its connection is given up, and made anew."""
+
+    async def run() -> None:
+        asked: asyncio.Queue[Asked] = asyncio.Queue()
+        async with serving(asked.put) as (port, _):
+
+            async def connect(_: int) -> Connection:
+                return await Connection.open("127.0.0.1", port)
+
+            holder = Holder(state(leader=LEADER))
+            limits = Limits(max_wait_ms=0, backoff_ms=1, answer_ms=10)
+            fetcher = Fetcher(
+                LEADER, limits, connect, lambda: (1, 10), lambda: 0,
+                lambda work, name: asyncio.create_task(work, name=name),  # type: ignore[arg-type]
+            )  # fmt: skip
+            fetcher.put(holder.partition)
+            first, second = [await asyncio.wait_for(asked.get(), 10) for _ in range(2)]
+            assert (first.api_key, second.api_key) == (ApiKey.FETCH, ApiKey.FETCH)
+            assert first.writer is not second.writer
+            fetcher.close()
+
+    asyncio.run(run())

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.protocol.message import Buffer
-from ottla.wire.channel import PlainChannel
+from ottla.wire.channel import PlainChannel, tune
 from ottla.wire.receiving import FrameReceiver
 
 SIZES = (10, 3 << 20, 0, 70_000, 100, 600_000, 5 << 20, 1)
@@ -83,3 +83,17 @@ async def test_an_end_in_the_middle_of_a_frame_is_told(
         peer.close()
         assert await listener.ended is None
     assert not listener.frames
+
+
+def test_buffers_are_as_asked_for_or_the_kernels() -> None:
+    """Kafka's clients and brokers write -1 for "as the system sees fit"."""
+    sizes = {}
+    for asked in (50_000, 0, -1):
+        with socket.socket() as plug:
+            tune(plug, asked, asked)
+            sizes[asked] = [
+                plug.getsockopt(socket.SOL_SOCKET, kind)
+                for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+            ]
+    assert sizes[-1] == sizes[0]
+    assert all(fixed != own for fixed, own in zip(sizes[50_000], sizes[0], strict=True))

@@ -35,8 +35,6 @@ from ottla.wire.errors import WireError
 log = logging.getLogger("ottla.replication")
 
 _LATEST, _EARLIEST = -1, -2
-# Beyond what a request may wait at the leader.
-_ANSWER_SECONDS = 30.0
 # How long other partitions wait for a sync at most.
 _FLUSH_SECONDS = 5.0
 
@@ -193,7 +191,7 @@ class Fetcher:
             body,
             lambda frame, at: self._handle_answer(connection, ended, frame, at),
             ended,
-            timeout=_ANSWER_SECONDS + wait_ms / 1000,
+            timeout=(self.following.limits.answer_ms + wait_ms) / 1000,
         )
 
     def _handle_answer(
@@ -246,7 +244,9 @@ class Fetcher:
                     )
                 ],
             )
-            response = await connection.request(request, ListOffsetsResponse)
+            response = await connection.request(
+                request, ListOffsetsResponse, timeout=self.following.limits.answer_ms / 1000
+            )
             (answer,) = response.topics[0].partitions
             if answer.error_code != ErrorCode.NONE:
                 return

@@ -66,6 +66,8 @@ class Limits(NamedTuple):
     partition_max_bytes: int = 1 << 20
     # How long a partition rests after the leader answered with an error.
     backoff_ms: int = 1000
+    # How long an answer may take, beyond what its request may wait at the leader.
+    answer_ms: int = 30_000
 
 
 # A request waits no longer for news while the disk works for one of the partitions, which is then to be

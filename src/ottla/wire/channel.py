@@ -263,12 +263,12 @@ class TlsChannel(asyncio.BufferedProtocol):
 def tune(plug: socket.socket, send_buffer: int, receive_buffer: int) -> None:
     """No delay for small requests; the kernel looks after peers that vanished without a word.
 
-    Buffers of 0 bytes are left to the kernel, which sizes them as the connection goes.
+    Buffers of 0 or -1 bytes are left to the kernel, which sizes them as the connection goes.
     """
     plug.setblocking(False)
     plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if send_buffer:
+    if send_buffer > 0:
         plug.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-    if receive_buffer:
+    if receive_buffer > 0:
         plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

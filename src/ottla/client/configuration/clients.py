@@ -77,10 +77,6 @@ class ClientSettings:
     metadata_recovery: Literal["none", "rebootstrap"] = option(
         "metadata.recovery.strategy", choice("none", "rebootstrap"), "rebootstrap"
     )
-    # Without an answer to a Metadata request for so long, begin again from the bootstrap servers.
-    rebootstrap_after: float = option(
-        "metadata.recovery.rebootstrap.trigger.ms", milliseconds(0), 300.0
-    )
     retry_backoff: float = option("retry.backoff.ms", milliseconds(0), 0.1)
     retry_backoff_max: float = option("retry.backoff.max.ms", milliseconds(0), 1.0)
     reconnect_backoff: float = option("reconnect.backoff.ms", milliseconds(0), 0.05)
@@ -277,9 +273,7 @@ class ConsumerSettings(ClientSettings):
     )
     # Bytes of answers that may wait for the user, over all partitions.
     queued_max_bytes: int = option("queued.max.messages.kbytes", kibibytes(), 64 * _MIB)
-    max_poll_records: int = option("max.poll.records", integer(1, _INT32), 500)
     exclude_internal_topics: bool = option("exclude.internal.topics", boolean, True)
-    partition_eof: bool = option("enable.partition.eof", boolean, False)
 
     @property
     def reads_committed(self) -> bool:
@@ -297,12 +291,17 @@ NO_MEANING: Final[Mapping[str, str]] = {
     "debug": "the logger ottla.client is Python's own",
     "enable.auto.offset.store": "offsets are those of what was handed out",
     "enable.metrics.push": "no telemetry is sent",
+    "enable.partition.eof": "only records are handed out; a timeout of batches() ends a loop",
     "interceptor.classes": "Java classes cannot be loaded",
     "key.deserializer": "Java classes cannot be loaded; see the formats of batches()",
     "key.serializer": "Java classes cannot be loaded; see the formats of write()",
     "log.connection.close": "the logger ottla.client is Python's own",
     "log.queue": "the logger ottla.client is Python's own",
     "log_level": "the logger ottla.client is Python's own",
+    "max.poll.records": "batches() hands out what was fetched; fetch.max.bytes bounds it",
+    "metadata.recovery.rebootstrap.trigger.ms": (
+        "the bootstrap servers are asked as soon as no other broker can be reached"
+    ),
     "metric.reporters": "Java classes cannot be loaded",
     "metrics.num.samples": "there are no such metrics",
     "metrics.recording.level": "there are no such metrics",

@@ -454,7 +454,7 @@ def _replication() -> Iterator[Setting]:
         (
             "replica.socket.receive.buffer.bytes",
             _INT,
-            65_536,
+            1 << 20,
             None,
             "The kernel's receive buffer of a follower's connection; -1 leaves it to the system.",
         ),
@@ -463,7 +463,10 @@ def _replication() -> Iterator[Setting]:
             _INT,
             30_000,
             None,
-            "How long a follower waits for an answer.",
+            (
+                "How long a follower waits for an answer, beyond the time for which its fetch may "
+                "wait at the leader."
+            ),
         ),
     ):
         yield Setting(name, kind, default, allowed, doc)
@@ -691,6 +694,10 @@ DIFFERENT_DEFAULTS: Mapping[str, tuple[str, str]] = {
     "ssl.keystore.type": ("JKS", "only Java reads such stores"),
     "ssl.truststore.type": ("JKS", "only Java reads such stores"),
     "replica.lag.time.max.ms": ("30000", "a follower that stands still is noticed sooner"),
+    "replica.socket.receive.buffer.bytes": (
+        "65536",
+        "room for what one fetch brings of a partition (replica.fetch.max.bytes)",
+    ),
 }
 
 # Settings of the same meaning. Of several in one source the first here counts; a source that goes

@@ -25,7 +25,6 @@ A = TypeVar("A", bound=Message)
 
 # Kafka's brokers call themselves the same among each other.
 CLIENT_ID = "broker-{}-{}"
-RECEIVE_BUFFER = 1 << 20
 
 
 class Peers:
@@ -45,9 +44,9 @@ class Peers:
         self._security = security
         self._kept: dict[tuple[int, str], tuple[Endpoint, asyncio.Task[Connection]]] = {}
 
-    async def open(self, broker_id: int, purpose: str) -> Connection:
+    async def open(self, broker_id: int, purpose: str, receive_buffer: int) -> Connection:
         """A new connection, the caller's own. ConnectFailed if the broker is away."""
-        return await self._open(self._endpoint(broker_id), purpose)
+        return await self._open(self._endpoint(broker_id), purpose, receive_buffer)
 
     async def connection(self, broker_id: int, purpose: str) -> Connection:
         """A connection that is shared by all who have the same purpose."""
@@ -98,11 +97,11 @@ class Peers:
                 task.result().close()
         self._kept.clear()
 
-    async def _open(self, endpoint: Endpoint, purpose: str) -> Connection:
+    async def _open(self, endpoint: Endpoint, purpose: str, receive_buffer: int = 0) -> Connection:
         options = ConnectionOptions(
             client_id=CLIENT_ID.format(self._broker_id, purpose),
             setup_timeout=5.0,
-            receive_buffer=RECEIVE_BUFFER if purpose == "fetcher" else 0,
+            receive_buffer=receive_buffer,
         )
         return await Connection.open(
             endpoint.host, endpoint.port, options=options, security=self._security()

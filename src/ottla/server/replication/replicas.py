@@ -111,6 +111,7 @@ class Replicas:
                 config.replica_fetch_response_max_bytes,
                 config.replica_fetch_max_bytes,
                 config.replica_fetch_backoff_ms,
+                config.replica_socket_timeout_ms,
             ),
             self._connect,
             lambda: (self._broker.id, self._broker.membership.epoch),
@@ -121,7 +122,8 @@ class Replicas:
         )
 
     async def _connect(self, leader: int) -> Connection:
-        return await self._broker.peers.open(leader, "fetcher")
+        receive_buffer = self._broker.config.replica_socket_receive_buffer_bytes
+        return await self._broker.peers.open(leader, "fetcher", receive_buffer)
 
     # In-sync sets -------------------------------------------------------------------------------
 
