@@ -166,10 +166,9 @@ def test_epoch_for_offset(epochs: LeaderEpochs) -> None:
     ]  # fmt: skip
 
 
-def test_neighbours(epochs: LeaderEpochs) -> None:
+def test_previous_epoch(epochs: LeaderEpochs) -> None:
     for epoch, start in ((2, 6), (4, 11)):
         epochs.assign(epoch, start)
-    assert [epochs.start_offset_of(epoch) for epoch in (1, 2, 3, 4, 5)] == [-1, 6, -1, 11, -1]
     assert [epochs.previous_epoch(epoch) for epoch in (1, 2, 3, 4, 5)] == [-1, -1, 2, 2, 4]
 
 

@@ -687,14 +687,6 @@ class TestSnapshotFiles:
         assert writer.states.first_unstable_offset is None
         assert writer.states.take_snapshot() is not None
 
-    def test_delete_before(self, tmp_path: Path) -> None:
-        states = ProducerStates(str(tmp_path))
-        for offset in (10, 20, 30):
-            self.take(states, offset)
-        states.delete_snapshots_before(20)
-        assert found(tmp_path) == [20, 30]
-        assert states.snapshots == (20, 30)
-
     def test_mark_deleted(self, tmp_path: Path) -> None:
         states = ProducerStates(str(tmp_path))
         for offset in (10, 20, 30):

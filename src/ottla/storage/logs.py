@@ -680,10 +680,6 @@ class Logs(LogOwner):
         self._checkpoints.forgive_the_clock(back)
         self._removals.forgive_the_clock(back)
 
-    def flush_jobs(self, now_ms: int) -> list[FlushJob]:
-        """The flushes alone."""
-        return self._due_flushes(now_ms)
-
     def _due_flushes(self, now_ms: int) -> list[FlushJob]:
         jobs: list[FlushJob] = []
         crowded = self.open_files.crowded

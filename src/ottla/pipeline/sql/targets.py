@@ -29,7 +29,6 @@ _MODE_REFUSED: Final = "STREAMING_OUTPUT_MODE"
 _NO_FILE_SYSTEM: Final = re.compile(
     r"ClassNotFoundException: Class org\.apache\.hadoop\.fs\.|UnsupportedFileSystemException"
 )
-SERVERS: Final = "kafka.bootstrap.servers"
 
 
 class TargetError(OttlaError):

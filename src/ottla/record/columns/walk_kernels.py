@@ -25,8 +25,6 @@ from numba.extending import intrinsic, register_jitable
 
 from ottla.record.batch import (
     ATTRIBUTES_AT,
-    CODEC_MASK,
-    CONTROL_BIT,
     CRC_AT,
     HEADER_SIZE,
     LAST_OFFSET_DELTA_AT,
@@ -73,8 +71,6 @@ WALK_READ = (
 WALK_ARRIVED = 10
 WALK_UNTIL = 11
 WALK_STATE_SIZE = 12
-
-PLAIN_ATTRIBUTES = CODEC_MASK | CONTROL_BIT
 
 # Bytes of each of the three stretches: as long ones as fit, since putting them together takes its time,
 # then shorter ones, since what is left is summed up three times as slowly.

@@ -101,10 +101,6 @@ class ListenerTls:
         """For connections to other brokers' listeners of the same name."""
         return self._tls
 
-    @property
-    def asks_for_certificates(self) -> bool:
-        return self._asking is not ssl.CERT_NONE
-
     def follow(self, config: BrokerConfig) -> None:
         """Take over settings that may have changed; they count only if they can be used."""
         try:

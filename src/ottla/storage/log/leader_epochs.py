@@ -149,13 +149,6 @@ class LeaderEpochs:
         slot = bisect_right(self._starts, offset) - 1
         return self._epochs[slot] if slot >= 0 else -1
 
-    def start_offset_of(self, epoch: int) -> int:
-        """Where the epoch begins, -1 if it has no records here."""
-        slot = bisect_left(self._epochs, epoch)
-        if slot < len(self._epochs) and self._epochs[slot] == epoch:
-            return self._starts[slot]
-        return -1
-
     def previous_epoch(self, epoch: int) -> int:
         """The largest epoch below the given one, -1 if there is none."""
         slot = bisect_left(self._epochs, epoch)

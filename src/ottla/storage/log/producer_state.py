@@ -614,11 +614,6 @@ class ProducerStates:
                 break
         return then
 
-    def delete_snapshots_before(self, offset: int) -> None:
-        for snapshot in list(self._snapshots):
-            if snapshot < offset:
-                self._remove_snapshot(snapshot)
-
     def mark_snapshot_deleted(self, offset: int) -> str | None:
         """Renames a snapshot for its delayed deletion with the segment; its new path, None if
         there is no such snapshot."""
