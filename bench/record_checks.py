@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from bench.harness.batch import Shape, record_batch
-from ottla.record.batch import check_produced
+from ottla.record.batch import BASE_TIMESTAMP, check_produced
 from ottla.record.codecs import Codec
 from ottla.record.validation import plain_walk
 from ottla.record.validation.checking import Rules, check_records
@@ -55,7 +55,7 @@ def main() -> None:
     for shape in SHAPES:
         view = memoryview(bytearray(record_batch(shape)))
         fields = check_produced(view)
-        count, base = shape.records, fields[7]
+        count, base = shape.records, fields[BASE_TIMESTAMP]
         times = max(3, RECORDS_IN_A_ROUND // count)
         header = microseconds(partial(check_produced, view), times)
         where = (view, 61, count, base, rules, now)

@@ -35,6 +35,7 @@ from ottla.record.batch import (
     CONTROL_BIT,
     HEADER,
     HEADER_SIZE,
+    LAST_OFFSET_DELTA,
     LENGTH_OVERHEAD,
     MAGIC,
     MAGIC_AT,
@@ -344,7 +345,7 @@ def _end_of_batch(segment: _Segment, header: bytes, at: int, expected: int) -> i
     end = at + LENGTH_OVERHEAD + int(length)
     if end > segment.size:
         return _TORN
-    if magic == MAGIC and HEADER.unpack_from(header)[6] < 0:
+    if magic == MAGIC and HEADER.unpack_from(header)[LAST_OFFSET_DELTA] < 0:
         return _damaged(segment.path, expected, at)
     return end
 

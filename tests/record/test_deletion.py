@@ -8,7 +8,16 @@ import pytest
 
 from ottla.logfiles.visible import without
 from ottla.logfiles.walk import fields_at
-from ottla.record.batch import Record, build_batch, check_batch, records
+from ottla.record.batch import (
+    BATCH_LENGTH,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MAGIC_BYTE,
+    Record,
+    build_batch,
+    check_batch,
+    records,
+)
 from ottla.record.codecs import Codec
 from ottla.record.control import COMMIT, build_end_of_transaction, control_type
 from ottla.record.deletion import DELETION, build_cover, build_mark, read_mark
@@ -145,8 +154,9 @@ def test_old_formats(codec: Codec) -> None:
     at = 0
     while at < len(view):
         fields = fields_at(view, at)
-        entry = view[at : at + fields[1] + 12]
-        seen += [each.offset for each in (messages(entry) if fields[3] < 2 else records(entry))]
+        entry = view[at : at + fields[BATCH_LENGTH] + LENGTH_OVERHEAD]
+        read = messages if fields[MAGIC_BYTE] < MAGIC else records
+        seen += [each.offset for each in read(entry)]
         at += len(entry)
     assert seen == [5, 7, 8]
 

@@ -20,8 +20,11 @@ from record_kit.guarded import Guarded
 from record_kit.kafkas_answers import expected, kafkas_answers
 
 from ottla.record.batch import (
+    ATTRIBUTES,
+    BASE_TIMESTAMP,
     CODEC_MASK,
     HEADER_SIZE,
+    RECORD_COUNT,
     Record,
     build_batch,
     check_produced,
@@ -153,13 +156,15 @@ def payloads() -> Iterator[tuple[str, bytes, int, int]]:
         for codec in CASES[name].codecs:
             crafted = build(name, codec, NOW)
             fields = read_header_fields(crafted)
-            if fields[5] & CODEC_MASK != codec or (codec and codec != CASES[name].codecs[0]):
+            if fields[ATTRIBUTES] & CODEC_MASK != codec or (
+                codec and codec != CASES[name].codecs[0]
+            ):
                 continue
             try:
                 data = decompress(codec, crafted[HEADER_SIZE:], 1 << 20)
             except InvalidBatch:
                 continue
-            yield name, data, fields[12], fields[7]
+            yield name, data, fields[RECORD_COUNT], fields[BASE_TIMESTAMP]
 
 
 def changed(data: bytes, randomness: random.Random) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ottla.logfiles.walk import OVERHEAD, fields_at
-from ottla.record.batch import Record, build_batch
+from ottla.record.batch import BASE_OFFSET, BATCH_LENGTH, LAST_OFFSET_DELTA, Record, build_batch
 from ottla.record.control import build_end_of_transaction
 from ottla.storage.config import LogConfig
 from ottla.storage.files import OS_FILES, Files
@@ -148,12 +148,13 @@ def stored_batches(
             if len(data) - at < 61:
                 break
             fields = fields_at(data, at)
-            size = fields[1] + OVERHEAD
+            size = fields[BATCH_LENGTH] + OVERHEAD
             if at + size > len(data):
                 break
-            last_offset = fields[0] + fields[6]
+            base_offset = fields[BASE_OFFSET]
+            last_offset = base_offset + fields[LAST_OFFSET_DELTA]
             if last_offset >= offset:
-                yield fields[0], last_offset, data[at : at + size]
+                yield base_offset, last_offset, data[at : at + size]
                 offset = last_offset + 1
             at += size
         assert at, "a read gave no whole batch"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ottla.logfiles.walk import walk_checked
+from ottla.record.batch import BASE_OFFSET, LAST_OFFSET_DELTA, MAX_TIMESTAMP
 from ottla.record.errors import InvalidBatch
 from ottla.storage.errors import CorruptIndex
 from ottla.storage.log.readable import ReadableLog
@@ -58,15 +59,16 @@ def verify_segment(segment: Segment, batches: list[_Batch], end: int) -> Iterato
     if segment.size:
         try:
             for position, _, fields, _ in walk_checked(segment.file(), 0, segment.size):
-                last_offset = fields[0] + fields[6]
-                if fields[0] < next_offset or last_offset >= end:
+                base_offset = fields[BASE_OFFSET]
+                last_offset = base_offset + fields[LAST_OFFSET_DELTA]
+                if base_offset < next_offset or last_offset >= end:
                     yield Problem(
                         segment.path,
-                        f"batch {fields[0]}..{last_offset} at {position}, "
+                        f"batch {base_offset}..{last_offset} at {position}, "
                         f"outside of {next_offset}..{end}",
                     )
-                if fields[8] > timestamp:
-                    timestamp, offset_of_timestamp = fields[8], last_offset
+                if fields[MAX_TIMESTAMP] > timestamp:
+                    timestamp, offset_of_timestamp = fields[MAX_TIMESTAMP], last_offset
                 batches.append(_Batch(position, last_offset, timestamp, offset_of_timestamp))
                 next_offset = last_offset + 1
         except InvalidBatch as error:

@@ -25,7 +25,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ottla.logfiles.names import DELETED_SUFFIX, SNAPSHOT_SUFFIX, offset_in, segment_name
 from ottla.record.batch import (
@@ -127,8 +127,13 @@ class CompletedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-# (first sequence, last sequence, first offset, last offset, largest timestamp)
+# (first sequence, last sequence, first offset, last offset, largest timestamp), which is made for every
+# batch: a tuple, whose places have names.
 RememberedBatch: TypeAlias = tuple[int, int, int, int, int]
+_FIRST_SEQUENCE: Final = 0
+_LAST_SEQUENCE: Final = 1
+_FIRST_OFFSET: Final = 2
+_LAST_OFFSET: Final = 3
 
 
 class ProducerState:
@@ -168,12 +173,12 @@ class ProducerState:
 
     @property
     def last_sequence(self) -> int:
-        return self.batches[-1][1] if self.batches else NO_SEQUENCE
+        return self.batches[-1][_LAST_SEQUENCE] if self.batches else NO_SEQUENCE
 
     @property
     def last_offset(self) -> int:
         """Of the last data batch, -1 if none is remembered."""
-        return self.batches[-1][3] if self.batches else -1
+        return self.batches[-1][_LAST_OFFSET] if self.batches else -1
 
     def __repr__(self) -> str:
         return (
@@ -585,7 +590,7 @@ class ProducerStates:
         order of the log: the last of them, and of its current epoch. Whether that is all that should
         be known of it."""
         state = self.producers[producer_id]
-        oldest_offset = state.batches[0][2]
+        oldest_offset = state.batches[0][_FIRST_OFFSET]
         earlier: list[RememberedBatch] = []
         for base_offset, _, _, _, _, _, delta, _, timestamp, _, epoch, sequence, _ in headers:
             if epoch != state.epoch or base_offset > oldest_offset:
@@ -598,7 +603,7 @@ class ProducerStates:
             else:
                 earlier.append(batch)
         state.batches = (earlier + state.batches)[-REMEMBERED_BATCHES:]
-        return len(state.batches) == REMEMBERED_BATCHES or state.batches[0][0] == 0
+        return len(state.batches) == REMEMBERED_BATCHES or state.batches[0][_FIRST_SEQUENCE] == 0
 
     def as_of(self, offset: int) -> ProducerStates:
         """The state of another time: by the newest snapshot at or before `offset` that can be read.

@@ -240,7 +240,8 @@ class _Deletion:
         except _NothingLeft:
             return -1
         self._answer.deleted += marked
-        return result[3]
+        _, _, _, end_offset, _ = result
+        return end_offset
 
     async def _committed(self, partition: Partition, end_offset: int, timeout: float) -> None:
         """Wait until what is below `end_offset` is on all in-sync replicas."""
