@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from ottla.cluster.names import CLUSTER_METADATA
 from ottla.logfiles.checkpoint import InvalidCheckpoint, parse_offsets
 from ottla.logfiles.folders import NotALog, find_logs, log_starts, segments_in
-from ottla.logfiles.names import base_offset_of, offset_in, parse_folder_name, segment_name
+from ottla.logfiles.names import (
+    DAMAGED_SUFFIX,
+    DELETE_SUFFIX,
+    KAFKA_METADATA,
+    STRAY_SUFFIX,
+    base_offset_of,
+    marked_folder_name,
+    name_before_set_aside,
+    offset_in,
+    parse_folder_name,
+    segment_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +43,22 @@ from ottla.logfiles.names import base_offset_of, offset_in, parse_folder_name, s
 )
 def test_a_folder_is_a_log_by_its_name(name: str, log: tuple[str, int] | None) -> None:
     assert parse_folder_name(name) == log
+
+
+def test_folders_on_their_way_out_and_in() -> None:
+    renamed = marked_folder_name("orders-3", STRAY_SUFFIX)
+    assert re.fullmatch(r"orders-3\.[0-9a-f]{32}-stray", renamed)
+    assert name_before_set_aside(renamed) == "orders-3"
+    # What was deleted or damaged does not come back by itself, nor what was cut.
+    for suffix in (DELETE_SUFFIX, DAMAGED_SUFFIX):
+        assert name_before_set_aside(marked_folder_name("orders-3", suffix)) is None
+    cut = marked_folder_name("o" * 249 + "-3", STRAY_SUFFIX)
+    assert len(cut) == 255
+    assert name_before_set_aside(cut) is None
+
+
+def test_kafkas_metadata_is_no_topic_that_can_be_created() -> None:
+    assert parse_folder_name(KAFKA_METADATA) == (CLUSTER_METADATA, 0)
 
 
 def test_segments_are_told_from_files_under_way(tmp_path: Path) -> None:

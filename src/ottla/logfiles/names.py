@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -33,8 +34,19 @@ PARTITION_METADATA = "partition.metadata"
 DELETIONS_SNAPSHOT = "deleted-records-snapshot"
 SET_ASIDE_AT = "set-aside-at"  # Ottla's, of a stray: when it was first seen, in milliseconds
 
+# After the name of a log's folder and a unique number: deleted, on its way into this data folder, set
+# aside because nobody knows its topic, set aside because it is damaged (Ottla's).
+DELETE_SUFFIX = "-delete"
+FUTURE_SUFFIX = "-future"
+STRAY_SUFFIX = "-stray"
+DAMAGED_SUFFIX = "-damaged-stray"
+# Kafka's own log of metadata: nobody's topic.
+KAFKA_METADATA = "__cluster_metadata-0"
+LONGEST_NAME = 255
+
 # A partition's number as it is written, and in no other way: `orders-00` is somebody else's.
 _LOG_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})", re.ASCII)
+_SET_ASIDE = re.compile(rf"(.+)\.[0-9a-f]{{32}}{STRAY_SUFFIX}", re.ASCII)
 _LARGEST_PARTITION = 2**31 - 1
 _DIGITS = 20
 
@@ -46,6 +58,19 @@ def parse_folder_name(name: str) -> tuple[str, int] | None:
         return None
     partition = int(match[2])
     return (match[1], partition) if partition <= _LARGEST_PARTITION else None
+
+
+def marked_folder_name(name: str, suffix: str) -> str:
+    """A new name for the folder of a log, `topic-N.<uuid>` and the suffix; the topic is cut where the
+    whole would be too long for a file system."""
+    ending = f".{uuid.uuid4().hex}{suffix}"
+    return name[: LONGEST_NAME - len(ending)] + ending
+
+
+def name_before_set_aside(name: str) -> str | None:
+    """The name of a folder before it was set aside; None if it was not, or if the name was cut."""
+    match = _SET_ASIDE.fullmatch(name)
+    return None if match is None or len(name) == LONGEST_NAME else match[1]
 
 
 def segment_name(base_offset: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import logging
 import os
-import re
 import threading
 import uuid
 from collections.abc import Mapping
@@ -14,11 +13,17 @@ from typing import NamedTuple, TypeAlias
 from ottla.logfiles.names import (
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
+    DAMAGED_SUFFIX,
+    DELETE_SUFFIX,
     FOLDER_IDENTITY,
+    KAFKA_METADATA,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     SEALED_SEGMENTS_CHECKPOINT,
+    STRAY_SUFFIX,
+    marked_folder_name,
+    name_before_set_aside,
     parse_folder_name,
 )
 from ottla.storage.checkpoints import (
@@ -38,15 +43,6 @@ logger = logging.getLogger(__name__)
 # Topic and partition.
 Key: TypeAlias = tuple[str, int]
 
-DELETE_SUFFIX = "-delete"
-FUTURE_SUFFIX = "-future"
-STRAY_SUFFIX = "-stray"
-DAMAGED_SUFFIX = "-damaged-stray"
-# Kafka's own metadata log may lie in a folder that Ottla is given; it is none of the broker's logs.
-KAFKA_METADATA = "__cluster_metadata-0"
-LONGEST_NAME = 255
-
-_STRAY = re.compile(r"(.+)\.[0-9a-f]{32}-stray", re.ASCII)
 _IDENTITY_VERSION = "1"
 RUNNING = ".running"  # which boot of the machine a broker last ran in
 
@@ -75,34 +71,31 @@ class Checkpoints(NamedTuple):
 
 
 def key_of_folder(name: str) -> Key | None:
-    """Topic and partition of a log's folder; None if it is none of a broker's logs."""
+    """Topic and partition of a log's folder; None if it is none of a broker's logs. (Kafka's own log of
+    metadata may lie in a folder that Ottla is given.)"""
     return None if name == KAFKA_METADATA else parse_folder_name(name)
 
 
 def deleted_folder_name(name: str) -> str:
-    """A name for the folder of a deleted log, which frees its own at once: `topic-N.<uuid>-delete`,
-    the topic cut where the whole would be too long for a file system."""
-    ending = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
-    return name[: LONGEST_NAME - len(ending)] + ending
+    """A name for the folder of a deleted log, which frees its own at once: `topic-N.<uuid>-delete`."""
+    return marked_folder_name(name, DELETE_SUFFIX)
 
 
 def stray_folder_name(name: str) -> str:
     """A name for a log whose topic nobody knows: `topic-N.<uuid>-stray`, out of the way and kept."""
-    ending = f".{uuid.uuid4().hex}{STRAY_SUFFIX}"
-    return name[: LONGEST_NAME - len(ending)] + ending
+    return marked_folder_name(name, STRAY_SUFFIX)
 
 
 def damaged_folder_name(name: str) -> str:
     """A name for a damaged log in whose place another is made: `topic-N.<uuid>-damaged-stray`. It never
     gets its own back by itself, as a stray may whose topic is known again."""
-    ending = f".{uuid.uuid4().hex}{DAMAGED_SUFFIX}"
-    return name[: LONGEST_NAME - len(ending)] + ending
+    return marked_folder_name(name, DAMAGED_SUFFIX)
 
 
 def parse_stray_name(name: str) -> Key | None:
     """Topic and partition of a log that was set aside; None if it is none, or if the name was cut."""
-    match = _STRAY.fullmatch(name)
-    return None if match is None or len(name) == LONGEST_NAME else key_of_folder(match[1])
+    before = name_before_set_aside(name)
+    return None if before is None else key_of_folder(before)
 
 
 def boot_id() -> str:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
-from ottla.logfiles.names import LOG_SUFFIX, PARTITION_METADATA
+from ottla.logfiles.names import DELETE_SUFFIX, FUTURE_SUFFIX, LOG_SUFFIX, PARTITION_METADATA
 from ottla.storage.checkpointing import Checkpointing
 from ottla.storage.checkpoints import write_partition_metadata
 from ottla.storage.config import LogConfig
@@ -42,8 +42,6 @@ from ottla.storage.errors import (
 )
 from ottla.storage.files import OS_FILES, Files
 from ottla.storage.folders import (
-    DELETE_SUFFIX,
-    FUTURE_SUFFIX,
     CheckpointJob,
     Checkpoints,
     DataFolder,

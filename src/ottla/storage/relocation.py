@@ -17,11 +17,10 @@ deleted, since the last one.
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, Final
 
+from ottla.logfiles.names import FUTURE_SUFFIX, marked_folder_name
 from ottla.storage.errors import OutOfResources
-from ottla.storage.folders import FUTURE_SUFFIX, LONGEST_NAME
 from ottla.storage.log.state import LogOwner
 from ottla.storage.recovery.load import create_log
 
@@ -38,8 +37,7 @@ COMPLETE: Final = "relocated"
 
 def future_folder_name(name: str) -> str:
     """A name for the copy of a log, cut where it would be too long for a file system."""
-    ending = f".{uuid.uuid4().hex}{FUTURE_SUFFIX}"
-    return name[: LONGEST_NAME - len(ending)] + ending
+    return marked_folder_name(name, FUTURE_SUFFIX)
 
 
 class Relocation:

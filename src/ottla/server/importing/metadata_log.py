@@ -36,7 +36,6 @@ from ottla.protocol.wiretypes import unsigned_varint_at
 from ottla.record.batch import CONTROL_BIT
 from ottla.record.errors import InvalidBatch
 
-METADATA_LOG: Final = "__cluster_metadata-0"
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint", re.ASCII)
 _FRAME_VERSION: Final = 1
 

@@ -18,6 +18,7 @@ from ottla.logfiles.names import (
     DELETED_SUFFIX,
     FOLDER_IDENTITY,
     FOLDER_LOCK,
+    KAFKA_METADATA,
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
@@ -27,7 +28,6 @@ from ottla.server.broker import METADATA_FILE
 from ottla.server.importing.metadata_log import (
     BROKER_RESOURCE,
     GROUP_RESOURCE,
-    METADATA_LOG,
     TOPIC_RESOURCE,
     KafkaMetadata,
     KafkaTopic,
@@ -162,14 +162,14 @@ def _owner(folders: Sequence[Path]) -> int:
 
 def _metadata(folders: Sequence[Path]) -> KafkaMetadata:
     for folder in folders:
-        path = folder / METADATA_LOG
+        path = folder / KAFKA_METADATA
         if path.is_dir():
             try:
                 return read_metadata_log(path)
             except (UnreadableMetadataLog, OSError) as error:
                 raise CannotImport(str(error)) from error
     raise CannotImport(
-        f"there is no {METADATA_LOG} in the data folder, without which nobody knows what settings the "
+        f"there is no {KAFKA_METADATA} in the data folder, without which nobody knows what settings the "
         "topics have: name all folders of the broker, that of metadata.log.dir too"
     )
 

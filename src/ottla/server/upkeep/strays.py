@@ -24,11 +24,11 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ottla.logfiles.names import PARTITION_METADATA, SET_ASIDE_AT
+from ottla.logfiles.names import DAMAGED_SUFFIX, PARTITION_METADATA, SET_ASIDE_AT
 from ottla.server.upkeep.periodic import now_ms
 from ottla.storage.checkpoints import read_partition_metadata
 from ottla.storage.errors import CorruptCheckpoint, StorageError
-from ottla.storage.folders import DAMAGED_SUFFIX, deleted_folder_name, parse_stray_name
+from ottla.storage.folders import deleted_folder_name, parse_stray_name
 
 if TYPE_CHECKING:
     from ottla.cluster.metadata import ClusterImage
