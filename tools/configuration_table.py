@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import generated_page
 
 from ottla.server.configuration.broker_settings import DIFFERENT_DEFAULTS, SECTIONS
-from ottla.server.configuration.ignored_settings import WITHOUT_MEANING
+from ottla.server.configuration.ignored_settings import IGNORED_SETTINGS
 from ottla.settings import Setting
 from ottla.storage.config import TOPIC_SETTINGS, UNSUPPORTED_TOPIC_SETTINGS
 
@@ -67,7 +67,7 @@ DIFFERENCES = """\
 |---|---|---|---|
 """
 
-NO_MEANING = """\
+IGNORED = """\
 ## Settings of Kafka without effect
 
 They are accepted for a broker, with one line of warning for each reason:
@@ -149,8 +149,8 @@ def page() -> str:
         parts += broker_rows(settings)
     parts += ["\n", UNSUPPORTED]
     parts += [row(code(name), why) for name, why in UNSUPPORTED_TOPIC_SETTINGS.items()]
-    parts += ["\n", NO_MEANING]
-    for group in WITHOUT_MEANING:
+    parts += ["\n", IGNORED]
+    for group in IGNORED_SETTINGS:
         # A prefix that ends in a dot stands for all names that begin with it.
         prefixes = (prefix + "*" if prefix.endswith(".") else prefix for prefix in group.prefixes)
         parts.append(

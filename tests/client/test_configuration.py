@@ -11,7 +11,7 @@ import pytest
 from wire_kit.certificates import Certificates
 
 from ottla.client.configuration.clients import (
-    NO_MEANING,
+    IGNORED_OPTIONS,
     AdminSettings,
     ClientSettings,
     ConsumerSettings,
@@ -84,12 +84,12 @@ def test_no_name_means_two_things() -> None:
             name for option in options_of(kind).values() for name in (option.name, *option.also)
         ]
         assert len(names) == len(set(names))
-        assert not set(names) & set(NO_MEANING)
+        assert not set(names) & set(IGNORED_OPTIONS)
 
 
 def test_what_has_no_meaning_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "client.md").read_text("utf-8")
-    assert [name for name in NO_MEANING if f"`{name}`" not in page] == []
+    assert [name for name in IGNORED_OPTIONS if f"`{name}`" not in page] == []
 
 
 def test_values() -> None:

@@ -26,7 +26,7 @@ from ottla.server.configuration.broker_settings import (
     FAMILIES,
     SECTIONS,
 )
-from ottla.server.configuration.ignored_settings import WITHOUT_MEANING
+from ottla.server.configuration.ignored_settings import IGNORED_SETTINGS
 from ottla.server.configuration.listeners import ListenerAddress
 from ottla.server.configuration.sources import (
     Assignment,
@@ -126,7 +126,7 @@ def test_every_setting_of_kafka_is_ours_or_known_to_have_no_meaning() -> None:
     strangers = [
         name
         for name in KAFKA["settings"]
-        if name not in BROKER_SETTINGS and not any(one.covers(name) for one in WITHOUT_MEANING)
+        if name not in BROKER_SETTINGS and not any(one.covers(name) for one in IGNORED_SETTINGS)
     ]
     assert strangers == []
     assert set(OURS) <= set(KAFKA["settings"])

@@ -20,7 +20,7 @@ def cold(tmp_path: Path) -> int:
     path.write_bytes(os.urandom(SIZE))
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
-    OS_FILES.read_ahead_by_hand(fd)
+    OS_FILES.disable_read_ahead(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     if not OS_FILES.tells_what_is_in_memory(fd) or OS_FILES.seems_in_memory(fd, 0, SIZE):
         os.close(fd)

@@ -29,7 +29,7 @@ CLASSES: Final = (
 
 
 @dataclass
-class Shown:
+class DemoState:
     """All that there is to show."""
 
     title: str
@@ -43,14 +43,14 @@ class Shown:
     notes: list[str] = field(default_factory=list)
 
 
-def screen(show: Callable[[], Shown]) -> TerminalScreen | PlainScreen:
+def screen(show: Callable[[], DemoState]) -> TerminalScreen | PlainScreen:
     return TerminalScreen(show) if on_terminal() else PlainScreen(show)
 
 
 class TerminalScreen:
     """One picture, drawn anew a few times a second."""
 
-    def __init__(self, show: Callable[[], Shown]) -> None:
+    def __init__(self, show: Callable[[], DemoState]) -> None:
         from rich.console import Console
         from rich.live import Live
 
@@ -151,7 +151,7 @@ def _pages(pages: list[dict[str, Any]]) -> RenderableType:
 class PlainScreen:
     """A line now and then, and one for each alert."""
 
-    def __init__(self, show: Callable[[], Shown]) -> None:
+    def __init__(self, show: Callable[[], DemoState]) -> None:
         self._show = show
         self._next = 0.0  # monotonic
         self._shown: set[str] = set()  # alerts, by when they began

@@ -91,15 +91,15 @@ def spark_session(
         warehouse_settings,
     )
 
-    with telling_spark():
+    with spark_failures_reported():
         running = running_session()
     silence_pyspark()
     if running is not None:  # somebody's who runs commands in a program
-        with telling_spark():
+        with spark_failures_reported():
             yield running
         return
     log = log_file(command)
-    with telling_spark(log):
+    with spark_failures_reported(log):
         with waiting("Spark starts"):
             chosen = {**warehouse_settings(), **chosen}
             spark = session(
@@ -121,7 +121,7 @@ def starting_session(command: str, preset: Mapping[str, str]) -> Iterator[Future
 
     silence_pyspark()
     log = log_file(command)
-    with telling_spark(log), ThreadPoolExecutor(1, "ottla-spark") as thread:
+    with spark_failures_reported(log), ThreadPoolExecutor(1, "ottla-spark") as thread:
         chosen = {**warehouse_settings(), **preset}
         starting = thread.submit(session, name=f"ottla {command}", settings=chosen, log=log)
         try:
@@ -136,13 +136,13 @@ def in_program() -> bool:
         return False
     from ottla.pipeline.spark.session import running_session
 
-    with telling_spark():
+    with spark_failures_reported():
         return running_session() is not None
 
 
 def check_source(options: Mapping[str, str], topic: str) -> None:
     """Failure for options that the source will refuse: before Spark starts."""
-    with telling_spark():
+    with spark_failures_reported():
         from ottla.client.errors import OttlaError
         from ottla.pipeline.spark.session import SparkMissing
 
@@ -157,7 +157,7 @@ def check_source(options: Mapping[str, str], topic: str) -> None:
 
 
 @contextmanager
-def telling_spark(log: Path | None = None) -> Iterator[None]:
+def spark_failures_reported(log: Path | None = None) -> Iterator[None]:
     """Whatever Spark, Java or the client raise inside leaves as a Failure of one sentence."""
     from ottla.client.errors import OttlaError
     from ottla.pipeline.spark.errors import error_sentence, is_of_spark

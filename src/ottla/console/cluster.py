@@ -126,7 +126,7 @@ class ClusterCalls:
                 start_offset=starts.get(place),
                 stable_offset=stable.get(place),
                 end_offset=ends.get(place),
-                error=None if failed is None else _told(failed),
+                error=None if failed is None else _error_of(failed),
             )
 
         return TopicPage(
@@ -245,7 +245,7 @@ class ClusterCalls:
         partitions = {
             str(place.partition): PartitionDeletion(
                 deleted=deleted.get(place, _before(errors.get(place))),
-                error=_told(errors[place]) if place in errors else None,
+                error=_error_of(errors[place]) if place in errors else None,
             )
             for place in sorted(places)
         }
@@ -259,7 +259,7 @@ class ClusterCalls:
                 len(errors),
             )
         answer = DeletionAnswer(topic=topic, dry_run=dry_run, deleted=count, partitions=partitions)
-        statuses = {_told(error).status for error in errors.values()}
+        statuses = {_error_of(error).status for error in errors.values()}
         if not errors:
             return answer, 200
         # One status for all, if they failed alike and nothing was done; else there is one for each.
@@ -282,7 +282,7 @@ def _before(error: OttlaError | None) -> int:
     return error.deleted if isinstance(error, PartlyDeleted) else 0
 
 
-def _told(error: OttlaError) -> Error:
+def _error_of(error: OttlaError) -> Error:
     # The partition is named by its place in the answer.
     return Error(**refusal_of(error, named=False).error)
 

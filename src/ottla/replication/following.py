@@ -240,7 +240,7 @@ class Following:
     # The request --------------------------------------------------------------------------------
 
     def request(self, broker_id: int, broker_epoch: int, now_ms: int) -> FetchRequest:
-        """The next request. The answer to the one before it must have been taken."""
+        """The next request. The answer to the one before it must have been handled."""
         self._wake(now_ms)
         is_full = self._session_epoch == _INITIAL_EPOCH
         keys: Iterable[Key] = self.partitions if is_full else self._changed
@@ -386,8 +386,8 @@ class Following:
         if partition is not None and position is not None:
             self._changed.add(key)
             if self.is_current(partition, position):
-                taken = (records, about.high_watermark, about.log_start_offset)
-                if self._append(key, partition, position, *taken, now_ms) is Outcome.LATER:
+                received = (records, about.high_watermark, about.log_start_offset)
+                if self._append(key, partition, position, *received, now_ms) is Outcome.LATER:
                     self.rest(key, now_ms)
         return []
 
@@ -447,8 +447,8 @@ class Following:
                     self.leader, partition.topic, partition.index, code,
                 )  # fmt: skip
             return Outcome.LATER
-        taken = (data.records or b"", data.high_watermark, data.log_start_offset)
-        return self._append(key, partition, position, *taken, now_ms, data.diverging_epoch)
+        received = (data.records or b"", data.high_watermark, data.log_start_offset)
+        return self._append(key, partition, position, *received, now_ms, data.diverging_epoch)
 
     def _append(
         self,

@@ -35,7 +35,7 @@ from ottla.server.network.slots import HeldBytes, Slot
 from ottla.server.network.slots import Part as FramePart
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.observability.timings import Timings
-from ottla.server.turns import Steps, advance, run_in_turns, taken_apart
+from ottla.server.turns import Steps, advance, emptied_message, run_in_turns
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker
@@ -575,7 +575,11 @@ class _Exchange:
         waste, self._waste = self._waste, []
         for message in waste:
             run_in_turns(
-                self._broker.loop, taken_apart(message), lambda _: None, self._failed, lambda: True
+                self._broker.loop,
+                emptied_message(message),
+                lambda _: None,
+                self._failed,
+                lambda: True,
             )
 
 

@@ -380,7 +380,7 @@ class Broker:
         from ottla.coordinator.groups.shard import GroupShard
 
         return GroupShard(
-            GroupSettings.taken_from(self.config),
+            GroupSettings.from_config(self.config),
             self.metadata,
             lambda: str(uuid.uuid4()),
             lambda group_id: self.image.config(ResourceType.GROUP, group_id),
@@ -392,7 +392,7 @@ class Broker:
         partition = self.partitions.get(TRANSACTION_STATE, index)
         assert partition is not None
         return TransactionShard(
-            TransactionSettings.taken_from(self.config),
+            TransactionSettings.from_config(self.config),
             coordinator_epoch=partition.leader_epoch,
             level=lambda: self.image.features.get(TRANSACTION_VERSION, 0),
             write_markers=partial(self.markers.write, index),
@@ -769,11 +769,11 @@ class Broker:
         self.throttle.following.change(self.config.follower_replication_throttled_rate)
         self.logs.checkpoint_interval_ms = self._checkpoint_interval_ms()
         self.logs.expire_producers_after(self.config.producer_id_expiration_ms)
-        settings = GroupSettings.taken_from(self.config)
-        if settings != GroupSettings.taken_from(before):
+        settings = GroupSettings.from_config(self.config)
+        if settings != GroupSettings.from_config(before):
             self.groups.reconfigure(settings)
-        of_transactions = TransactionSettings.taken_from(self.config)
-        if of_transactions != TransactionSettings.taken_from(before):
+        of_transactions = TransactionSettings.from_config(self.config)
+        if of_transactions != TransactionSettings.from_config(before):
             self.transactions.reconfigure(of_transactions)
         if self.config.log_defaults != before.log_defaults:
             for name in self.partitions.by_name:

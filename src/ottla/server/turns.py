@@ -104,7 +104,7 @@ def emptied(items: list[Any] | dict[Any, Any]) -> Steps[None]:
         yield
 
 
-def taken_apart(part: Part) -> Steps[None]:
+def emptied_message(part: Part) -> Steps[None]:
     """Empty the arrays in a message, as `emptied` does a list. Not for messages of which somebody has
     kept some parts; an array of names or numbers that somebody has kept stays as it is."""
     for name in part.declared:
@@ -113,7 +113,7 @@ def taken_apart(part: Part) -> Steps[None]:
             continue
         if isinstance(value[-1], Part):
             while value:
-                yield from taken_apart(value[-1])
+                yield from emptied_message(value[-1])
                 value.pop()
                 yield
         elif _references(part, name) <= _REFERENCES_OF_ONE + 1:  # `value` is one more

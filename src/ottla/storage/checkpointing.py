@@ -64,12 +64,12 @@ class Checkpointing:
             if log is not None and self._places.get(key) is job.folder:
                 log.start_stored(start)
 
-    def forgive_the_clock(self, back_ms: int) -> None:
+    def clock_set_back(self, back_ms: int) -> None:
         """The clock was set back: what was begun a while ago was begun the same while ago."""
         for folder in self._begun_ms:
             self._begun_ms[folder] -= back_ms
 
-    def offsets(self, folder: DataFolder, closing: bool = False) -> Checkpoints:
+    def offsets(self, folder: DataFolder, before_close: bool = False) -> Checkpoints:
         """What a folder's checkpoints should say; logs at offset 0 need no line. Fingerprints of
         segments are taken at a clean shutdown only, and believed after one only."""
         stored = folder.stored
@@ -94,7 +94,7 @@ class Checkpointing:
                 high_watermark = log.high_watermark
                 first_dirty = log.first_dirty_offset
                 fingerprint = (
-                    log.segments.fingerprint() if closing else stored.fingerprints.get(key, 0)
+                    log.segments.fingerprint() if before_close else stored.fingerprints.get(key, 0)
                 )
             if recovery_point:
                 recovery_points[key] = recovery_point

@@ -190,7 +190,7 @@ class Files:
                     raise
         return True
 
-    def read_ahead_by_hand(self, fd: int) -> None:
+    def disable_read_ahead(self, fd: int) -> None:
         """No read-ahead by the kernel for this descriptor. It would be done by whoever reads, in
         steps of many MiB on some disks: milliseconds of work for the event loop."""
         advise = getattr(os, "posix_fadvise", None)

@@ -252,7 +252,7 @@ class Logs(LogOwner):
                 or log.recovery_point < log.log_end_offset
                 or log.appended_bytes - log.snapshot_bytes >= CLOSING_SNAPSHOT_BYTES
             ):
-                job = log.flush_begin(now_ms, closing=True)
+                job = log.flush_begin(now_ms, before_close=True)
                 if job is not None:
                     jobs[self._places[key]].append(job)
         with ThreadPoolExecutor(threads, "flush") as pool:
@@ -271,7 +271,7 @@ class Logs(LogOwner):
             if folder.offline is not None:
                 continue
             try:
-                folder.store_now(self._checkpoints.offsets(folder, closing=True))
+                folder.store_now(self._checkpoints.offsets(folder, before_close=True))
                 if folder not in unclean:
                     folder.mark_clean(broker_epoch)
             except OSError as error:
@@ -675,8 +675,8 @@ class Logs(LogOwner):
             return
         for folder in self._complained_ms:
             self._complained_ms[folder] -= back
-        self._checkpoints.forgive_the_clock(back)
-        self._removals.forgive_the_clock(back)
+        self._checkpoints.clock_set_back(back)
+        self._removals.clock_set_back(back)
 
     def _due_flushes(self, now_ms: int) -> list[FlushJob]:
         jobs: list[FlushJob] = []

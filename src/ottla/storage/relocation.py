@@ -105,7 +105,7 @@ class Relocation:
         """Makes everything that was copied last, with snapshots of the producers and of what was
         deleted. Blocks: on any thread, while nobody else uses the copy. LogOffline, OutOfResources."""
         copy = self.copy
-        job = copy.flush_begin(now_ms, closing=True)
+        job = copy.flush_begin(now_ms, before_close=True)
         error = None
         if job is not None:
             job.run()

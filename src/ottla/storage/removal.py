@@ -131,7 +131,7 @@ class Removals:
             for first in range(0, len(folders), FOLDERS_IN_A_JOB):
                 yield RemovalJob(files, folders=folders[first : first + FOLDERS_IN_A_JOB])
 
-    def forgive_the_clock(self, back_ms: int) -> None:
+    def clock_set_back(self, back_ms: int) -> None:
         """The clock was set back: what was to happen in a while happens in the same while."""
         # All by the same, so it stays a heap.
         self._waiting = [(at - back_ms, count, job) for at, count, job in self._waiting]

@@ -64,7 +64,9 @@ class ClientCredentials:
                 answer = json.loads(response.read(_LARGEST_ANSWER))
             value = answer["access_token"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RefusedByMechanism(f"no token from {self.endpoint}: {_told(error)}") from error
+            raise RefusedByMechanism(
+                f"no token from {self.endpoint}: {_sentence_of(error)}"
+            ) from error
         lifetime = answer.get("expires_in")
         expires = asked_at + float(lifetime) if isinstance(lifetime, (int, float)) else None
         return BearerToken(str(value), expires or expiry_of(str(value)), self.extensions)
@@ -112,7 +114,7 @@ def extensions_of(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _told(error: Exception) -> str:
+def _sentence_of(error: Exception) -> str:
     import urllib.error
 
     if isinstance(error, urllib.error.HTTPError):

@@ -52,10 +52,10 @@ class FrameReceiver:
         "_kept",
         "_large",
         "_limit",
+        "_reported",
         "_small",
         "_small_view",
         "_start",
-        "_told",
         "on_part",
         "pull",
         "pulls",
@@ -75,7 +75,7 @@ class FrameReceiver:
         # The large frame under way and how much of it is there; _start == _end meanwhile.
         self._large: memoryview | None = None
         self._filled = 0
-        self._told = 0  # how much was there when `on_part` was called last
+        self._reported = 0  # how much was there when `on_part` was called last
         self._kept: list[bytearray] = []
 
     def buffer(self) -> memoryview:
@@ -100,7 +100,7 @@ class FrameReceiver:
             self.pull = None
             return 0
         self._filled += count
-        self._told = self._filled
+        self._reported = self._filled
         return count
 
     def received(self, count: int) -> Iterator[Buffer]:
@@ -112,9 +112,11 @@ class FrameReceiver:
                 self._large = self.pull = None
                 yield large.toreadonly()
             elif (
-                self.pull is None and self.on_part is not None and self._filled - self._told >= PART
+                self.pull is None
+                and self.on_part is not None
+                and self._filled - self._reported >= PART
             ):
-                self._told = self._filled
+                self._reported = self._filled
                 pull = self.on_part(large.toreadonly(), self._filled)
                 self.pull = pull if self.pulls else None
             return
@@ -144,7 +146,7 @@ class FrameReceiver:
     def _begin_large(self, begin: int, length: int) -> None:
         self._large = large = self._take_buffer(length)
         self._filled = self._end - begin
-        self._told = 0
+        self._reported = 0
         large[: self._filled] = self._small_view[begin : self._end]
         self._start = self._end = 0
 

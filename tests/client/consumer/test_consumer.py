@@ -397,7 +397,7 @@ def test_a_topic_that_is_deleted_under_a_group(
         assert drain(consumer, 1) == ["b"]
 
 
-def test_a_deleted_topic_of_a_pattern_goes_quietly(
+def test_a_deleted_topic_of_a_pattern_is_no_error(
     bootstrap: str, admin: Admin, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stays, goes = f"{topic}-a", f"{topic}-b"

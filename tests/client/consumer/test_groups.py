@@ -393,7 +393,7 @@ def test_offsets_of_a_transaction_are_those_of_a_member(
 # Topics that are deleted
 
 
-def test_a_deleted_topic_of_a_pattern_goes_quietly(
+def test_a_deleted_topic_of_a_pattern_is_no_error(
     bootstrap: str, admin: Admin, topic: str, make: Make
 ) -> None:
     stays, goes = f"{topic}-a", f"{topic}-b"

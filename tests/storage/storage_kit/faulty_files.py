@@ -324,7 +324,7 @@ class FaultyFiles(Files):
             file.pending.append((position, content))
             _put(file.data, position, content)
 
-    def read_ahead_by_hand(self, fd: int) -> None:
+    def disable_read_ahead(self, fd: int) -> None:
         self._of(fd)
 
     def tells_what_is_in_memory(self, fd: int) -> bool:

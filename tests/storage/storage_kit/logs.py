@@ -122,7 +122,7 @@ class LogMaker:
 
 def close_cleanly(log: Log, now_ms: int = NOW) -> int:
     """Flushes and closes; the recovery point, for `load(clean=True)`."""
-    job = log.flush_begin(now_ms, closing=True)
+    job = log.flush_begin(now_ms, before_close=True)
     if job is not None:
         job.run()
         log.flush_end(job)

@@ -160,17 +160,17 @@ def await_departures(cluster: Cluster, broker: int, throttle: int | None) -> Non
     """Waits for what an interrupted command has on its way from a broker: a plan counts it as gone."""
     from ottla.client.moves import running
 
-    told = 0
+    last_reported = 0
 
-    def tell(left: int) -> None:
-        nonlocal told
-        if left != told:
-            told = left
+    def report(left: int) -> None:
+        nonlocal last_reported
+        if left != last_reported:
+            last_reported = left
             note(f"{plural(left, 'partition')} on the way from broker {broker} already")
 
     try:
         with cluster.failures_reported():
-            running.await_departures(cluster.admin, broker, throttle=throttle, tell=tell)
+            running.await_departures(cluster.admin, broker, throttle=throttle, tell=report)
     except KeyboardInterrupt:
         raise _interrupted(throttle) from None
 

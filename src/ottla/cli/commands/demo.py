@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ottla.cli.addresses import parse_servers, takes_connections
-from ottla.cli.demo_screen import Shown, alert_sentence, screen
+from ottla.cli.demo_screen import DemoState, alert_sentence, screen
 from ottla.cli.failures import INTERRUPTED, Failure, Misuse
 from ottla.cli.options import DEFAULT_SERVER
 from ottla.cli.output import plural, write_line, write_table
-from ottla.cli.spark import starting_session, telling_spark, warming
+from ottla.cli.spark import spark_failures_reported, starting_session, warming
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ def demo(
     from ottla.pipeline.spark.progress import stop_signals
 
     make_importable()
-    with stop_signals() as stop, telling_spark():
+    with stop_signals() as stop, spark_failures_reported():
         address = _address(listen)
         folder = data / "demo"
         try:
@@ -133,7 +133,7 @@ class Demo:
         weblogs = self._weblogs()
         reader = ResultsReader(self._address, weblogs.results)
         site = self._site(self._history())
-        shown = Shown(self._title(), reader.results, "Spark is starting")
+        shown = DemoState(self._title(), reader.results, "Spark is starting")
         with self._shown(site, shown) as update, ExitStack() as running:
             running.callback(reader.stop)
             reader.start()
@@ -164,17 +164,17 @@ class Demo:
 
         doing = f"{missing}. Without it the pipeline does not run; the broker does"
         site = self._site(self._history())
-        with self._shown(site, Shown(self._title(), Results(), doing)) as update:
+        with self._shown(site, DemoState(self._title(), Results(), doing)) as update:
             self._watch(stop, update, site)
 
     def _history(self) -> float:
         return 0.0 if (self._folder / "access.log").exists() else HISTORY
 
     @contextmanager
-    def _shown(self, site: Site, shown: Shown) -> Iterator[Callable[[], None]]:
+    def _shown(self, site: Site, shown: DemoState) -> Iterator[Callable[[], None]]:
         """The site runs, and what is shown is on the screen; gives what brings that up to date."""
 
-        def show() -> Shown:
+        def show() -> DemoState:
             shown.rate, shown.lines, shown.notes = site.rate, site.lines, self._notes
             return shown
 

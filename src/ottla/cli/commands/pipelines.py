@@ -23,7 +23,7 @@ from ottla.cli.options import (
     parse_assignments,
 )
 from ottla.cli.output import note, write_line
-from ottla.cli.spark import Master, SparkSettings, silence_pyspark, telling_spark
+from ottla.cli.spark import Master, SparkSettings, silence_pyspark, spark_failures_reported
 
 app = help_group("Run data pipelines on Spark.")
 
@@ -65,7 +65,7 @@ def run(
         raise Failure(f"there is no {place}")
     from ottla.pipeline.projects import Run, run_project, specification_in
 
-    with telling_spark():
+    with spark_failures_reported():
         specification = specification_in(place) if place.is_dir() else None
     if specification is None and place.suffix in (".yml", ".yaml"):
         specification = place
@@ -80,12 +80,15 @@ def run(
         raise Misuse(f"a project takes no arguments: {' '.join(arguments)}")
     from ottla.pipeline.spark.session import log_file, running_session
 
-    with telling_spark():
+    with spark_failures_reported():
         running_session()  # tells at once if there is no PySpark
     silence_pyspark()
     log = log_file("pipeline")
     note(f"Spark's log: {log}")
-    with telling_spark(log), _showing_tracebacks(place if place.is_dir() else place.parent):
+    with (
+        spark_failures_reported(log),
+        _showing_tracebacks(place if place.is_dir() else place.parent),
+    ):
         if specification is not None:
             run_project(specification, Run(master, settings, log, full_refresh, dry_run))
         else:
@@ -143,7 +146,7 @@ def init(
     writable_folder(name, "NAME")
     from ottla.pipeline.project_template import write_project
 
-    with telling_spark():
+    with spark_failures_reported():
         for file in write_project(name, server, topic):
             write_line(str(file))
     note(f"run it with `ottla pipeline run {name}`")

@@ -99,7 +99,7 @@ def delete(
         chosen = (
             _with_key(cluster, topic, key)
             if key is not None
-            else _that_hold(cluster, topic, where or "", master, conf)
+            else _records_where(cluster, topic, where or "", master, conf)
         )
         [after] = cluster.describe_topics([topic])
         if after.topic_id != before.topic_id:
@@ -184,7 +184,7 @@ def _as_ranges(found: Mapping[int, OffsetSet]) -> Chosen:
     return {partition: [range(*each) for each in some] for partition, some in found.items()}
 
 
-def _that_hold(
+def _records_where(
     cluster: Cluster, topic: str, where: str, master: str | None, conf: list[str] | None
 ) -> Chosen:
     """The committed records for which a condition holds."""

@@ -107,7 +107,7 @@ def _blocks(interrupts: Interrupts) -> Iterator[bytes]:
     read = getattr(source, "read1", source.read)
     while True:
         with interrupts.allowed():
-            _comes_by(None)
+            _can_read_before(None)
         chunk = read(READ_SIZE)
         if not chunk:
             return
@@ -115,13 +115,18 @@ def _blocks(interrupts: Interrupts) -> Iterator[bytes]:
         size = len(chunk)
         deadline = time.monotonic() + GATHERING
         quick = not sys.stdin.isatty()
-        while quick and size < BLOCK_SIZE and _comes_by(deadline) and (chunk := read(READ_SIZE)):
+        while (
+            quick
+            and size < BLOCK_SIZE
+            and _can_read_before(deadline)
+            and (chunk := read(READ_SIZE))
+        ):
             gathered.append(chunk)
             size += len(chunk)
         yield b"".join(gathered)
 
 
-def _comes_by(deadline: float | None) -> bool:
+def _can_read_before(deadline: float | None) -> bool:
     """Whether more (or the end) is there before this time (monotonic; None: however late)."""
     try:
         descriptor = sys.stdin.fileno()

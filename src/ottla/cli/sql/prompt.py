@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ottla.cli.failures import Failure
 from ottla.cli.output import note, plural, write_table
-from ottla.cli.spark import telling_spark, warming
+from ottla.cli.spark import spark_failures_reported, warming
 from ottla.cli.sql.following import print_as_they_come
 from ottla.cli.sql.output import (
     Form,
@@ -122,7 +122,7 @@ class Prompt:
     def _answer(self, statement: str) -> None:
         began = time.monotonic()
         try:
-            with telling_spark():
+            with spark_failures_reported():
                 count = self._run(statement)
         except Failure as failure:
             if not self._interactive:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.cli.failures import Failure
 from ottla.cli.output import Cell
-from ottla.cli.spark import silence_pyspark, telling_spark
+from ottla.cli.spark import silence_pyspark, spark_failures_reported
 from ottla.cli.sql.following import print_as_they_come
 from ottla.cli.sql.output import Form, tell_misfits, write_columns, write_rows
 from ottla.cli.sql.warm import NotForServers, Question, can_answer, has_path, peer_user, send
@@ -130,7 +130,7 @@ class Server:
             self._path.unlink(missing_ok=True)
         elif request:
             try:
-                with telling_spark(self._log), self._session() as spark:
+                with spark_failures_reported(self._log), self._session() as spark:
                     if "syntax" in request:
                         check_syntax(request["syntax"])
                     elif "columns" in request:
@@ -234,7 +234,7 @@ def main(words: Sequence[str]) -> None:
     with open(int(tells), "wb") as starter:
         silence_pyspark()
         try:
-            with telling_spark(Path(log)):
+            with spark_failures_reported(Path(log)):
                 from ottla.pipeline.spark.session import session
 
                 spark = session(name="ottla sql", settings=settings, log=Path(log))

@@ -8,7 +8,7 @@ option's name has. In names given as keyword arguments, dots are underscores. Wh
 what librdkafka's and Kafka's documentation say of it; where the two differ, the comment says which.
 
 Unknown options are refused, with the nearest name that is known. Options of another kind of client
-(`acks` for a consumer) and those that have no meaning here (`NO_MEANING`) are accepted, with a line
+(`acks` for a consumer) and those that have no meaning here (`IGNORED_OPTIONS`) are accepted, with a line
 in the log, so that one dictionary can serve several clients.
 """
 
@@ -282,7 +282,7 @@ class ConsumerSettings(ClientSettings):
 
 
 # Options of librdkafka and the Java client that mean nothing here, each with the reason.
-NO_MEANING: Final[Mapping[str, str]] = {
+IGNORED_OPTIONS: Final[Mapping[str, str]] = {
     "api.version.request": "versions are always negotiated",
     "api.version.fallback.ms": "versions are always negotiated",
     "broker.version.fallback": "versions are always negotiated",
@@ -392,7 +392,7 @@ def _from_file(path: object) -> dict[str, object]:
 
 def _canonical(name: str) -> str:
     dotted = name.replace("_", ".")
-    return name if name in NO_MEANING else dotted
+    return name if name in IGNORED_OPTIONS else dotted
 
 
 def _names_of(kind: type[ClientSettings]) -> dict[str, tuple[str, Option]]:
@@ -411,8 +411,8 @@ def _read(declared: Option, name: str, value: object) -> Any:
 
 
 def _pass_over(kind: type[ClientSettings], name: str) -> None:
-    if name in NO_MEANING:
-        logger.info("option %s has no meaning here: %s", name, NO_MEANING[name])
+    if name in IGNORED_OPTIONS:
+        logger.info("option %s has no meaning here: %s", name, IGNORED_OPTIONS[name])
         return
     elsewhere = {each for other in _CLASSES for each in _names_of(other)}
     if name in elsewhere:
@@ -424,7 +424,7 @@ def _pass_over(kind: type[ClientSettings], name: str) -> None:
         *_SERVER_NAMES,
         CONFIG_FILE,
         *elsewhere,
-        *NO_MEANING,
+        *IGNORED_OPTIONS,
     }
     near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""

@@ -46,7 +46,7 @@ class GroupSettings:
     offsets_retention_minutes: int = 7 * 24 * 60
 
     @classmethod
-    def taken_from(cls, config: object) -> GroupSettings:
+    def from_config(cls, config: object) -> GroupSettings:
         """The settings out of a broker's configuration, which has attributes of the same names."""
         return cls(**{each.name: getattr(config, each.name) for each in fields(cls)})
 

@@ -16,6 +16,6 @@ class TransactionSettings:
     transactional_id_expiration_ms: int = 604_800_000
 
     @classmethod
-    def taken_from(cls, config: object) -> TransactionSettings:
+    def from_config(cls, config: object) -> TransactionSettings:
         """The settings out of a broker's configuration, which has attributes of the same names."""
         return cls(**{each.name: getattr(config, each.name) for each in fields(cls)})

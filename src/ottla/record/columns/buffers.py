@@ -60,7 +60,7 @@ class ColumnBuffers:
         )  # fmt: skip
 
     def reserve(
-        self, rows: int, size: int, state: Array, rows_behind: int = 0, size_behind: int = 0
+        self, rows: int, size: int, state: Array, rows_after: int = 0, size_after: int = 0
     ) -> None:
         """Make room before a group of batches: `rows` in all, `size` more bytes of contents.
 
@@ -69,14 +69,14 @@ class ColumnBuffers:
         """
         rows = min(rows, self._max_rows)
         if rows > len(self._offsets):
-            rows += rows_behind
+            rows += rows_after
             self._widen(min(max(rows, _somewhat_more(len(self._offsets))), self._max_rows))
         if self._has_value:
             bytes_ = int(state[self._kernels.VALUE_BYTES])
             most = int(state[self._kernels.MAX_BYTES])
             # A record that is larger than all that is wanted makes room for itself.
             if min(bytes_ + size, most) > len(self._value_data):
-                room = max(bytes_ + size + size_behind, _somewhat_more(len(self._value_data)))
+                room = max(bytes_ + size + size_after, _somewhat_more(len(self._value_data)))
                 self._value_data = resized(self._value_data, min(room, most), bytes_)
 
     def grow(self, status: int, state: Array) -> None:

@@ -203,10 +203,10 @@ class CompiledReader:
 
     def _reserve_for_group(self, group: _Group) -> None:
         """Make room for what is left of a group, and for what follows as if it unfolded likewise."""
-        came_in = max(self._cursor.taken_to - int(group.plan[0, 0]), 1)  # bytes
-        behind = len(self._whole) - self._cursor.taken_to
+        came_in = max(self._cursor.read_to - int(group.plan[0, 0]), 1)  # bytes
+        after = len(self._whole) - self._cursor.read_to
         part = 1 - int(self._state[self.kernels.BATCH]) / len(group.plan)
-        again = (behind + behind // _TO_SPARE) / (came_in * part)
+        again = (after + after // _TO_SPARE) / (came_in * part)
         self._reserve(int(group.rows * part) + 1, int(group.size * part) + 1, again)
 
     def _reserve(self, rows: int, size: int, again: float = 0.0) -> None:

@@ -65,7 +65,7 @@ class Cursor:
         self._last: FoundBatch | None = None  # the last that was taken or passed over
         self._pending = False  # something that was taken is not read yet
         self._ended = False
-        self._ends_behind = False  # a batch from the end offset on has been met
+        self._end_reached = False  # a batch from the end offset on has been met
 
     def peek(self) -> FoundBatch | None:
         """The next batch that has something to read; None at the end or at a failure."""
@@ -79,7 +79,7 @@ class Cursor:
                 self._ended = True
             elif found.base_offset >= self.end_offset:
                 self._ended = True
-                self._ends_behind = True
+                self._end_reached = True
             elif found.visible and (found.last_offset >= self.start_offset or found.magic != MAGIC):
                 self._ahead = found
             else:
@@ -105,7 +105,7 @@ class Cursor:
         self._pending = True
 
     @property
-    def taken_to(self) -> int:
+    def read_to(self) -> int:
         """Where the batches that were taken, or passed over, end."""
         return self._walk.position
 
@@ -125,7 +125,7 @@ class Cursor:
         """Read no further than this position inside a batch that was taken."""
         self._ahead = None
         self._ended = True
-        self._ends_behind = False
+        self._end_reached = False
         self.consumed = found.start
         self.next_offset = max(self.next_offset, next_offset)
 
@@ -136,5 +136,5 @@ class Cursor:
 
     def end(self) -> None:
         """Nothing is left: if that is because of the end offset, then the position is there."""
-        if self._ends_behind:
+        if self._end_reached:
             self.next_offset = max(self.next_offset, self.end_offset)

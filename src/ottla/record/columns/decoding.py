@@ -108,7 +108,7 @@ class IncrementalRecords:
     @property
     def left(self) -> int:
         """Bytes that have not been read yet."""
-        return len(self._cursor.view) - self._cursor.taken_to
+        return len(self._cursor.view) - self._cursor.read_to
 
     @property
     def last_read(self) -> int:

@@ -45,7 +45,7 @@ from ottla.record.columns.kernel_types import (
     uint64,
 )
 from ottla.record.columns.walk_kernels import (
-    behind,
+    after_zeros,
     compiled,
     sum_of_word,
     summed,
@@ -98,7 +98,7 @@ _LARGEST_SEQUENCE = 0x7FFFFFFF
 _STRETCH = 1024
 _STRETCHES = 3 * _STRETCH
 _LINE = 64  # bytes that memory gives at once
-_BEHIND_STRETCH = zeros_table(_STRETCH)
+_AFTER_STRETCH = zeros_table(_STRETCH)
 # What 1, 2, 4, … bytes multiply the sum's register with.
 _POWERS = np.array([sealing.power_of_bytes(1 << bit) for bit in range(32)], np.uint64)
 
@@ -176,7 +176,7 @@ sealing.compiled_product = _product
 
 
 @register_jitable
-def _far_behind(register: Any, count: int) -> Any:
+def _after_many_zeros(register: Any, count: int) -> Any:
     """What so many zero bytes make of the sum's register."""
     bit = 0
     while count > 0 and bit < len(_POWERS):
@@ -205,7 +205,7 @@ def _sum_stretches(register: Any, data: Any, at: int, source: Any, source_at: in
             register = sum_of_word(register, word_at(data, place))
             second = sum_of_word(second, word_at(data, place + _STRETCH))
             third = sum_of_word(third, word_at(data, place + 2 * _STRETCH))
-    return behind(_BEHIND_STRETCH, behind(_BEHIND_STRETCH, register) ^ second) ^ third
+    return after_zeros(_AFTER_STRETCH, after_zeros(_AFTER_STRETCH, register) ^ second) ^ third
 
 
 @register_jitable
@@ -233,7 +233,7 @@ def _seal(output: Any, state: Any, table: Any, batch: int, sum_of_records: Any) 
     _put(output, start + RECORD_COUNT_AT, count, 4)
     records_at = start + HEADER_SIZE
     register = summed(uint64(ALL_ONES), output, start + ATTRIBUTES_AT, records_at)
-    register = _far_behind(register, end - records_at) ^ sum_of_records ^ uint64(ALL_ONES)
+    register = _after_many_zeros(register, end - records_at) ^ sum_of_records ^ uint64(ALL_ONES)
     _put(output, start + CRC_AT, int64(register), 4)
 
 

@@ -28,7 +28,7 @@ class Memory:
         # Those that nobody has, the ones that came back last on the right; a deque, because they come
         # back in whatever thread lets go of them, perhaps in the middle of a call of that thread's,
         # where no lock may be waited for.
-        self._free: deque[_Kept] = deque()
+        self._free: deque[_FreeBuffer] = deque()
 
     def take(self, size: int) -> npt.NDArray[Any]:
         """At least `size` bytes with no particular contents, and not many more."""
@@ -41,7 +41,7 @@ class Memory:
         weakref.finalize(buffer, self._give_back, memory).atexit = False
         return buffer
 
-    def _fitting(self, size: int) -> _Kept | None:
+    def _fitting(self, size: int) -> _FreeBuffer | None:
         for kept in reversed(self._all_free()):
             if size <= len(kept.memory) <= size + size // _SPARE:
                 try:
@@ -52,7 +52,7 @@ class Memory:
         return None
 
     def _give_back(self, memory: memoryview) -> None:
-        self._free.append(_Kept(memory))
+        self._free.append(_FreeBuffer(memory))
         while self.kept > self._limit:
             try:
                 self._free.popleft()
@@ -64,7 +64,7 @@ class Memory:
         """Bytes that are kept for later."""
         return sum(len(each.memory) for each in self._all_free())
 
-    def _all_free(self) -> tuple[_Kept, ...]:
+    def _all_free(self) -> tuple[_FreeBuffer, ...]:
         while True:
             try:
                 return tuple(self._free)
@@ -72,7 +72,7 @@ class Memory:
                 continue  # something came back meanwhile
 
 
-class _Kept:
+class _FreeBuffer:
     """Memory that nobody has. It is equal to itself alone, where views compare what is in them."""
 
     __slots__ = ("memory",)

@@ -115,25 +115,28 @@ def big_endian(data: Any, at: int, size: int) -> Any:
     return value
 
 
-def _behind_zeros(count: int, register: int) -> int:
+def _after_zero_bytes(count: int, register: int) -> int:
     """What `count` zero bytes make of the sum's register."""
     return reference(bytes(count), register ^ ALL_ONES) ^ ALL_ONES
 
 
 def zeros_table(count: int) -> Any:
-    """`_behind_zeros` for each of the register's four bytes."""
+    """`_after_zero_bytes` for each of the register's four bytes."""
     return np.array(
-        [[_behind_zeros(count, byte << shift) for byte in range(256)] for shift in (0, 8, 16, 24)],
+        [
+            [_after_zero_bytes(count, byte << shift) for byte in range(256)]
+            for shift in (0, 8, 16, 24)
+        ],
         np.uint32,
     )
 
 
-_BEHIND_LONG = zeros_table(_LONG)
-_BEHIND_MIDDLE = zeros_table(_MIDDLE)
-_BEHIND_SHORT = zeros_table(_SHORT)
+_AFTER_LONG = zeros_table(_LONG)
+_AFTER_MIDDLE = zeros_table(_MIDDLE)
+_AFTER_SHORT = zeros_table(_SHORT)
 # Of a word: the sum of its byte number n is that byte's behind 8 - n zeros.
 _OF_BYTE = np.array(
-    [[_behind_zeros(8 - at, byte) for byte in range(256)] for at in range(8)], np.uint64
+    [[_after_zero_bytes(8 - at, byte) for byte in range(256)] for at in range(8)], np.uint64
 )
 
 _INSTRUCTIONS = {
@@ -211,7 +214,7 @@ sum_of_word: Any = _sum_by_instruction if has_instruction() else sum_by_tables
 
 
 @register_jitable(forceinline=True)
-def behind(table: Any, register: Any) -> Any:
+def after_zeros(table: Any, register: Any) -> Any:
     """The register behind the zero bytes that the table is of."""
     byte = uint64(0xFF)
     return uint64(
@@ -231,7 +234,7 @@ def _sum_of_three(register: Any, data: Any, at: int, block: int, table: Any) -> 
         register = sum_of_word(register, word_at(data, place))
         second = sum_of_word(second, word_at(data, place + block))
         third = sum_of_word(third, word_at(data, place + 2 * block))
-    return behind(table, behind(table, register) ^ second) ^ third
+    return after_zeros(table, after_zeros(table, register) ^ second) ^ third
 
 
 @compiled(types.uint64(types.uint64, INPUT, types.int64, types.int64))
@@ -241,13 +244,13 @@ def summed(register: Any, data: Any, start: int, end: int) -> Any:
         raise IndexError("a checksum beyond a buffer")
     at = start
     while end - at >= 3 * _LONG:
-        register = _sum_of_three(register, data, at, _LONG, _BEHIND_LONG)
+        register = _sum_of_three(register, data, at, _LONG, _AFTER_LONG)
         at += 3 * _LONG
     while end - at >= 3 * _MIDDLE:
-        register = _sum_of_three(register, data, at, _MIDDLE, _BEHIND_MIDDLE)
+        register = _sum_of_three(register, data, at, _MIDDLE, _AFTER_MIDDLE)
         at += 3 * _MIDDLE
     while end - at >= 3 * _SHORT:
-        register = _sum_of_three(register, data, at, _SHORT, _BEHIND_SHORT)
+        register = _sum_of_three(register, data, at, _SHORT, _AFTER_SHORT)
         at += 3 * _SHORT
     while end - at >= 8:
         register = sum_of_word(register, word_at(data, at))

@@ -677,12 +677,12 @@ def _complaint(error: InvalidSetting, known: Mapping[str, Assignment]) -> str:
 
 def _warnings(strange: Iterable[Assignment]) -> list[str]:
     """One line for each reason why names have no meaning, and one for each unknown name."""
-    from ottla.server.configuration.ignored_settings import WITHOUT_MEANING
+    from ottla.server.configuration.ignored_settings import IGNORED_SETTINGS
 
     unknown = []
     by_reason: dict[str, list[str]] = {}
     for assignment in strange:
-        for group in WITHOUT_MEANING:
+        for group in IGNORED_SETTINGS:
             if group.covers(assignment.name):
                 by_reason.setdefault(group.reason, []).append(assignment.name)
                 break

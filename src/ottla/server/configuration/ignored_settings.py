@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class NoMeaning(NamedTuple):
+class IgnoredSettings(NamedTuple):
     """Names that Kafka knows (or knew) and for which there is nothing here to set."""
 
     reason: str
@@ -20,13 +20,13 @@ class NoMeaning(NamedTuple):
         return name in self.names or name.startswith(self.prefixes)
 
 
-WITHOUT_MEANING: tuple[NoMeaning, ...] = (
-    NoMeaning(
+IGNORED_SETTINGS: tuple[IgnoredSettings, ...] = (
+    IgnoredSettings(
         "Ottla has no KRaft quorum",
         ("controller.", "metadata.", "broker.heartbeat.", "broker.session.", "process.roles"),
         frozenset({"early.start.listeners", "initial.broker.registration.timeout.ms"}),
     ),
-    NoMeaning(
+    IgnoredSettings(
         "they were of Kafka's own way with ZooKeeper",
         (
             "zookeeper.clientCnxnSocket",
@@ -44,24 +44,24 @@ WITHOUT_MEANING: tuple[NoMeaning, ...] = (
             "control.plane.",
         ),
     ),
-    NoMeaning(
+    IgnoredSettings(
         "Kafka has dropped them too",
         ("inter.broker.protocol.version", "log.message.format.version"),
         frozenset({"log.message.downconversion.enable", "offsets.commit.required.acks"}),
     ),
-    NoMeaning(
+    IgnoredSettings(
         "Ottla has no tiered storage",
         ("remote.", "rlmm.", "rsm.", "log.local.", "follower.fetch.last.tiered."),
     ),
-    NoMeaning(
+    IgnoredSettings(
         "they are of Java, of Kerberos, or of delegation tokens",
         ("sasl.", "ssl.", "security.", "principal.", "delegation.", "password."),
     ),
-    NoMeaning(
+    IgnoredSettings(
         "they are of how Kafka measures replication, or name Java classes",
         ("client.quota.", "replication.quota.", "alter.log.dirs.replication.quota."),
     ),
-    NoMeaning(
+    IgnoredSettings(
         "Ottla runs and measures itself in its own way",
         (
             "metric.",

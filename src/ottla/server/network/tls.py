@@ -91,18 +91,18 @@ class TlsSocket:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
 
-    def _say_goodbye(self) -> None:
+    def _send_close_notify(self) -> None:
         try:
             self._tls.unwrap()
         except (OSError, ValueError):
             pass  # said, and not answered yet, which is not waited for; or the peer is gone
 
     def shutdown(self, how: int) -> None:
-        self._say_goodbye()
+        self._send_close_notify()
         self._tls.shutdown(how)
 
     def close(self) -> None:
-        self._say_goodbye()
+        self._send_close_notify()
         self._tls.close()
 
 

@@ -79,7 +79,7 @@ class ListenerSecurity:
 
         if importlib.util.find_spec("jwt") is None:
             raise SecurityError(NEEDS_PYJWT)
-        rules = TokenRules.taken_from(config, self.name)
+        rules = TokenRules.from_config(config, self.name)
         if rules is None:
             raise InvalidSetting(
                 "sasl.oauthbearer.jwks.endpoint.url",

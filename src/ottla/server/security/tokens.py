@@ -50,7 +50,7 @@ class TokenRules:
     leeway_seconds: int
 
     @classmethod
-    def taken_from(cls, config: BrokerConfig, listener: str) -> TokenRules | None:
+    def from_config(cls, config: BrokerConfig, listener: str) -> TokenRules | None:
         """None if the listener is told no keys."""
 
         def value(name: str) -> Any:

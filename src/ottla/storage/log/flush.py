@@ -199,13 +199,13 @@ def due(log: Log, now_ms: int) -> bool:
     return age >= FLUSH_QUIET_MS
 
 
-def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
+def begin(log: Log, now_ms: int, before_close: bool) -> FlushJob | None:
     """See Log.flush_begin. What the job takes from the log counts as flushed from now on, and is
     given back if it never runs."""
     if log.offline is not None or log.flushing is not None or log.truncation is not None:
         return None
     if not (
-        closing
+        before_close
         or log.unflushed_since
         or log.recovery_point < log.log_end_offset
         or log.pending_snapshots
@@ -222,17 +222,17 @@ def begin(log: Log, now_ms: int, closing: bool) -> FlushJob | None:
             if segment.settled:
                 break
             if segment.on_disk:
-                _cover(job, segment, closing)
+                _cover(job, segment, before_close)
     except OSError as error:
         if not passes(error):
             log.go_offline(f"flush failed: {error}")
         return None  # index entries that could not be written are pending as before
     unsaved = log.appended_bytes - log.snapshot_bytes
-    if unsaved >= (CLOSING_SNAPSHOT_BYTES if closing else SNAPSHOT_BYTES):
+    if unsaved >= (CLOSING_SNAPSHOT_BYTES if before_close else SNAPSHOT_BYTES):
         log.take_snapshot()
         job.mid_segment_snapshot = True
     job.snapshots = log.take_pending_snapshots()
-    if not (closing and _tells_epochs(log)):
+    if not (before_close and _tells_epochs(log)):
         epochs = log.epochs.take_changes()
         if epochs is not None:
             job.epochs = log.epochs.path, epochs
@@ -281,12 +281,12 @@ def run_all(
         pass
 
 
-def _cover(job: FlushJob, segment: Segment, closing: bool) -> None:
+def _cover(job: FlushJob, segment: Segment, before_close: bool) -> None:
     """Takes a segment that is not settled into the job; writes its pending index entries."""
-    last = segment.sealed or closing
+    last = segment.sealed or before_close
     if segment.unsynced or (last and segment.padded):
         job.data.append((segment.file(), segment.size if last and segment.padded else None))
-    if segment.sealed or (closing and segment.size >= INDEX_WORTH_BYTES):
+    if segment.sealed or (before_close and segment.size >= INDEX_WORTH_BYTES):
         segment.finish_time_index()
         indexes = list(segment.indexes)
     else:

@@ -575,10 +575,10 @@ class Log(ReadableLog):
         """Whether there is unflushed data that is too much or too old."""
         return flush.due(self, now_ms)
 
-    def flush_begin(self, now_ms: int, closing: bool = False) -> flush.FlushJob | None:
+    def flush_begin(self, now_ms: int, before_close: bool = False) -> flush.FlushJob | None:
         """A job that makes everything up to the log's end last, for `run` on another thread; None
         if there is nothing to do or a flush is under way."""
-        return flush.begin(self, now_ms, closing)
+        return flush.begin(self, now_ms, before_close)
 
     def flush_end(self, job: flush.FlushJob) -> None:
         """Takes the result of a job that ran: the recovery point moves, or the log goes offline."""
@@ -587,7 +587,7 @@ class Log(ReadableLog):
     def flush(self, now_ms: int) -> None:
         """All of it here and now."""
         flush.stop(self)
-        job = flush.begin(self, now_ms, closing=False)
+        job = flush.begin(self, now_ms, before_close=False)
         if job is not None:
             job.run()
             flush.end(self, job)

@@ -383,7 +383,7 @@ class _Loader:
         slot += 1
         while slot < len(self.segments):
             segment = self.segments[slot]
-            if not whole or not self._goes_on(segment):
+            if not whole or not self._continues(segment):
                 self._check_synced(f"then comes {segment.base_offset}")
                 self._drop_from(slot)
                 break
@@ -450,7 +450,7 @@ class _Loader:
                 segment.synced_size = segment.size
         self.files.fsync_folder(self.folder)
 
-    def _goes_on(self, segment: Segment) -> bool:
+    def _continues(self, segment: Segment) -> bool:
         """Whether a segment follows on the one before it. That one may have lost its last batches
         without a trace, if its new size was not synced; but the producer snapshot at its end was
         written after its data was synced, so where there is one, a gap is compaction's."""

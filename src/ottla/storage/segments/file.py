@@ -58,7 +58,7 @@ class SegmentFile:
         self._files = files
         self._pread = files.pread
         # Before the first read: the kernel goes on with what it has begun.
-        files.read_ahead_by_hand(fd)
+        files.disable_read_ahead(fd)
         # Whether it makes sense to ask what is in memory; if not, everything counts as held.
         self._tells = files.tells_what_is_in_memory(fd)
         self._close = files.close

@@ -85,7 +85,7 @@ class Unfinished:
                 response.version, index, base_offset, append_time, log_start_offset
             )
             self.wait_for(target, index, place, end_offset)
-        self._one_less()
+        self._partition_done()
 
     def wait_for(self, target: Partition, index: int, place: int, end_offset: int) -> None:
         """Hold the response back until this append may be acknowledged; at once, if it may be."""
@@ -112,7 +112,7 @@ class Unfinished:
             code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         if code:
             self._response.refuse(place, index, code, None, target)
-        self._one_less()
+        self._partition_done()
 
     def all_begun(self) -> None:
         """The walk over the partitions is at its end: from now on the request waits."""
@@ -138,9 +138,9 @@ class Unfinished:
             target.stop_waiting(waiter)
             del self._waiting[place]
             self._response.refuse(place, index, ErrorCode.REQUEST_TIMED_OUT, None, target)
-            self._one_less()
+            self._partition_done()
 
-    def _one_less(self) -> None:
+    def _partition_done(self) -> None:
         self._open -= 1
         if not self._open:
             if self._timer is not None:
