@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 _MARK_EVERY: Final = 4 * 1024 * 1024  # bytes
 _SMALLEST_LENGTH: Final = HEADER_SIZE - LENGTH_OVERHEAD
-_SMALLEST_OLDER: Final = 14  # bytes behind the size of a message with neither key nor value
+_SMALLEST_OLDER: Final = 14  # bytes after the size of a message with neither key nor value
 _TORN: Final = -1
 _READ_AT_ONCE: Final = 4 * 1024 * 1024  # bytes
 # Where batches are smaller than this, the plan reads many at once for their headers.
@@ -116,8 +116,8 @@ class _Log:
         needed = []
         for number, stretch in enumerate(self.stretches):
             following = self.stretches[number + 1 : number + 2]
-            behind = following[0].first_offset if following else self.end
-            if stretch.first_offset < wanted.end and behind > wanted.start:
+            after = following[0].first_offset if following else self.end
+            if stretch.first_offset < wanted.end and after > wanted.start:
                 needed.append(stretch)
         aborted = [
             each
@@ -336,7 +336,7 @@ def _end_of_batch(segment: _Segment, header: bytes, at: int, expected: int) -> i
         return _TORN
     base_offset, length = _PLACE.unpack_from(header)
     if length == 0 and not any(header):
-        # Space that was set aside: a log ends before it, but only if nothing comes behind.
+        # Space that was set aside: a log ends before it, but only if nothing comes after.
         return _TORN if _only_zeros(segment, at) else _damaged(segment.path, expected, at)
     magic = header[MAGIC_AT]
     smallest = _SMALLEST_LENGTH if magic == MAGIC else _SMALLEST_OLDER

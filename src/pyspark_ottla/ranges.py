@@ -78,14 +78,12 @@ def ranges_between(
             )
             lost(f"{problem}: retention may have taken what is missing", options)
             start = min(first, end)
-        behind = "its last stable offset" if options.committed_only else "its end"
+        limit = "its last stable offset" if options.committed_only else "its end"
         if start > last:
-            where = f"behind {behind} {last}"
+            where = f"after {limit} {last}"
             lost(f"{options.start.option} says {start} for {partition}, {where}", options)
         if end > last:
-            lost(
-                f"{options.end.option} says {end} for {partition}, behind {behind} {last}", options
-            )
+            lost(f"{options.end.option} says {end} for {partition}, after {limit} {last}", options)
             end = last
         ranges.append(Range(partition, min(start, end), end))
     return ranges

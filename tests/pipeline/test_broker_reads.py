@@ -136,7 +136,7 @@ def test_open_transactions_are_left_for_later(
         assert values(**servers) == [b"before"]
         uncommitted = {"kafka__isolation__level": "read_uncommitted"}
         assert values(**servers, **uncommitted) == [b"before", b"open"]
-        with pytest.raises(DataLost, match="behind its last stable offset 1"):
+        with pytest.raises(DataLost, match="after its last stable offset 1"):
             values(**servers, endingOffsets=offsets(topic, p0=2))
         producer.commit_transaction()
     assert values(**servers) == [b"before", b"open"]

@@ -64,8 +64,8 @@ def test_what_is_there(start: int, end: int, left: tuple[int, int]) -> None:
     [
         (5, -1, (10, 20), "orders-0 begins at offset 10, and startingOffsets says 5"),
         (5, 8, (8, 8), "orders-0 begins at offset 10"),
-        (-2, 25, (10, 20), "endingOffsets says 25 for orders-0, behind its last stable offset 20"),
-        (25, -1, (20, 20), "startingOffsets says 25 for orders-0, behind"),
+        (-2, 25, (10, 20), "endingOffsets says 25 for orders-0, after its last stable offset 20"),
+        (25, -1, (20, 20), "startingOffsets says 25 for orders-0, after"),
     ],
 )
 def test_what_is_not_there(start: int, end: int, left: tuple[int, int], said: str) -> None:

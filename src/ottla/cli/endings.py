@@ -10,7 +10,7 @@ from ottla.cli.output import note
 
 
 def tell(message: str, code: int) -> int:
-    """Say why; the exit code."""
+    """Print why a command ends, and give its exit code."""
     try:
         note(f"ottla: {message}")
     except BrokenPipeError:
@@ -30,6 +30,6 @@ def discard_output() -> None:
 
 
 def of_system(problem: OSError) -> Failure:
-    """What the system refused."""
+    """An error of the system as a sentence for users."""
     where = f"{problem.filename}: " if problem.filename else ""
     return Failure(f"{where}{problem.strerror or problem}")

@@ -17,7 +17,10 @@ from types import FrameType, TracebackType
 
 
 class Interrupts:
-    """See the module. Where Ctrl-C is ignored, or means something else, it stays so."""
+    """Puts off Ctrl-C while something is being dealt with.
+
+    Where Ctrl-C is ignored, or means something else, it stays so.
+    """
 
     def __init__(self) -> None:
         self._count = 0

@@ -77,7 +77,7 @@ def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[boo
 
 
 def rich_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str = "") -> Table:
-    """A table for a terminal."""
+    """A table with colours, for a terminal."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -106,7 +106,7 @@ def _write_plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], t
 
 
 def human_size(count: int) -> str:
-    """`1536` → `1.5 KiB`."""
+    """A number of bytes as people read it: `1536` → `1.5 KiB`."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

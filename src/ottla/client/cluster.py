@@ -77,7 +77,7 @@ class CoordinatorKind(IntEnum):
 
 
 class Route(Protocol):
-    """Whom a request concerns."""
+    """Finds the broker that a request is for."""
 
     async def connect(self, cluster: Cluster, lane: str) -> Connection:
         """A connection to the broker it concerns now. Raises WireError or BrokerError."""
@@ -88,7 +88,7 @@ class Route(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnyBroker:
-    """Any broker can answer."""
+    """The route of requests that any broker can answer."""
 
     async def connect(self, cluster: Cluster, lane: str) -> Connection:
         return await cluster.any_connection(lane)
@@ -99,7 +99,7 @@ class AnyBroker:
 
 @dataclass(frozen=True, slots=True)
 class OneBroker:
-    """One broker in particular."""
+    """The route of requests to one broker in particular."""
 
     node_id: int
 
@@ -178,7 +178,10 @@ def top_level_error(answer: Any) -> int:
 
 
 class Cluster:
-    """See the module. It does nothing until it is asked something; `close` it in the end."""
+    """The metadata of a cluster, connections to its brokers, and requests to them.
+
+    It does nothing until it is asked something; `close` it in the end.
+    """
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings

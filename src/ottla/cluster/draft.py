@@ -213,7 +213,7 @@ class Draft:
         return at_once(self.finishing(version))
 
     def finishing(self, version: int) -> Steps[tuple[ClusterImage, ImageDelta]]:
-        """The same in steps."""
+        """Does what `finish` does, in steps."""
         image = replace(
             self.base,
             version=version,

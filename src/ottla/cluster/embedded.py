@@ -121,7 +121,7 @@ class EmbeddedStore(SessionStore):
         self.lose()
 
     def lose(self, because: str = "the session was closed") -> None:
-        """The session is over."""
+        """End the session: its watches close, its client hears of it."""
         self._database.sessions.discard(self)
         if self._state is not SessionEvent.LOST:
             self._lost_because = because

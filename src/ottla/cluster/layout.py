@@ -141,7 +141,7 @@ def registration_path(broker_id: int) -> str:
 
 
 def topic_path(name: str) -> str:
-    """Where a topic is."""
+    """The path of a topic's node."""
     return f"{TOPICS}/{name}"
 
 
@@ -452,7 +452,7 @@ def encode_producer_ids(broker_id: int, block_start: int, block_end: int) -> byt
 
 
 def encode_secret(secret: bytes) -> bytes:
-    """What only brokers know."""
+    """The value of the node with the secret that brokers share."""
     return dump({"version": 1, "secret": base64.b64encode(secret).decode()})
 
 

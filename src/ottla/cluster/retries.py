@@ -40,7 +40,7 @@ class Undecided(StoreError):
 
 
 def new_mark() -> str:
-    """A mark for one write."""
+    """A random mark by which one write is known again."""
     return os.urandom(8).hex()
 
 

@@ -162,8 +162,8 @@ def _host_of(header: str, default_port: int = 80) -> tuple[str, int] | None:
 
 
 def _host_of_origin(origin: str, own_port: int) -> tuple[str, int] | None:
-    """The same of an origin ("null" has none). Behind a proxy that ends TLS a page comes by https on
-    its usual port, of which the Host header says nothing."""
+    """Name and port of an origin ("null" has none). Behind a proxy that ends TLS a page comes by
+    https on its usual port, of which the Host header says nothing."""
     scheme, separator, rest = origin.partition("://")
     if not separator or scheme not in _PORTS:
         return None

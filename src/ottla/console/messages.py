@@ -81,7 +81,7 @@ class Deletion(_Asked):
             raise ValueError("key_base64 is not base64") from None
 
     def ranges(self) -> dict[int, list[range]]:
-        """What `offsets` names."""
+        """The ranges of offsets that `offsets` names, by partition."""
         return {
             int(partition): [
                 range(each, each + 1) if isinstance(each, int) else range(each.first, each.last + 1)

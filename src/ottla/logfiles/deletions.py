@@ -118,7 +118,7 @@ def take_mark(offsets: OffsetSet, batch: bytes | memoryview, fields: HeaderField
 
 def deleted_offsets(folder: LogFolder) -> OffsetSet:
     """The offsets that a reader of a log's files is not to see; of logs of Apache Kafka, none. What lies
-    behind the recovery point is walked through for marks. A single segment is taken for the whole log's:
+    after the recovery point is walked through for marks. A single segment is taken for the whole log's:
     the snapshot beside it counts, and so do the segments beside it."""
     # Not for brokers, which have no use for what it takes.
     from ottla.logfiles.folders import Damage, read_batches, segments_in

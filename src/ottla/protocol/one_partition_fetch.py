@@ -85,7 +85,7 @@ def template_of(body: bytes, version: int, request: FetchRequest) -> RequestTemp
 
 
 class OnePartition(NamedTuple):
-    """What a response says."""
+    """What a response says of its one partition, beside the records."""
 
     session_id: int
     topic_id: bytes

@@ -58,7 +58,7 @@ def long_string_length(buffer: Buffer, at: int) -> tuple[int, int]:
 
 
 def long_string_prefix(length: int) -> bytes:
-    """The same, on its way out."""
+    """The compact length (plus one) of such a string, encoded."""
     if length > LONGEST_STRING + 1:
         raise UnencodableMessage(f"a string of {length - 1} bytes")
     return unsigned_varint(length)

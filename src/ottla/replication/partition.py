@@ -81,7 +81,7 @@ class Owner(Protocol):
     """What a partition needs from, and tells, the broker that holds it."""
 
     def load(self, partition: Partition) -> Log:
-        """The partition's log."""
+        """Open the log of a partition."""
 
     def appended(self, partition: Partition, size: int) -> None:
         """The leader's log grew: followers may read on."""
@@ -190,7 +190,7 @@ def _begins_inside(log: Log, first_offset: int) -> bool:
 
 
 class Partition:
-    """See the module.
+    """One partition as this broker holds it: role, log, replicas and who waits.
 
     Invariants: wanted_isr is None unless the role is LEADER; every replica but this one has an entry
     in `followers` while the role is LEADER, and there is none otherwise.
@@ -578,7 +578,7 @@ class Partition:
         return self._awaiting_commit.add(end_offset, reached)
 
     def when_flushed(self, end_offset: int, reached: Reached) -> OffsetWaiter:
-        """The same for `is_flushed(end_offset)`."""
+        """Have `reached` called once `is_flushed(end_offset)`, or can no longer become so."""
         self._make_room()
         return self._awaiting_flush.add(end_offset, reached)
 
@@ -823,7 +823,7 @@ class Partition:
         return log.log_end_offset
 
     def take_in_steps(self, batches: memoryview, high_watermark: int, now_ms: int) -> Steps:
-        """The same in steps, for a disk that is slow."""
+        """Does what `take` does, in steps, for a disk that is slow."""
         log = self._log or self.log
         try:
             placed = log.check_replicated(batches)

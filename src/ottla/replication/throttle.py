@@ -50,7 +50,7 @@ class Limit:
             self._filled = 0.0
 
     def record(self, size: int, now_ms: int) -> None:
-        """So many bytes were sent."""
+        """Count bytes that were sent."""
         self._drain(now_ms)
         # A single portion, however large, counts in full.
         most = max(self._filled, size, self.rate * _REMEMBERED_SECONDS)

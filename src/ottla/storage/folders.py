@@ -312,7 +312,7 @@ class DataFolder:
             return True
 
     def _store(self, offsets: Checkpoints) -> None:
-        # Log starts first: a log without segments ends at its start, and a recovery point behind
+        # Log starts first: a log without segments ends at its start, and a recovery point after
         # that end would look like lost records.
         for field, name in (
             ("start_offsets", LOG_START_CHECKPOINT),

@@ -534,7 +534,7 @@ class Logs(LogOwner):
             raise OutOfResources(log.name, str(error)) from error
 
     def give_up_relocation(self, relocation: Relocation) -> None:
-        """The copy is removed."""
+        """Stop a move between data folders, and remove its copy."""
         relocation.copy.close()
         relocation.copy.leave_folder()
         relocation.copy.give_up("the move to another data folder was given up")

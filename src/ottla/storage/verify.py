@@ -198,7 +198,7 @@ def _deleted_in(batch: StoredBatch, hidden: OffsetSet) -> int:
 
 
 def _deleted_on_the_way_out(folder: LogFolder, hidden: OffsetSet) -> int:
-    """The same of files that were replaced and are about to be removed."""
+    """How many deleted records are in files that were replaced and are about to be removed."""
     count = 0
     for path in sorted(folder.path.glob(f"*{LOG_SUFFIX}{DELETED_SUFFIX}")):
         try:

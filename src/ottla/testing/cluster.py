@@ -79,7 +79,7 @@ class ServerState:
 
 @dataclass(slots=True)
 class ClusterState:
-    """What cluster.json holds."""
+    """The contents of cluster.json."""
 
     base_port: int | None  # None: any ports that are free
     zookeeper_address: str  # with its path, as brokers are told

@@ -130,7 +130,7 @@ class _Awaited:
 
 
 class Connection:
-    """See the module. Not for use from more than one event loop."""
+    """A connection to one broker, with requests in flight. Not for use from more than one event loop."""
 
     def __init__(
         self, host: str, port: int, options: ConnectionOptions, security: Security

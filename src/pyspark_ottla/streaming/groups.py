@@ -21,7 +21,7 @@ _PATIENCE: Final = 5.0
 
 
 class GroupProgress:
-    """What the group is told."""
+    """Commits the progress of a query as the offsets of a consumer group."""
 
     def __init__(self, group: str) -> None:
         self._group = group

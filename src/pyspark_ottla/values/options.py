@@ -17,7 +17,7 @@ FORMATS: Final = (
     "confluent-json",
     "confluent-protobuf",
 )
-FRAMED: Final = "confluent-"  # behind the id of a schema in a registry
+FRAMED: Final = "confluent-"  # after the id of a schema in a registry
 
 # The names of Confluent's Python client, and what the registry's client here calls them.
 REGISTRY_OPTIONS: Final[Mapping[str, str]] = {

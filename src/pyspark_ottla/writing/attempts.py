@@ -56,7 +56,7 @@ _timeouts: dict[ClientKey, int] = {}
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose write it is."""
+    """The query, or the job, that a write belongs to."""
 
     name: str  # as it stands in transactional ids and decisions
     run: str

@@ -58,7 +58,7 @@ def ledger_partition(owner: str) -> int:
 
 @dataclass(frozen=True)
 class Decision:
-    """A batch that counts."""
+    """The decision that a batch counts: which attempts are committed, which aborted."""
 
     batch: int
     commit: tuple[Attempt, ...]
@@ -119,7 +119,7 @@ class Ledger:
             }
         )
         self._last: bytes | None = None
-        self._read_to: int | None = None  # the offset behind what `_last` was found in
+        self._read_to: int | None = None  # the offset after what `_last` was found in
 
     async def open(self) -> Decision | None:
         """Become the one driver that may decide; the last decision."""
@@ -182,7 +182,7 @@ class Ledger:
         while (stable := await self._end("read_committed")) < end:
             if deadline.remaining <= 0:
                 raise TimedOut(
-                    f"an open transaction in {self._partition} hides the decisions behind offset "
+                    f"an open transaction in {self._partition} hides the decisions after offset "
                     f"{stable}; `ottla transaction` shows whose it is"
                 )
             await asyncio.sleep(_PAUSE)

@@ -18,4 +18,4 @@ Point = Literal[
 
 
 def reached(point: Point) -> None:
-    """Called at each point."""
+    """Called at each point; tests stop the process here."""

@@ -40,7 +40,7 @@ class RecordColumns:
     """The columns that are written, checked against the DataFrame's schema."""
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
-        """Raises UnfitRows."""
+        """Finds out how to read the rows. Raises UnfitRows."""
         self.topic = options.topic
         self._schema = schema
         names = ["key", "value", "partition", "headers"]

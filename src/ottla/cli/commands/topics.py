@@ -391,7 +391,7 @@ def offsets(
 
 
 def choose_partitions(topic: str, existing: list[int], wanted: list[int] | None) -> list[int]:
-    """Those asked for, or all."""
+    """The partitions that were asked for, or all."""
     if not wanted:
         return existing
     missing = [index for index in wanted if index not in existing]

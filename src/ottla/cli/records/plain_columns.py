@@ -21,12 +21,12 @@ def binary_column(data: bytes, ends: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def same_bytes(value: bytes, count: int) -> pa.Array:
-    """One value, so many times."""
+    """A column that holds one value `count` times."""
     return binary_column(value * count, np.arange(1, count + 1) * len(value))
 
 
 def same_number(number: int, count: int) -> pa.Array:
-    """An int32, so many times."""
+    """An int32 column that holds one number `count` times."""
     return pa.Array.from_buffers(
         pa.int32(), count, [None, pa.py_buffer(np.full(count, number, np.int32))]
     )

@@ -188,7 +188,7 @@ def answer(
 
 
 def answer_if_there(settings: Mapping[str, str], question: Question) -> int | None:
-    """The same of a question that nobody has looked at; None if there is no server, or it is not for it.
+    """Answer a query that nobody has parsed; None if there is no server, or it is not for it.
 
     To look at a query takes a parser, and to import it longer than a server needs for a small answer.
     """

@@ -149,7 +149,7 @@ def _read_partitioner(value: object) -> Partitioner:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings(ClientSettings):
-    """Those of Producer."""
+    """The settings of a Producer."""
 
     role: ClassVar[str] = "producer"
 
@@ -233,7 +233,7 @@ def _read_offset_reset(value: object) -> str | float:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings(ClientSettings):
-    """Those of Consumer."""
+    """The settings of a Consumer."""
 
     role: ClassVar[str] = "consumer"
 

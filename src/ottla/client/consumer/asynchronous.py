@@ -95,7 +95,10 @@ _numbers = itertools.count()
 
 
 class AsyncConsumer:
-    """See the module. To be made where an event loop runs, and used in that loop alone."""
+    """Reads topics in an event loop, as Arrow batches or records.
+
+    To be made where an event loop runs, and used in that loop alone.
+    """
 
     def __init__(
         self,
@@ -391,7 +394,7 @@ class AsyncConsumer:
         *,
         columns: Names | None = None,
     ) -> Scan:
-        """The same as batches, one after the other, with bounded memory; raises the same."""
+        """What `read` gives, as batches one after the other, with bounded memory; raises the same."""
         self._check_open()
         name_of(topic, "topic")
         layout = self._layout if columns is None else _layout(columns, arrow=True)

@@ -56,7 +56,7 @@ def _blocking(
 def _at_once(
     method: Callable[Concatenate[AsyncConsumer, _Parameters], _Result],
 ) -> Callable[Concatenate[Consumer, _Parameters], _Result]:
-    """The same for methods that do not wait, but belong into the loop."""
+    """A method that does not wait, but belongs into the loop, as one of Consumer."""
 
     def call(
         self: Consumer, /, *arguments: _Parameters.args, **keywords: _Parameters.kwargs

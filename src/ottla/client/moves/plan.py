@@ -71,7 +71,7 @@ class Move:
 
     @property
     def bytes(self) -> int:
-        """That are copied."""
+        """How many bytes the move copies."""
         return self.size * len(self.adding)
 
 

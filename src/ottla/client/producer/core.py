@@ -538,7 +538,7 @@ class ProducerCore:
         return found
 
     def _usable_partitions(self, info: TopicInfo) -> list[int]:
-        """Those that have a leader."""
+        """The partitions that have a leader."""
         known = self._usable.get(info.name)
         if known is None or known[0] != info.updated_at:
             usable = [each.partition for each in info.partitions.values() if each.leader >= 0]

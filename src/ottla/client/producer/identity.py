@@ -45,7 +45,7 @@ class Identity:
         self.last_problem = problem
 
     def batch_failed(self, problem: OttlaError) -> None:
-        """A batch was given up."""
+        """Note why a batch was given up, for later messages."""
         if not isinstance(problem, TimedOut):
             self.last_problem = problem
 

@@ -92,7 +92,7 @@ class _Request:
 
 
 class Sender:
-    """See the module."""
+    """Sends the batches of one producer to the leaders of their partitions."""
 
     def __init__(
         self,

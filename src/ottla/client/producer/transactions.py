@@ -127,7 +127,7 @@ class GroupMember:
 
 
 class Transactions(NumberedIdentity):
-    """See the module."""
+    """The transactions of one producer, one after the other."""
 
     transactional = True
 

@@ -155,7 +155,7 @@ class Turnover:
         at_once(self.settling())
 
     def settling(self) -> Steps[None]:
-        """The same in steps."""
+        """Does what `settle` does, in steps."""
         steps, steps_of = self._steps, self._steps_of
         self._steps, self._steps_of = [], {}
         concerned = steps_of.keys()

@@ -37,7 +37,7 @@ class IsrResult:
 
 
 class ElectionType(IntEnum):
-    """As on the wire."""
+    """How a leader is elected; the numbers are those of ElectLeaders."""
 
     PREFERRED = 0
     UNCLEAN = 1

@@ -20,7 +20,7 @@ ANYTHING: Final = "*"  # a literal name that stands for every name, and for ever
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One entry."""
+    """One entry of an access control list."""
 
     resource: int
     name: str
@@ -37,7 +37,7 @@ class Acl:
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
     def stored(self) -> dict[str, str]:
-        """As the metadata keeps it."""
+        """The entry as the metadata holds it, all of it text."""
         return {
             "resource": str(self.resource),
             "name": self.name,

@@ -55,7 +55,7 @@ class ScramCredential:
         iterations: int = DEFAULT_ITERATIONS,
         salt: bytes | None = None,
     ) -> ScramCredential:
-        """Slow on purpose."""
+        """The credential for a password. Slow on purpose, as guessing shall be."""
         salt = new_salt() if salt is None else salt
         return cls.of_salted(
             mechanism, salted(mechanism, password, salt, iterations), salt, iterations

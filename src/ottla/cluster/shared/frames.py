@@ -61,7 +61,7 @@ _REFUSALS: Final = tuple(Refusal)
 
 
 def encode(frame: tuple[Any, ...]) -> bytes:
-    """A frame's bytes."""
+    """A frame as bytes, its length first."""
     packed = marshal.dumps(frame)
     return LENGTH.pack(len(packed)) + packed
 
@@ -93,13 +93,13 @@ def pack_operations(operations: Sequence[Operation]) -> list[tuple[Any, ...]]:
 
 
 def unpack_operations(packed: Sequence[tuple[Any, ...]]) -> list[Operation]:
-    """The other way."""
+    """Operations from what `pack_operations` made of them."""
     makers = (Create, Set, Delete, Check)
     return [makers[entry[0]](*entry[1:]) for entry in packed]
 
 
 def pack_answer(answer: Answer) -> tuple[Any, ...]:
-    """The answer to a multi."""
+    """The answer to a transaction as a plain tuple."""
     if isinstance(answer, Ok):
         return (0, answer.versions)
     if isinstance(answer, Conflict):
@@ -108,7 +108,7 @@ def pack_answer(answer: Answer) -> tuple[Any, ...]:
 
 
 def unpack_answer(packed: tuple[Any, ...]) -> Answer:
-    """The other way."""
+    """An answer from what `pack_answer` made of it."""
     if packed[0] == 0:
         return Ok(packed[1])
     if packed[0] == 1:
@@ -117,20 +117,20 @@ def unpack_answer(packed: tuple[Any, ...]) -> Answer:
 
 
 def pack_node(node: Node | None) -> tuple[Any, ...] | None:
-    """A node, or None for none."""
+    """A node as a plain tuple; None where there is none."""
     return None if node is None else tuple(node)
 
 
 def unpack_node(packed: tuple[Any, ...] | None) -> Node | None:
-    """The other way."""
+    """A node from what `pack_node` made of it."""
     return None if packed is None else Node(*packed)
 
 
 def pack_change(change: Change) -> tuple[str, int]:
-    """A change."""
+    """A change of a node as a plain tuple."""
     return change.path, _KINDS.index(change.kind)
 
 
 def unpack_change(packed: tuple[str, int]) -> Change:
-    """The other way."""
+    """A change from what `pack_change` made of it."""
     return Change(packed[0], _KINDS[packed[1]])

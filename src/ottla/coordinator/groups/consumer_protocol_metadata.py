@@ -23,13 +23,13 @@ _VERSION_SIZE: Final = 2
 
 
 def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
-    """Raises MalformedMessage."""
+    """Decode a member's subscription. Raises MalformedMessage."""
     version = _version(metadata, ConsumerProtocolSubscription.versions[1])
     return ConsumerProtocolSubscription.decode(metadata, _VERSION_SIZE, version)[0]
 
 
 def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
-    """Raises MalformedMessage."""
+    """Decode a member's assignment. Raises MalformedMessage."""
     version = _version(assignment, ConsumerProtocolAssignment.versions[1])
     return ConsumerProtocolAssignment.decode(assignment, _VERSION_SIZE, version)[0]
 

@@ -38,7 +38,7 @@ class TopicPattern:
 
     @classmethod
     def compile(cls, text: str) -> TopicPattern:
-        """Raises InvalidPattern."""
+        """Compile a regular expression of RE2. Raises InvalidPattern."""
         if len(text) > MAX_LENGTH:
             raise InvalidPattern(f"{len(text):,} characters; at most {MAX_LENGTH:,} are accepted")
         # Imported on first use: few brokers ever see a pattern, and all of them start.

@@ -76,7 +76,7 @@ _DESCRIBE_NOT_FOUND_SINCE: Final = 6
 
 
 class GroupShard:
-    """Implements `ottla.coordinator.shard.Shard`.
+    """The groups of one partition of __consumer_offsets (a `Shard`).
 
     `new_id` makes the random part of member ids. `settings` may be replaced while running;
     `own_settings` tells what a group (by its id) is configured with itself.

@@ -63,7 +63,7 @@ class Answer(Protocol):
 
 
 class IdentityAnswer(Protocol):
-    """The same for responses that tell an identity, and the one of a transaction still open."""
+    """Makes a response that has an identity in it, and the one of a transaction still open."""
 
     def __call__(
         self, code: ErrorCode, holder: Identity = NOBODY, ongoing: Identity = NOBODY, /
@@ -71,13 +71,13 @@ class IdentityAnswer(Protocol):
 
 
 class PartitionsAnswer(Protocol):
-    """The same for responses that tell an error for each partition."""
+    """Makes a response that has an error for each partition."""
 
     def __call__(self, codes: Mapping[TopicPartition, ErrorCode], /) -> Message: ...
 
 
 class TransactionShard:
-    """Implements `ottla.coordinator.shard.Shard`."""
+    """The transactions of one partition of __transaction_state (a `Shard`)."""
 
     def __init__(
         self,

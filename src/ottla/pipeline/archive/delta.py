@@ -90,7 +90,7 @@ class DeltaFiles:
         self._commit([*(_added(file, new=False) for file in merged), *gone], [])
 
     def finish(self) -> None:
-        """Nothing is left to do."""
+        """Does nothing: a Delta table is complete after each commit."""
 
     def _commit(
         self, actions: list[AddAction | RemoveAction], transactions: list[Transaction]

@@ -74,10 +74,10 @@ def client_options(servers: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 class Destination(Protocol):
-    """Where files of rows go."""
+    """Where an archive job puts its files of rows."""
 
     def covered(self) -> Covered:
-        """Which rows are there."""
+        """Which rows are in the archive already."""
 
     def publish(self, files: list[StagedFile]) -> None:
         """Put files where readers find them; durable when this returns."""
@@ -89,11 +89,11 @@ class Destination(Protocol):
         """Put merged files in the place of what they were made of."""
 
     def finish(self) -> None:
-        """The job ends."""
+        """Finish what is still to be done when the job ends."""
 
 
 class ParquetFiles:
-    """Plain files."""
+    """Plain Parquet files in a folder, as a destination."""
 
     def __init__(self, options: ArchiveOptions) -> None:
         self._folder = options.folder

@@ -111,7 +111,7 @@ class Exchanges:
             self.folder.merging.rmdir()
 
     def finish(self) -> None:
-        """Remove them all, in time."""
+        """Remove all retired files, each once no listing can hold it any more."""
         while self._retired:
             time.sleep(max(0.0, self._retired[0][0] + LISTING - time.monotonic()))
             self.sweep()

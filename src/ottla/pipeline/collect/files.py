@@ -34,7 +34,7 @@ class Spot(NamedTuple):
     before: bytes = b""  # the last bytes before the position
 
     def after(self, data: bytes, part: int) -> Spot:
-        """Behind `data`, which stands at this spot."""
+        """After `data`, which stands at this spot."""
         last = data[-COMPARED:]
         return Spot(
             self.position + len(data),

@@ -29,7 +29,10 @@ _SETTINGS: Final = {"cleanup.policy": "compact"}
 
 
 class Boundary(NamedTuple):
-    """See the module. Both offsets grow from one boundary to the next."""
+    """An offset of the source, and the one of the target that it corresponds to.
+
+    Both grow from one boundary to the next.
+    """
 
     source: int
     target: int

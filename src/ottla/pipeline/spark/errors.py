@@ -47,7 +47,7 @@ def error_sentence(error: BaseException) -> str:
 
 
 def sentence_in(text: str) -> str:
-    """The same, of the text of an error."""
+    """The sentence in the text of an error, without Spark's codes, plans and stacks."""
     raised = _raised_in_python(text)
     return _spark_message(text) if raised is None else raised
 

@@ -42,7 +42,7 @@ def lag(
 
 
 def lag_in(progress: Mapping[str, Any] | None) -> dict[TopicPartition, int]:
-    """The same by the progress of a batch alone."""
+    """The lag of each partition by the progress of a batch alone."""
     return _behind(*_offsets(progress))
 
 

@@ -211,7 +211,7 @@ class Display:
         self._screen.draw([each.describe() for each in self._followed])
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays above the progress."""
         self._screen.say(text)
 
     def _ask_backlog(self) -> None:
@@ -288,7 +288,7 @@ class _Lines:
         _write_lines([text])
 
     def close(self) -> None:
-        """Nothing of it stays open."""
+        """Does nothing: lines need no end."""
 
 
 def _write_lines(lines: list[str]) -> None:

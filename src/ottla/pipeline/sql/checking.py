@@ -198,7 +198,7 @@ def check_topics(tables: Iterable[str], topics: Iterable[str]) -> None:
 
 
 def is_query_of_spark(query: str) -> bool:
-    """The same by Spark's own parser, in the JVM that was started; raises its ParseException."""
+    """Whether it is a query, by Spark's own parser in the JVM; raises its ParseException."""
     plan = check_syntax(query)
     if plan is None:
         return False

@@ -65,7 +65,7 @@ class ColumnBuffers:
         """Make room before a group of batches: `rows` in all, `size` more bytes of contents.
 
         Values may take all of the bytes; the other columns grow when they have to. If there has to be
-        more room, it is made for what is likely to come behind the group, too.
+        more room, it is made for what is likely to come after the group, too.
         """
         rows = min(rows, self._max_rows)
         if rows > len(self._offsets):

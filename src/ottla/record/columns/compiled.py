@@ -79,7 +79,7 @@ class CompiledReader:
             self._stopped_by = self._read_plain(self._whole[:size])
 
     def receive(self, descriptor: int, size: int, most: int) -> int:
-        """Receive up to `most` bytes behind the first `size` ones, and read them as `advance` does.
+        """Receive up to `most` bytes after the first `size` ones, and read them as `advance` does.
 
         The socket must not block. Gives the number of bytes that came: 0 if none did, or a batch is
         next that is not for this way of reading.
@@ -324,7 +324,7 @@ class _SpecialGroups:
     def _unpack(self, found: FoundBatch, at: int) -> int | bytes | None:
         """Decompress a batch into the scratch array from `at` on.
 
-        Gives the number of bytes; None if there is too little room behind `at`; the bytes themselves
+        Gives the number of bytes; None if there is too little room after `at`; the bytes themselves
         if even an empty scratch array may be too small.
         """
         cursor = self._cursor

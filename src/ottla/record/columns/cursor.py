@@ -18,7 +18,7 @@ UNBOUNDED = 2**63 - 1
 class Decoded(NamedTuple):
     """Some rows of a buffer, and how far they reach.
 
-    `next_offset` is the position to read on from: behind all that was visible, left out or dropped
+    `next_offset` is the position to read on from: after all that was visible, left out or dropped
     so far. `consumed` is the number of bytes of the batches that are done with.
     """
 

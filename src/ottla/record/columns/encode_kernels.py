@@ -127,7 +127,7 @@ def _varint_size(value: int) -> int:
 
 @register_jitable(forceinline=True)
 def _put_varint(output: Any, at: int, value: int) -> int:
-    """Write `value` and give the position behind it; the caller has made sure of the room."""
+    """Write `value` and give the position after it; the caller has made sure of the room."""
     rest = uint64((value << 1) ^ (value >> 63))
     if rest < uint64(0x80):
         output[at] = uint8(rest)
@@ -189,7 +189,7 @@ def _after_many_zeros(register: Any, count: int) -> Any:
 
 @register_jitable
 def _sum_stretches(register: Any, data: Any, at: int, source: Any, source_at: int) -> Any:
-    """The sum's register behind the three stretches from `at` on; fetches as much of the source."""
+    """The sum's register after the three stretches from `at` on; fetches as much of the source."""
     if at < 0 or at + _STRETCHES > len(data):
         raise IndexError("a checksum beyond a buffer")
     fetches = source_at >= 0 and source_at + _STRETCHES <= len(source)
@@ -411,7 +411,7 @@ def encode_records(
         max_timestamp = max(max_timestamp, timestamp)
         index += 1
         if seals:
-            # The next row's value is most often behind this one's.
+            # The next row's value is most often after this one's.
             next_at = int64(-1) if gathers else value_at + value_length
             while at - summed_to >= _STRETCHES:
                 sum_of_records = _sum_stretches(

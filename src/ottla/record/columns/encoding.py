@@ -316,7 +316,7 @@ class _Compiled:
 def _encode_plain(
     columns: _Columns, max_bytes: int, begin: int
 ) -> tuple[memoryview, list[_Line], int]:
-    """The same, a record at a time: some batches of the rows from `begin` on, and the next row."""
+    """Encode a record at a time: some batches of the rows from `begin` on, and the next row."""
     output = bytearray()
     lines: list[_Line] = []
     start, first, base, latest = 0, begin, 0, 0

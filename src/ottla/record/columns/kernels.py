@@ -208,7 +208,7 @@ _LARGEST_INT32 = 2**31 - 1
 
 
 # Both readers give a position beyond `end` for anything that is not a number of theirs; every use
-# of a position is behind a comparison with `end`, so that this needs no test of its own.
+# of a position is after a comparison with `end`, so that this needs no test of its own.
 
 
 @register_jitable(forceinline=True)
@@ -591,7 +591,7 @@ def receive_plain(
 ) -> int:  # fmt: skip
     """Receive from a socket that does not block, and `decode_plain` what has come, in turn.
 
-    The bytes go into `data`, which nobody else may write to, behind those that are there. Ends as
+    The bytes go into `data`, which nobody else may write to, after those that are there. Ends as
     `decode_plain` does; with DONE also when nothing more comes for now, or all that was wanted has come.
     """
     while True:

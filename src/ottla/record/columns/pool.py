@@ -73,7 +73,7 @@ class Memory:
 
 
 class _FreeBuffer:
-    """Memory that nobody has. It is equal to itself alone, where views compare what is in them."""
+    """A buffer that is free. It is equal to itself alone, where views compare what is in them."""
 
     __slots__ = ("memory",)
 

@@ -62,7 +62,7 @@ def set_producer(
 
 
 def seal(batch: memoryview) -> None:
-    """Write the checksum of what stands behind it."""
+    """Write the checksum of what stands after it."""
     batch[CRC_AT : CRC_AT + 4] = crc32c(batch[ATTRIBUTES_AT:]).to_bytes(4)
 
 
@@ -98,7 +98,7 @@ def power_of_bytes(count: int) -> int:
 
 @lru_cache(1024)
 def _power_of_digit(digit: int, place: int) -> int:
-    """The same for a digit of the count, in base 256. Few of these make all lengths there are."""
+    """The power for one digit of the count, in base 256. Few of these make all lengths there are."""
     if digit == 1:
         if place == 0:
             return _ONE >> 8

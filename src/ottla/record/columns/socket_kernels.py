@@ -33,7 +33,7 @@ def _receive(descriptor: int, data: Any, start: int, end: int) -> int:
 
 @register_jitable
 def receive_nothing(descriptor: int, data: Any, start: int, end: int) -> int:  # noqa: ARG001
-    """The same where there is nothing to receive with."""
+    """Receives nothing, where sockets are of another kind."""
     return 0
 
 

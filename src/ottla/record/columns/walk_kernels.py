@@ -6,7 +6,7 @@ which decodes does not stand in the way of the one that receives.
 
 CRC32C is a processor's instruction on x86-64 and on ARM, of eight bytes each. Its result is there some
 cycles later, so three stretches are summed up side by side and put together by tables, which say what
-a sum becomes behind so many zero bytes: checksums are linear. Other processors take the word's sum from
+a sum becomes after so many zero bytes: checksums are linear. Other processors take the word's sum from
 tables, too.
 """
 
@@ -134,7 +134,7 @@ def zeros_table(count: int) -> Any:
 _AFTER_LONG = zeros_table(_LONG)
 _AFTER_MIDDLE = zeros_table(_MIDDLE)
 _AFTER_SHORT = zeros_table(_SHORT)
-# Of a word: the sum of its byte number n is that byte's behind 8 - n zeros.
+# Of a word: the sum of its byte number n is that byte's after 8 - n zeros.
 _OF_BYTE = np.array(
     [[_after_zero_bytes(8 - at, byte) for byte in range(256)] for at in range(8)], np.uint64
 )
@@ -164,7 +164,7 @@ def _load_word(typing_context: Any, data: Any, at: Any) -> Any:
 
 @intrinsic
 def _instruction(typing_context: Any, register: Any, word: Any) -> Any:
-    """The sum's register behind eight more bytes, by the processor."""
+    """The sum's register after eight more bytes, by the processor."""
     del typing_context, register, word
     _, name, width = _INSTRUCTIONS[platform.machine()]
 
@@ -215,7 +215,7 @@ sum_of_word: Any = _sum_by_instruction if has_instruction() else sum_by_tables
 
 @register_jitable(forceinline=True)
 def after_zeros(table: Any, register: Any) -> Any:
-    """The register behind the zero bytes that the table is of."""
+    """The register after the zero bytes that the table is of."""
     byte = uint64(0xFF)
     return uint64(
         table[0, register & byte]
@@ -227,7 +227,7 @@ def after_zeros(table: Any, register: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _sum_of_three(register: Any, data: Any, at: int, block: int, table: Any) -> Any:
-    """The register behind three blocks from `at` on; the caller checks bounds."""
+    """The register after three blocks from `at` on; the caller checks bounds."""
     second = uint64(0)
     third = uint64(0)
     for place in range(at, at + block, 8):
@@ -239,7 +239,7 @@ def _sum_of_three(register: Any, data: Any, at: int, block: int, table: Any) -> 
 
 @compiled(types.uint64(types.uint64, INPUT, types.int64, types.int64))
 def summed(register: Any, data: Any, start: int, end: int) -> Any:
-    """The sum's register behind data[start:end]."""
+    """The sum's register after data[start:end]."""
     if not 0 <= start <= end <= len(data):
         raise IndexError("a checksum beyond a buffer")
     at = start

@@ -152,7 +152,7 @@ def setting_name(variable: str) -> str:
 
 
 def read_command_line(assignments: Iterable[str]) -> list[Assignment]:
-    """`--set name=value`."""
+    """Read assignments of the form `--set name=value`."""
     found = []
     for assignment in assignments:
         name, equals, text = assignment.partition("=")

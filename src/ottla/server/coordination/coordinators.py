@@ -404,7 +404,7 @@ class Coordinators(Generic[S]):
                 self._replay_batch(shard, view[at : at + header.size], header)
                 offset = header.last_offset + 1
         except Truncated:
-            # The last batch goes on behind what was read: it comes whole with the next piece.
+            # The last batch goes on after what was read: it comes whole with the next piece.
             pass
         return offset
 

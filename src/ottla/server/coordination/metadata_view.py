@@ -8,7 +8,7 @@ from ottla.cluster.metadata import ClusterImage
 
 
 class ImageView:
-    """Implements `ottla.coordinator.metadata_view.MetadataView`."""
+    """The cluster's image as coordinators see it (a `MetadataView`)."""
 
     def __init__(self, image: Callable[[], ClusterImage]) -> None:
         self._image = image

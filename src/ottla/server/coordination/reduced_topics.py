@@ -111,7 +111,8 @@ class ReducedTopics(Generic[T]):
         return [make(each.topic, list(each.partitions.values())) for each in self._reduced.values()]
 
     def portions(self, make: Callable[[T, list[Any]], T]) -> Steps[list[list[T]]]:
-        """The same in portions, of which the shard sees one at a time. A topic may be in several."""
+        """What `topics` gives, in portions of which the shard sees one at a time. A topic may be in
+        several."""
         found: list[list[T]] = [[]]
         left = ENTRIES_AT_ONCE
         for each in self._reduced.values():

@@ -90,7 +90,7 @@ class PartitionRecord(Message, versions=(0, 2), flexible_since=0):
 
 
 class PartitionChangeRecord(Message, versions=(0, 2), flexible_since=0):
-    """None: as before."""
+    """What changes of a partition. A field that is None stays as it was."""
 
     partition_id: Int32 = -1
     topic_id: Uuid = ZERO_UUID

@@ -70,7 +70,7 @@ class SourceTopic:
 
 @dataclass(frozen=True)
 class Source:
-    """What is to be taken over."""
+    """What is to be imported of a Kafka broker's data folder."""
 
     node_id: int
     topics: tuple[SourceTopic, ...]

@@ -174,8 +174,11 @@ class _Sockets(selectors.BaseSelector):
 
 
 class BrokerLoop(asyncio.SelectorEventLoop):
-    """See the module. A socket that asyncio itself waits for, as in `sock_connect`, is asyncio's until
-    that is over: it takes its readers and writers away by the same methods."""
+    """asyncio's loop, which calls those who wait for a socket at once.
+
+    A socket that asyncio itself waits for, as in `sock_connect`, is asyncio's until that is over: it
+    takes its readers and writers away by the same methods.
+    """
 
     def __init__(self) -> None:
         self._sockets = _Sockets(self._report)

@@ -220,7 +220,7 @@ def _counter(name: str, what: str, measure: Callable[[Broker], float | None]) ->
 
 
 def _gauge(name: str, what: str, measure: Callable[[Broker], float | None]) -> Family:
-    """One number."""
+    """One number that grows and falls."""
     return Family(name, "gauge", what, _one(measure))
 
 

@@ -16,7 +16,7 @@ _FIRST_PATTERNS = 1
 
 
 def acls_of(image: ClusterImage) -> Iterator[Acl]:
-    """All entries."""
+    """All entries of the access control list."""
     for (kind, _), stored in image.configs.items():
         if kind is ResourceType.ACL:
             yield Acl.of_stored(stored)

@@ -94,7 +94,7 @@ class _Entries:
 
 
 class Authorizer:
-    """See the module."""
+    """Decides whether a principal may do something to a resource."""
 
     def __init__(self, super_users: Collection[str] = (), *, allow_if_none: bool = False) -> None:
         self.super_users = frozenset(super_users)

@@ -57,10 +57,10 @@ class Reply:
 
 
 class Exchange(Protocol):
-    """One authentication."""
+    """The messages of one authentication, by one mechanism."""
 
     async def step(self, message: bytes) -> Reply:
-        """Raises Refused."""
+        """The reply to the client's next message. Raises Refused."""
 
 
 class Look(NamedTuple):

@@ -60,7 +60,7 @@ class State(Enum):
 
 
 class Authentication:
-    """See the module. Belongs to one connection."""
+    """The state of a connection's authentication by SASL. Belongs to one connection."""
 
     def __init__(self, connection: Connection, security: ListenerSecurity) -> None:
         self._connection = connection

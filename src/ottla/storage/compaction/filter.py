@@ -136,7 +136,7 @@ class BatchFilter:
         return self._leave_records(batch, fields, horizon, is_last)
 
     def _leave_none(self, fields: HeaderFields, is_last: bool) -> bytes | None:
-        """Of a batch without records."""
+        """What stays of a batch of which no record does."""
         if self._is_last_of_producer(fields):
             return emptied(fields)
         return placeholder(fields) if is_last else None

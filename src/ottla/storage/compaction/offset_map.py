@@ -36,7 +36,7 @@ class OffsetMap:
 
     @property
     def used(self) -> int:
-        """Bytes, reckoned."""
+        """An estimate of the bytes that the map takes."""
         return self._used
 
     def put(self, key: bytes, offset: int) -> bool:

@@ -70,7 +70,7 @@ class Cancelled(Exception):
 
 
 class Job(NamedTuple):
-    """One pass over one log."""
+    """One pass of the cleaner over one log."""
 
     folder: str
     # Which folder that is: a topic may be deleted, and another of its name created, meanwhile.
@@ -134,7 +134,7 @@ def run(job: Job) -> Outcome:
 
 
 def run_over(job: Job, files: Files) -> Outcome:
-    """The same, over a file layer."""
+    """Does a job over this file layer, as `run` does."""
     rewrite = _Rewrite(job, files)
     try:
         return rewrite.run()
@@ -244,7 +244,7 @@ class _Output:
 
 
 class _Rewrite:
-    """The steps of a job."""
+    """Carries out a job, file by file."""
 
     def __init__(self, job: Job, files: Files) -> None:
         self._job = job
@@ -477,7 +477,7 @@ class _Rewrite:
             pass
 
     def tidy(self) -> None:
-        """After an error."""
+        """Remove the files that a failed job has made."""
         for path in self._made:
             try:
                 self._remove(path)

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 def dirt_of(log: Log, synced_end: int, now_ms: int) -> Dirt:
     """How dirty a log is. `synced_end`: up to here it is stored that the log was synced. What lies
-    behind is looked at by recovery after a crash, which takes gaps for losses."""
+    after is looked at by recovery after a crash, which takes gaps for losses."""
     segments = log.segments
     sealed = [segments[slot] for slot in range(len(segments) - 1)]
     while sealed and not sealed[-1].settled:
@@ -195,7 +195,7 @@ class Compaction:
 
 
 class Stage(IntEnum):
-    """What was done last."""
+    """The stages of a swap: what was done last."""
 
     CLEANED = 0
     ANNOUNCED = 1  # the new files are `.swap`, on disk
@@ -261,7 +261,7 @@ class Swap:
                 self._compaction.swapping = None
 
     def run(self) -> None:
-        """All steps, here and now."""
+        """Do all steps that are left, on this thread."""
         try:
             while not self.over:
                 self.step()

@@ -300,7 +300,7 @@ def _cover(job: FlushJob, segment: Segment, before_close: bool) -> None:
 
 
 def end(log: Log, job: FlushJob) -> None:
-    """See Log.flush_end."""
+    """Takes the result of a flush that ran, as `Log.flush_end` says."""
     if log.flushing is not job:
         return  # it was taken back by stop
     if not job.done or job.may_be_repeated:

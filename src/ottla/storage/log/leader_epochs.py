@@ -28,7 +28,7 @@ class LeaderEpochs:
     """
 
     def __init__(self, path: str, files: Files = OS_FILES) -> None:
-        """Empty; touches no file."""
+        """Begins without entries, and touches no file."""
         self.path = path
         self.files = files
         # Of one length, strictly increasing both.
@@ -90,7 +90,7 @@ class LeaderEpochs:
         """An epoch begins at an offset; whether that changed anything.
 
         The first start of an epoch stays. Entries that contradict the new one (they begin at or
-        behind it, or have its epoch or a later one) go: a new leader knows better.
+        after it, or have its epoch or a later one) go: a new leader knows better.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"epoch {epoch} cannot begin at {start_offset}")

@@ -4,9 +4,9 @@ All state belongs to one thread (the event loop's). What may block is cut out of
 append can be handed to a thread (`prepare`, `write`, `commit`), a flush is a job to `run`
 elsewhere, and a read gives a file range that the caller sends as it likes.
 
-The order of things, for every append: checked (nothing changed), written behind the end of the file
+The order of things, for every append: checked (nothing changed), written after the end of the file
 (not visible), committed in memory (visible). A failed write therefore leaves the log as it was, and
-offline: what the disk holds behind the end is unknown, and recovery will cut it.
+offline: what the disk holds after the end is unknown, and recovery will cut it.
 """
 
 from __future__ import annotations
@@ -399,7 +399,7 @@ class Log(ReadableLog):
 
     def append_replicated(self, buffer: bytes | bytearray | memoryview, now_ms: int) -> int:
         """Whole batches as the leader has them, with its offsets, epochs and markers; they go on at
-        or behind (the leader's log may have gaps) this log's end. The new end."""
+        or after (the leader's log may have gaps) this log's end. The new end."""
         placed = self.check_replicated(buffer)
         view = memoryview(buffer)
         while placed:
@@ -447,7 +447,7 @@ class Log(ReadableLog):
             segment = self.next_segment(now_ms)
             position = 0
         if last_offset > segment.offset_limit:
-            # A gap that no relative offset spans: the segment begins behind it.
+            # A gap that no relative offset spans: the segment begins after it.
             segment = self.next_segment(now_ms, base_offset)
             position = 0
         count = 1
@@ -585,7 +585,7 @@ class Log(ReadableLog):
         flush.end(self, job)
 
     def flush(self, now_ms: int) -> None:
-        """All of it here and now."""
+        """Flush everything on this thread, and wait for it."""
         flush.stop(self)
         job = flush.begin(self, now_ms, before_close=False)
         if job is not None:
@@ -621,12 +621,12 @@ class Log(ReadableLog):
             self.raise_start(offset)
 
     def delete_old_segments(self, now_ms: int) -> Retired | None:
-        """Detaches the segments that the topic's retention no longer wants; the log starts behind
+        """Detaches the segments that the topic's retention no longer wants; the log starts after
         them from now on. Their files are the caller's: see Retired."""
         return retention.retire(self, now_ms)
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Cuts off everything at and behind `offset` (a follower that took another way than the
+        """Cuts off everything at and after `offset` (a follower that took another way than the
         leader); whether that was anything. Blocks: it syncs what it cut."""
         if offset >= self.log_end_offset:
             self.check_idle()

@@ -35,7 +35,7 @@ BATCHES_AT_ONCE = 100
 def check_bounds(log: Log, start: int, end: int) -> None:
     """UndeletableOffset unless the range lies between the log's start and its last stable offset."""
     if start >= end:
-        raise UndeletableOffset(start, f"is behind {end - 1}: a range ends before it begins")
+        raise UndeletableOffset(start, f"is after {end - 1}: a range ends before it begins")
     if start < log.log_start_offset:
         raise UndeletableOffset(start, f"is out of range: the log starts at {log.log_start_offset}")
     stable = log.last_stable_offset
@@ -82,7 +82,7 @@ def check_records(log: Log, start: int, end: int, wait: bool = False) -> tuple[i
         segment = segments[slot]
         found = segment.locate(start, wait) if segment.size else None
         if found is None:
-            continue  # behind what compaction left of it
+            continue  # after what compaction left of it
         for at, size, fields in segment.walk(found[0], wait=wait):
             first, last = fields[BASE_OFFSET], fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA]
             if fields[MAGIC_BYTE] == MAGIC and first > start:

@@ -73,7 +73,7 @@ class Truncation:
 
 
 def truncate_to(log: Log, offset: int, now_ms: int) -> Steps:
-    """See Log.truncate_to."""
+    """Truncate a log, as `Log.truncate_to` says."""
     if offset >= log.log_end_offset:
         log.check_idle()
     elif offset < log.log_start_offset:

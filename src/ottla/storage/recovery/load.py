@@ -6,7 +6,7 @@ on, and the producers come from a snapshot.
 After a crash everything below the recovery point is known to be whole, because it was synced, data
 first, before the recovery point was stored. What lies after it is checked batch by batch. The first
 that is not whole, or does not go on where the one before it ended, is where the log ends: it is cut
-there, and later segments go. Index entries, leader epochs and producer state behind the recovery
+there, and later segments go. Index entries, leader epochs and producer state after the recovery
 point are made anew on the way. So the time is proportional to the unflushed tail.
 
 Zeros from a batch's end to the end of the file are no tear: they are the unused part of a

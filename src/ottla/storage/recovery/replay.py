@@ -139,7 +139,7 @@ def mend_transaction_indexes(
     segments: Segments, producers: ProducerStates, start: int, from_offset: int
 ) -> None:
     """Makes the transaction indexes anew that are corrupt, of the segments that may hold records at
-    or behind `from_offset`, in a log that starts at `start`."""
+    or after `from_offset`, in a log that starts at `start`."""
     for segment in segments.from_offset(from_offset):
         try:
             segment.transaction_index.sanity_check()

@@ -426,7 +426,7 @@ class Segment:
             return self._scan_for(offset, self.position_before(offset), wait)
 
     def _bring_index(self, _: int) -> None:
-        """On any thread: the pages of a sealed index, so that the map of it has them."""
+        """Read (on any thread) the pages of a sealed index, so that the map of it has them."""
         try:
             self.files.read_file(self.offset_index.path)
         except FileNotFoundError:
@@ -504,7 +504,7 @@ class Segment:
         self.times_brought = False
 
     def _bring_times(self, offset_index: str, time_index: str, _: int) -> None:
-        """On any thread."""
+        """Read (on any thread) both sealed indexes, so that their maps have them."""
         for path in (offset_index, time_index):
             try:
                 self.files.read_file(path)

@@ -96,7 +96,7 @@ class Segments:
         return 1 << 32 | zlib.crc32(text.encode())
 
     def add(self, segment: Segment) -> None:
-        """After all others."""
+        """Add a segment after all others."""
         assert not self._bases or segment.base_offset > self._bases[-1]
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
@@ -155,7 +155,7 @@ class Segments:
             segment = segments[slot]
         found = segment.locate(offset, wait)
         while found is None:
-            # Behind the last record of this segment: the rest of its range was compacted away.
+            # After the last record of this segment: the rest of its range was compacted away.
             slot += 1
             if slot == len(segments):
                 return None
@@ -181,8 +181,8 @@ class Segments:
         """An offset that no record in the slice reaches beyond; nearer than the log's end where the
         index knows a nearer one."""
         try:
-            behind = part.position + part.length
-            entry = part.segment.offset_index.first_at_or_after_position(behind)
+            after = part.position + part.length
+            entry = part.segment.offset_index.first_at_or_after_position(after)
         except CorruptIndex:
             entry = None  # the next search in the segment makes it anew
         if entry is not None:

@@ -70,7 +70,7 @@ _JOIN_SPARE: Final = 5.0
 
 
 class ClassicMembership(Membership):
-    """See the module."""
+    """A consumer's membership in a group by the classic protocol."""
 
     async def run(self) -> None:
         self._assignors = _assignor_names(self.settings.assignment_strategies)
@@ -159,7 +159,7 @@ class ClassicMembership(Membership):
         )
 
     async def _share_out(self, joined: JoinGroupResponse) -> Shares:
-        """The leader's duty."""
+        """Compute the assignment of all members, as their leader."""
         members = [
             _read_member(each.member_id, each.group_instance_id, each.metadata)
             for each in joined.members

@@ -53,7 +53,7 @@ _UNAVAILABLE: Final = frozenset(
 
 
 class NextGenerationMembership(Membership):
-    """See the module."""
+    """A consumer's membership in a group by the protocol of KIP-848."""
 
     _interval = _FIRST_INTERVAL  # between heartbeats; the broker says which
     _target: Assignment | None = None  # what it has assigned last, until that is done

@@ -98,7 +98,7 @@ class ClassicMember:
 
 
 class ClassicGroup:
-    """Implements `Group`."""
+    """A group of the classic protocol: its members, generation and leader."""
 
     kind = GroupKind.CLASSIC
 

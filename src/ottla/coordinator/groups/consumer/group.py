@@ -55,7 +55,7 @@ class ConsumerGroupState(Enum):
 
 
 class ConsumerGroup:
-    """Implements `Group`."""
+    """A group of the protocol of KIP-848: its members, epochs and target assignment."""
 
     kind = GroupKind.CONSUMER
     listed_protocol_type = CONSUMER

@@ -38,7 +38,7 @@ class ConsumerGroupReplay:
         self._member_gone = member_gone
 
     def replay(self, kind: int, key: bytes, value: bytes | None) -> None:
-        """Raises MalformedMessage."""
+        """Apply a record of the log to the groups. Raises MalformedMessage."""
         if kind in (GROUP_EPOCH, TARGET_EPOCH, TOPIC_METADATA):
             group_id, part = read_group_key(key), ""
         else:

@@ -77,7 +77,7 @@ class ConsumerGroupTimers:
         unset(self._of(group_id, member_id).sync)
 
     def forget(self, group_id: str, member_id: str) -> None:
-        """The member is gone."""
+        """Unset all timers of a member that has left."""
         member = self._members.pop((group_id, member_id), None)
         if member is not None:
             for timer in member.all():

@@ -184,7 +184,7 @@ def failure(request: Request[Any], code: ErrorCode, **more: Any) -> Message:
 
 
 def anybody(_: Access, request: Request[Any], proceed: Proceed) -> Answer:
-    """No check at all."""
+    """The guard of requests that everybody may send."""
     return proceed(request)
 
 

@@ -11,7 +11,7 @@
   that overlap what they are sent.
 - An epoch that the reader brings along is checked: it may know of a newer leader than this broker
   (UNKNOWN_LEADER_EPOCH) or of an older one (FENCED_LEADER_EPOCH), or its log may have been cut off
-  behind it (a diverging epoch in the answer).
+  after it (a diverging epoch in the answer).
 - A follower serves consumers too, up to the high watermark it knows; a leader sends consumers that name
   their rack to an in-sync replica in it, if `replica.selector.class` asks for that (KIP-392).
 - Who asks the wrong broker is told which one leads (KIP-951).

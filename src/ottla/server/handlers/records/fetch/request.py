@@ -27,7 +27,7 @@ def named(request: FetchRequest, version: int) -> dict[Key, WatchedPartition]:
 
 
 def named_in_steps(request: FetchRequest, version: int) -> Steps[dict[Key, WatchedPartition]]:
-    """As `named`, of very many."""
+    """Does what `named` does, in steps."""
     found: dict[Key, WatchedPartition] = {}
     for topic in request.topics:
         name = topic.topic_id if version >= FIRST_TOPIC_IDS else topic.topic

@@ -260,7 +260,7 @@ class Produce:
         correlation_id: int,
         now_ms: int,
     ) -> None:
-        """The same for several partitions."""
+        """Serve a request for several partitions that is like one before it."""
         appending = self._begin(repeated, connection, correlation_id, len(accepted))
         pieces, version, lanes = appending.pieces, repeated.version, self._lanes
         started = _clock()

@@ -36,7 +36,7 @@ _PARTITIONS_IN_A_STEP: Final = 5
 
 
 class LongProduce:
-    """One such request."""
+    """One Produce request that is worked on in steps."""
 
     def __init__(
         self,
