@@ -23,7 +23,7 @@ from ottla.client.spreading import Outcomes
 from pyspark_ottla.errors import OptionError
 from pyspark_ottla.option_names import ClientKey, client_key
 from pyspark_ottla.options import LATEST, Bound, SourceOptions
-from pyspark_ottla.ranges import Held, Range, divided, for_each, ranges_between
+from pyspark_ottla.ranges import HeldOffsets, Range, divided, for_each, ranges_between
 
 _clusters: dict[ClientKey, Cluster] = {}
 
@@ -57,7 +57,7 @@ async def _ranges(options: SourceOptions) -> list[Range]:
     ends = await offsets_at(admin, options.end, partitions, isolation)
     first = await listed(admin, dict.fromkeys(partitions, FIRST), isolation)
     last = await listed(admin, dict.fromkeys(partitions, LAST), isolation)
-    held = {each: Held(first[each] or 0, last[each] or 0) for each in partitions}
+    held = {each: HeldOffsets(first[each] or 0, last[each] or 0) for each in partitions}
     return ranges_between(starts, _or_latest(ends), held, options)
 
 

@@ -48,7 +48,7 @@ from ottla.record.errors import InvalidBatch
 from ottla.record.offset_set import OffsetRange, OffsetSet
 from pyspark_ottla.errors import DamagedLog, OptionError
 from pyspark_ottla.options import SourceOptions
-from pyspark_ottla.ranges import Held, Range, divided, for_each, lost, ranges_between
+from pyspark_ottla.ranges import HeldOffsets, Range, divided, for_each, lost, ranges_between
 from pyspark_ottla.rows import MAX_BYTES, MAX_ROWS, SparkRows
 
 logger = logging.getLogger(__name__)
@@ -154,7 +154,9 @@ def plan(options: SourceOptions) -> list[Piece]:
     folders = _selected(options)
     logs = {partition: _survey(partition, path) for partition, path in folders.items()}
     held = {
-        partition: Held(log.first, log.last_stable_offset if options.committed_only else log.end)
+        partition: HeldOffsets(
+            log.first, log.last_stable_offset if options.committed_only else log.end
+        )
         for partition, log in logs.items()
     }
     assert options.start.offsets is not None

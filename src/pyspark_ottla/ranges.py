@@ -31,7 +31,7 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-class Held(NamedTuple):
+class HeldOffsets(NamedTuple):
     """What a partition holds: its first offset, and the one after the last that may be read."""
 
     first: int
@@ -60,7 +60,7 @@ def for_each(
 def ranges_between(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-    held: Mapping[TopicPartition, Held],
+    held: Mapping[TopicPartition, HeldOffsets],
     options: SourceOptions,
 ) -> list[Range]:
     """What is to be read of each partition; DataLost where part of it is not there.

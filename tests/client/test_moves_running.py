@@ -126,7 +126,7 @@ def test_limits_stay_with_moves_that_go_on_when_the_plan_is_interrupted() -> Non
     cluster = Cluster()
     cluster.goes_on = False
 
-    def interrupt(_: running.Progress) -> None:
+    def interrupt(_: running.MoveProgress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -172,7 +172,7 @@ def test_a_broker_that_is_away_or_goes_does_not_keep_limits_in_place() -> None:
     cluster = Cluster()
     cluster.brokers = {1, 3, 4}
 
-    def die(_: running.Progress) -> None:
+    def die(_: running.MoveProgress) -> None:
         cluster.brokers.discard(3)
 
     assert carry_out(cluster, throttle=1000, tell=die) == [3]
@@ -184,7 +184,7 @@ def test_a_broker_that_is_away_or_goes_does_not_keep_limits_in_place() -> None:
 def test_topics_that_are_deleted_meanwhile_are_left_out() -> None:
     cluster = Cluster()
     del cluster.replicas[PARTITIONS[1]]
-    told: list[running.Progress] = []
+    told: list[running.MoveProgress] = []
     carry_out(cluster, throttle=1000, tell=told.append)
     assert cluster.replicas == dict.fromkeys((PARTITIONS[0], PARTITIONS[2]), (1, 3))
     assert told[-1].moves_done == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ottla.client.positions import TopicPartition
 from pyspark_ottla.errors import DataLost, OptionError
 from pyspark_ottla.options import read_options
-from pyspark_ottla.ranges import Held, Range, divided, for_each, ranges_between
+from pyspark_ottla.ranges import HeldOffsets, Range, divided, for_each, ranges_between
 
 PARTITION = TopicPartition("orders", 0)
 OPTIONS = read_options({"kafka.bootstrap.servers": "a:1", "subscribe": "orders"})
@@ -54,7 +54,7 @@ def test_the_largest_is_cut_first() -> None:
     [(-2, -1, (10, 20)), (12, 15, (12, 15)), (20, -1, (20, 20)), (16, 12, (12, 12))],
 )
 def test_what_is_there(start: int, end: int, left: tuple[int, int]) -> None:
-    held = {PARTITION: Held(10, 20)}
+    held = {PARTITION: HeldOffsets(10, 20)}
     ranges = ranges_between({PARTITION: start}, {PARTITION: end}, held, OPTIONS)
     assert ranges == [Range(PARTITION, *left)]
 
@@ -69,7 +69,7 @@ def test_what_is_there(start: int, end: int, left: tuple[int, int]) -> None:
     ],
 )
 def test_what_is_not_there(start: int, end: int, left: tuple[int, int], said: str) -> None:
-    held = {PARTITION: Held(10, 20)}
+    held = {PARTITION: HeldOffsets(10, 20)}
     with pytest.raises(DataLost) as raised:
         ranges_between({PARTITION: start}, {PARTITION: end}, held, OPTIONS)
     assert said in str(raised.value)

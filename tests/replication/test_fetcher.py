@@ -19,7 +19,7 @@ from ottla.protocol.messages.fetch import (
     PartitionData,
 )
 from ottla.replication.fetcher import Fetcher
-from ottla.replication.following import Limits
+from ottla.replication.following import FetchLimits
 from ottla.wire.connection import Connection
 from ottla.wire.errors import ConnectionLost
 
@@ -45,7 +45,7 @@ def follow(scenario: Callable[[Leader, Fetcher], Awaitable[None]]) -> None:
             tasks.append(asyncio.create_task(work, name=name))  # type: ignore[arg-type]
             return tasks[-1]
 
-        fetcher = Fetcher(LEADER, Limits(), leader.connect, lambda: (1, 10), lambda: 0, spawn)
+        fetcher = Fetcher(LEADER, FetchLimits(), leader.connect, lambda: (1, 10), lambda: 0, spawn)
         await scenario(leader, fetcher)
         fetcher.close()
         (task,) = tasks
@@ -242,7 +242,7 @@ def test_an_answer_is_waited_for_so_long() -> None:
                 return await Connection.open("127.0.0.1", port)
 
             holder = Holder(state(leader=LEADER))
-            limits = Limits(max_wait_ms=0, backoff_ms=1, answer_ms=10)
+            limits = FetchLimits(max_wait_ms=0, backoff_ms=1, answer_ms=10)
             fetcher = Fetcher(
                 LEADER, limits, connect, lambda: (1, 10), lambda: 0,
                 lambda work, name: asyncio.create_task(work, name=name),  # type: ignore[arg-type]

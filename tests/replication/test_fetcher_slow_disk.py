@@ -21,7 +21,7 @@ from ottla.protocol.messages.fetch import (
     PartitionData,
 )
 from ottla.replication.fetcher import Fetcher
-from ottla.replication.following import BUSY_WAIT_MS, Limits
+from ottla.replication.following import BUSY_WAIT_MS, FetchLimits
 from ottla.replication.partition import Role
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS, FollowersDisk, Lanes
 from ottla.storage.errors import LogOffline
@@ -68,7 +68,7 @@ class Scene:
         self.lanes = Lanes(asyncio.get_running_loop(), self.threads)
         self.fetcher = Fetcher(
             LEADER,
-            Limits(),
+            FetchLimits(),
             self.leader.connect,
             lambda: (1, 10),
             lambda: 0,
@@ -169,7 +169,7 @@ def test_an_append_to_a_slow_disk_holds_up_nobody(scene: Scene) -> None:
         scene.answer()
         fourth = await leader.next_request()
         assert [each.fetch_offset for each in fourth.topics[0].partitions] == [3]
-        assert fourth.max_wait_ms == Limits().max_wait_ms
+        assert fourth.max_wait_ms == FetchLimits().max_wait_ms
 
     play(scene, scenario)
 

@@ -8,11 +8,11 @@ from collections.abc import Awaitable
 import pytest
 
 from ottla.replication.fetcher import Fetcher
-from ottla.replication.following import Following, Limits
+from ottla.replication.following import FetchLimits, Following
 from ottla.wire.connection import Connection
 from ottla.wire.errors import ConnectFailed
 
-LIMITS = Limits(500, 1, 1 << 20, 1 << 20, 1000)
+LIMITS = FetchLimits(500, 1, 1 << 20, 1 << 20, 1000)
 
 
 class Unreachable:

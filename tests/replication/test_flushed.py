@@ -7,7 +7,7 @@ from dataclasses import replace
 from replica_kit import BROKER, Holder, batch, state
 
 from ottla.protocol.errors import ErrorCode
-from ottla.replication.following import Following, Limits, position_of
+from ottla.replication.following import FetchLimits, Following, position_of
 from ottla.replication.partition import UNKNOWN
 
 LED = state(leader=BROKER)
@@ -119,7 +119,7 @@ def test_a_follower_tells_only_where_it_counts() -> None:
 def test_what_is_not_synced_yet_is_told_again() -> None:
     holder = flushing(Holder(state(leader=2)))
     partition = holder.partition
-    following = Following(2, Limits())
+    following = Following(2, FetchLimits())
     following.put(partition)
     batches = batch(3)
     partition.log.append_replicated(batches, 0)

@@ -19,8 +19,8 @@ from ottla.protocol.messages.fetch import (
 from ottla.replication import following
 from ottla.replication.following import (
     Disk,
+    FetchLimits,
     Following,
-    Limits,
     cut_off,
     follow_start,
     settle_out_of_range,
@@ -32,7 +32,7 @@ from ottla.storage.log.log import Log
 from ottla.storage.log.truncation import do_all
 
 LEADER = 2
-LIMITS = Limits(max_wait_ms=500, backoff_ms=1000)
+LIMITS = FetchLimits(max_wait_ms=500, backoff_ms=1000)
 
 
 class Follower:

@@ -1,4 +1,4 @@
-"""Limits on what replication takes."""
+"""FetchLimits on what replication takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from replica_kit import TOPIC_ID, Holder, batch, state
 
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from ottla.replication.following import Following, Limits
+from ottla.replication.following import FetchLimits, Following
 from ottla.replication.throttle import UNLIMITED, Limit, Throttle
 from ottla.storage.config import LogConfig
 
@@ -93,7 +93,7 @@ def test_a_follower_asks_for_nothing_while_it_is_held_back() -> None:
     holder.partition.configure(LogConfig(follower_replication_throttled_replicas=("*",)))
     limits = Throttle(BROKER)
     limits.following.change(10)
-    following = Following(LEADER, Limits(), limits)
+    following = Following(LEADER, FetchLimits(), limits)
     following.put(holder.partition)
     assert len(following.request(1, 10, 0).topics) == 1
     answer = PartitionData(partition_index=0, records=batch(1), high_watermark=1)

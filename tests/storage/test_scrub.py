@@ -14,7 +14,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.errors import CorruptLog, LogOffline
 from ottla.storage.log.log import Log
 from ottla.storage.logs import Logs
-from ottla.storage.scrub import PART_BYTES, Progress, missing_after, scrub_log, scrub_part
+from ottla.storage.scrub import PART_BYTES, ScrubProgress, missing_after, scrub_log, scrub_part
 
 ID = b"0123456789abcdef"
 SMALL = LogConfig(segment_bytes=400)
@@ -153,14 +153,14 @@ def test_parts(maker: LogMaker) -> None:
     log.flush(NOW)
     (folder,) = find_logs(Path(log.folder))
     segment = folder.segments[0]
-    progress, parts = Progress(), 0
+    progress, parts = ScrubProgress(), 0
     while not progress.over:
         progress, findings = scrub_part(segment, progress, most=1)
         assert findings == ()
         parts += 1
     assert parts == 3  # a batch each
     assert progress.position == segment.log.stat().st_size
-    assert scrub_part(segment, Progress(), PART_BYTES)[0] == progress
+    assert scrub_part(segment, ScrubProgress(), PART_BYTES)[0] == progress
 
 
 def test_a_file_that_was_replaced_or_removed_meanwhile_is_no_damage(maker: LogMaker) -> None:
@@ -168,7 +168,7 @@ def test_a_file_that_was_replaced_or_removed_meanwhile_is_no_damage(maker: LogMa
     log.flush(NOW)
     (folder,) = find_logs(Path(log.folder))
     segment = folder.segments[0]
-    progress, _ = scrub_part(segment, Progress(), most=1)
+    progress, _ = scrub_part(segment, ScrubProgress(), most=1)
     other = Path(log.folder) / "other"
     other.write_bytes(b"x" * 5000)
     other.rename(segment.log)

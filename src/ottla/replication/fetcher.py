@@ -26,7 +26,7 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from ottla.protocol.one_partition_fetch import FIRST_RESPONSE_VERSION, read_response
-from ottla.replication.following import Disk, Following, Limits
+from ottla.replication.following import Disk, FetchLimits, Following
 from ottla.replication.partition import Partition
 from ottla.replication.throttle import Throttle
 from ottla.wire.connection import Connection
@@ -45,7 +45,7 @@ class Fetcher:
     def __init__(
         self,
         leader: int,
-        limits: Limits,
+        limits: FetchLimits,
         connect: Callable[[int], Awaitable[Connection]],
         identity: Callable[[], tuple[int, int]],
         now_ms: Callable[[], int],

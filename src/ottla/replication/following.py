@@ -57,7 +57,7 @@ _SESSION_ERRORS = (
 Key = tuple[bytes, int]
 
 
-class Limits(NamedTuple):
+class FetchLimits(NamedTuple):
     """How much one request may bring, and how long it may wait for more."""
 
     max_wait_ms: int = 500
@@ -160,7 +160,7 @@ class Following:
     def __init__(
         self,
         leader: int,
-        limits: Limits,
+        limits: FetchLimits,
         throttle: Throttle | None = None,
         disk: Disk | None = None,
         freed: Callable[[], None] = lambda: None,

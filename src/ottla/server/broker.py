@@ -65,7 +65,7 @@ from ottla.server.disk.topic_logs import DoomedLogs, NewLogs
 from ottla.server.disk.workers import Workers
 from ottla.server.network.advertised import warn_of_unreachable
 from ottla.server.network.connection import Connection
-from ottla.server.network.reactor import Limits, Reactor
+from ottla.server.network.reactor import ConnectionLimits, Reactor
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.partitions import Partitions
 from ottla.server.quotas.usage import Quotas, follow_quotas
@@ -616,10 +616,10 @@ class Broker:
         static = BrokerLayers(static=self.config.layers.static)
         return topic_config.broker_defaults(static).min_insync_replicas
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> ConnectionLimits:
         config = self.config
         queued = config.queued_max_request_bytes
-        return Limits(
+        return ConnectionLimits(
             max_request_bytes=config.socket_request_max_bytes,
             max_connections=config.max_connections,
             protected_listener=config.protected_listener,

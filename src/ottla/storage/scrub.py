@@ -43,7 +43,7 @@ class Finding(NamedTuple):
     reason: str
 
 
-class Progress(NamedTuple):
+class ScrubProgress(NamedTuple):
     """How far one segment was looked at."""
 
     position: int = 0
@@ -58,8 +58,8 @@ class Progress(NamedTuple):
 
 
 def scrub_part(
-    segment: SegmentFiles, progress: Progress, most: int = PART_BYTES
-) -> tuple[Progress, tuple[Finding, ...]]:
+    segment: SegmentFiles, progress: ScrubProgress, most: int = PART_BYTES
+) -> tuple[ScrubProgress, tuple[Finding, ...]]:
     """Looks at the next `most` bytes of a segment (and at one whole batch at least); where it stands
     then, and what it found. A file that is gone, or is another one now, is no finding. OSError if it
     cannot be read."""
@@ -82,8 +82,8 @@ def scrub_part(
 
 
 def _scrub(
-    fd: int, segment: SegmentFiles, progress: Progress, most: int
-) -> tuple[Progress, tuple[Finding, ...]]:
+    fd: int, segment: SegmentFiles, progress: ScrubProgress, most: int
+) -> tuple[ScrubProgress, tuple[Finding, ...]]:
     position, next_offset, dense, inode, size, _ = progress
     name = segment.log.name
     end = min(size, position + most)
@@ -114,7 +114,7 @@ def _scrub(
         next_offset = max(expected, fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1)
         position += length
     over = over or position >= size
-    return Progress(position, next_offset, dense, inode, size, over), tuple(findings)
+    return ScrubProgress(position, next_offset, dense, inode, size, over), tuple(findings)
 
 
 def _only_zeros(fd: int, position: int, size: int) -> bool:
@@ -127,7 +127,7 @@ def _only_zeros(fd: int, position: int, size: int) -> bool:
     return True
 
 
-def missing_after(progress: Progress, following: SegmentFiles) -> Finding | None:
+def missing_after(progress: ScrubProgress, following: SegmentFiles) -> Finding | None:
     """Records that should be between a segment that was looked at and the next one. Compaction leaves
     gaps, but in the middle of segments too: after one without any, a segment is missing."""
     end = progress.next_offset
@@ -143,7 +143,7 @@ def scrub_log(
     """Everything that is wrong in the closed segments of a log: all but its last. `spend` is told the
     bytes that were read, and may take its time."""
     for number, segment in enumerate(folder.segments[:-1]):
-        progress = Progress()
+        progress = ScrubProgress()
         while not progress.over:
             before = progress.position
             progress, findings = scrub_part(segment, progress)

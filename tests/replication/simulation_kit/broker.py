@@ -26,7 +26,7 @@ from ottla.protocol.messages.fetch import (
 from ottla.record.batch import Record, build_batch, headers, records
 from ottla.record.errors import InvalidBatch
 from ottla.replication.following import Disk as FollowersDisk
-from ottla.replication.following import Done, Following, Limits
+from ottla.replication.following import Done, FetchLimits, Following
 from ottla.replication.partition import Partition, Role
 from ottla.server.upkeep import strays
 from ottla.storage.config import LogConfig
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 DATA = "/data"
 LAG_MS = 500
-LIMITS = Limits(max_wait_ms=50, backoff_ms=50, partition_max_bytes=2000)
+LIMITS = FetchLimits(max_wait_ms=50, backoff_ms=50, partition_max_bytes=2000)
 
 
 class Broker:

@@ -40,7 +40,7 @@ from ottla.protocol.messages.txn_offset_commit import (
 )
 from ottla.record.batch import Record, build_batch
 from ottla.server.coordination.coordinators import partition_for
-from ottla.server.coordination.verification import Client
+from ottla.server.coordination.verification import ProducerProtocol
 
 if TYPE_CHECKING:
     from ottla.protocol.message import Message
@@ -187,7 +187,9 @@ class TransactionalProducer(Asking):
         self.rest_ms = rest_ms
         self.transactional_id = transactional_id
         self.is_second = protocol == 2
-        self.client = Client.SECOND_PROTOCOL if self.is_second else Client.KNOWS_ABORTABLE
+        self.client = (
+            ProducerProtocol.SECOND_PROTOCOL if self.is_second else ProducerProtocol.KNOWS_ABORTABLE
+        )
         self.producer = NOBODY
         self.sequences: dict[tuple[str, int], int] = {}
 

@@ -43,7 +43,7 @@ from ottla.server.broker import TRANSACTION_VERSION
 from ottla.server.coordination.coordinators import Coordinators
 from ottla.server.coordination.markers import Markers
 from ottla.server.coordination.metadata_view import ImageView
-from ottla.server.coordination.verification import Client, Verdict, is_open, verify
+from ottla.server.coordination.verification import ProducerProtocol, Verdict, is_open, verify
 from ottla.server.failures import error_code
 from ottla.server.handlers.groups.heartbeat import heartbeat
 from ottla.server.handlers.groups.join_group import join_group
@@ -241,7 +241,7 @@ class Coordination:
         key: tuple[str, int],
         batch: bytes,
         transactional_id: str,
-        client: Client,
+        client: ProducerProtocol,
         answered: Callable[[ErrorCode, int], None],
     ) -> None:
         """A batch of a transaction, with acks=all: the steps of Produce that matter to it."""

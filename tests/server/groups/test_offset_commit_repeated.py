@@ -116,7 +116,7 @@ class AnyShard(GroupShard):
         return object()
 
 
-def learned(body: bytes, version: int) -> repeated.Repeated:
+def learned(body: bytes, version: int) -> repeated.RepeatedCommit:
     found = repeated.repeatable(body, version, lambda _: AnyShard())
     assert found is not None
     return found

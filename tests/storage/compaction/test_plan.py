@@ -9,7 +9,7 @@ import pytest
 from ottla.storage.compaction.plan import (
     LARGEST_GROUP,
     Dirt,
-    Source,
+    SourceSegment,
     Weight,
     assess,
     group,
@@ -123,7 +123,7 @@ def test_a_record_may_not_wait_longer_than_the_largest_lag() -> None:
 def groups_of(*sources: tuple[int, int, int, int], most: int = 100, index: int = 100) -> list[int]:
     """The number of sources in each group, from (base, end, size, index size)."""
     weighed = [
-        (Source(base, end, size), Weight(size, index_size, index_size // 2))
+        (SourceSegment(base, end, size), Weight(size, index_size, index_size // 2))
         for base, end, size, index_size in sources
     ]
     return [len(sources) for sources in group(weighed, most, index)]

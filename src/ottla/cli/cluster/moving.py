@@ -14,7 +14,7 @@ from ottla.cli.output import human_size, note, on_terminal, plural, write_line, 
 if TYPE_CHECKING:
     from ottla.cli.cluster.admin import Cluster
     from ottla.client.moves.plan import BrokerRoom, Move, PlacedPartition
-    from ottla.client.moves.running import Progress
+    from ottla.client.moves.running import MoveProgress
 
 _SHOWN_MOVES = 20
 _PLANS = 3  # in all, where somebody else moves the same partitions
@@ -122,7 +122,7 @@ def _carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) ->
 
     shown = ""
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: MoveProgress) -> None:
         nonlocal shown
         line = _progress(progress)
         if line != shown:
@@ -184,7 +184,7 @@ def lift_left_limits(cluster: Cluster) -> None:
             note("lifted the limit that moves had left which were interrupted")
 
 
-def _progress(progress: Progress) -> str:
+def _progress(progress: MoveProgress) -> str:
     line = f"{progress.moves_done} of {progress.moves} done"
     if progress.bytes:
         line += (

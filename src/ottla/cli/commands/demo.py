@@ -202,7 +202,7 @@ class Demo:
 
     def once(self, stop: threading.Event, starting: Future[SparkSession]) -> None:
         """A bounded amount of traffic, and all that is found in it."""
-        from ottla.pipeline.spark.progress import Followed, runs
+        from ottla.pipeline.spark.progress import FollowedQuery, runs
         from weblogs.results import ResultsReader
 
         weblogs = self._weblogs()
@@ -212,7 +212,8 @@ class Demo:
         spark = _started(starting)
         with warming(partial(_warm, weblogs, spark)):
             queries = {
-                Followed(name): query for name, query in weblogs.start(spark, once=True).items()
+                FollowedQuery(name): query
+                for name, query in weblogs.start(spark, once=True).items()
             }
             try:
                 while [query for each, query in queries.items() if runs(each, query)]:
@@ -251,9 +252,9 @@ class Queries:
     """The queries of the pipeline. The first results come sooner if the others begin after them."""
 
     def __init__(self, weblogs: Weblogs, spark: SparkSession) -> None:
-        from ottla.pipeline.spark.progress import Followed
+        from ottla.pipeline.spark.progress import FollowedQuery
 
-        self.minutes, self.alerts, self.table = map(Followed, ("minutes", "alerts", "table"))
+        self.minutes, self.alerts, self.table = map(FollowedQuery, ("minutes", "alerts", "table"))
         self._weblogs = weblogs
         self._spark = spark
         self._running = {self.minutes: weblogs.start_minutes(spark)}

@@ -44,7 +44,7 @@ class MovesFailed(OttlaError):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class MoveProgress:
     """How far a plan has come."""
 
     moves_done: int
@@ -141,7 +141,7 @@ def carry_out(
     *,
     throttle: int | None = None,
     at_once: int = AT_ONCE,
-    tell: Callable[[Progress], None] = lambda _: None,
+    tell: Callable[[MoveProgress], None] = lambda _: None,
 ) -> list[int]:
     """Does all of it; returns when the last has come to its end. `throttle`: bytes a second for each
     broker, as leader and as follower. What a broker refuses is raised; what has begun goes on. The
@@ -177,7 +177,7 @@ def _elect(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
 
 
 def _carry_out(
-    admin: Admin, moves: Sequence[Move], at_once: int, tell: Callable[[Progress], None]
+    admin: Admin, moves: Sequence[Move], at_once: int, tell: Callable[[MoveProgress], None]
 ) -> None:
     began = time.monotonic()
     waiting = list(moves)
@@ -193,7 +193,11 @@ def _carry_out(
         done += [under_way.pop(each) for each in list(under_way) if each not in moving]
         copied = sum(each.bytes for each in done) + _copied(admin, under_way)
         passed = time.monotonic() - began
-        tell(Progress(len(done), len(moves), copied, total, copied / passed if passed > 0 else 0.0))
+        tell(
+            MoveProgress(
+                len(done), len(moves), copied, total, copied / passed if passed > 0 else 0.0
+            )
+        )
         if under_way:
             time.sleep(_LOOK_SECONDS)
 

@@ -42,7 +42,7 @@ from ottla.client.errors import (
 from ottla.client.producer.blocking import Producer
 from ottla.client.producer.errors import TransactionFailed
 from ottla.pipeline.collect import positions
-from ottla.pipeline.collect.files import Followed, Spot
+from ottla.pipeline.collect.files import FollowedFile, Spot
 from ottla.pipeline.collect.following import LET_GO_AFTER, Following
 from ottla.pipeline.collect.lines import Lines, cut, table, unfinished
 from ottla.pipeline.collect.patterns import Patterns
@@ -103,7 +103,7 @@ class KeyChoice(enum.StrEnum):
 class ReadLines(NamedTuple):
     """What a round takes from a file, and where the file is then."""
 
-    file: Followed
+    file: FollowedFile
     lines: Lines
     spot: Spot
 
@@ -312,7 +312,7 @@ class Collector:
         self._sent(lines, sum(each.lines.size for each in read))
         return bool(read)
 
-    def _record(self, file: Followed, spot: Spot | None = None) -> tuple[bytes, bytes]:
+    def _record(self, file: FollowedFile, spot: Spot | None = None) -> tuple[bytes, bytes]:
         return self._positions.key(file.key), positions.written(file.place(spot))
 
     def _unsaved(self, others: AbstractSet[tuple[int, int]] = frozenset()) -> list[Record]:
@@ -330,7 +330,7 @@ class Collector:
         left = ROUND
         seen: set[tuple[int, int]] = set()
 
-        def take(file: Followed) -> None:
+        def take(file: FollowedFile) -> None:
             nonlocal left
             if file.key in seen:
                 return
@@ -353,7 +353,7 @@ class Collector:
             take(file)
         return read
 
-    def _piece(self, file: Followed) -> ReadLines | None:
+    def _piece(self, file: FollowedFile) -> ReadLines | None:
         size, position = file.size, file.at.position
         if size == position:
             file.at_end = True
@@ -368,7 +368,7 @@ class Collector:
             return None
         return ReadLines(file, lines, file.at.after(data[: lines.size], lines.part))
 
-    def _take_unfinished(self, files: list[Followed]) -> list[ReadLines]:
+    def _take_unfinished(self, files: list[FollowedFile]) -> list[ReadLines]:
         """Last lines without a newline: of files that are over, or if that is wanted."""
         read = []
         for file in files:
@@ -403,7 +403,7 @@ class Collector:
         for file in self._following:
             file.unsaved = False
 
-    def _key_of(self, file: Followed) -> bytes | None:
+    def _key_of(self, file: FollowedFile) -> bytes | None:
         match self._key:
             case KeyChoice.FILE:
                 return os.fsencode(file.path)
@@ -412,7 +412,7 @@ class Collector:
             case KeyChoice.NONE:
                 return None
 
-    def _headers_of(self, file: Followed) -> list[tuple[str, bytes]]:
+    def _headers_of(self, file: FollowedFile) -> list[tuple[str, bytes]]:
         if not self._headers:
             return []
         return [("host", self.host.encode()), ("file", os.fsencode(file.path))]

@@ -48,7 +48,7 @@ START: Final = Spot()
 
 
 @dataclass(slots=True, eq=False)
-class Followed:
+class FollowedFile:
     """An open file and how far it was sent: `at` is what is committed."""
 
     path: str  # where it was found first; it stays the file's name when the file is renamed
@@ -64,8 +64,10 @@ class Followed:
     unsaved: bool = False  # its position is to be kept though nothing of it is sent
     at_end: bool = False  # there was nothing more to send when it was last looked at
     listed: bool = True  # a pattern finds it now
-    follows: Followed | None = None  # the file that had this path before, to be read first
-    copies: Followed | None = None  # the file that this is a copy of: that one sends what both have
+    follows: FollowedFile | None = None  # the file that had this path before, to be read first
+    copies: FollowedFile | None = (
+        None  # the file that this is a copy of: that one sends what both have
+    )
     quiet_since: float = field(default_factory=time.monotonic)
 
     @property
@@ -161,7 +163,7 @@ def _named_after(path: str, other: str) -> bool:
     return path != other and path.startswith(other)
 
 
-def open_file(path: str, pattern: str) -> Followed | None:
+def open_file(path: str, pattern: str) -> FollowedFile | None:
     """None: it is gone, or no file. Other trouble (OSError) is the caller's to tell.
 
     What a compressed file holds is unpacked first.
@@ -181,7 +183,7 @@ def open_file(path: str, pattern: str) -> Followed | None:
             os.close(descriptor)
             raise
         if contents is not None:
-            return Followed(
+            return FollowedFile(
                 path,
                 pattern,
                 contents.descriptor,
@@ -191,10 +193,10 @@ def open_file(path: str, pattern: str) -> Followed | None:
                 contents.damage,
                 _state(status),
             )
-    return Followed(path, pattern, descriptor, status.st_dev, status.st_ino)
+    return FollowedFile(path, pattern, descriptor, status.st_dev, status.st_ino)
 
 
-def open_renamed(place: Place) -> Followed | None:
+def open_renamed(place: Place) -> FollowedFile | None:
     """The file of a place, which has another name now, in the folder where it was."""
     try:
         with os.scandir(os.path.dirname(place.path)) as entries:
@@ -218,7 +220,7 @@ def open_renamed(place: Place) -> Followed | None:
     return None
 
 
-def is_copy(copy: Followed, original: Followed) -> bool:
+def is_copy(copy: FollowedFile, original: FollowedFile) -> bool:
     """Whether one file is a copy of the other, or of its beginning, as far as that was sent."""
     size = copy.size
     position = min(size, original.at.position)
@@ -229,7 +231,7 @@ def is_copy(copy: Followed, original: Followed) -> bool:
     )
 
 
-def covered(copy: Followed, past: Place) -> int | None:
+def covered(copy: FollowedFile, past: Place) -> int | None:
     """How much of a file was sent from the file it is a copy of, which is another now.
 
     `past` is where that one was. None: it is no copy.

@@ -18,7 +18,7 @@ from typing import Final
 
 from ottla.pipeline.collect.files import (
     START,
-    Followed,
+    FollowedFile,
     Spot,
     covered,
     is_copy,
@@ -41,11 +41,11 @@ class Following:
     def __init__(self, patterns: Patterns, note: Callable[[str], None]) -> None:
         self._patterns = patterns
         self._note = note
-        self._files: dict[tuple[int, int], Followed] = {}
+        self._files: dict[tuple[int, int], FollowedFile] = {}
         self._left_out: set[str] = set()  # paths whose trouble was told
         self._find_next = 0.0  # monotonic
 
-    def __iter__(self) -> Iterator[Followed]:
+    def __iter__(self) -> Iterator[FollowedFile]:
         return iter(list(self._files.values()))
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class Following:
         return gone, moved
 
     @staticmethod
-    def _put(file: Followed, place: Place | None) -> Iterator[Place]:
+    def _put(file: FollowedFile, place: Place | None) -> Iterator[Place]:
         if place is None:
             file.at = file.begin
         elif file.is_at(place):
@@ -107,7 +107,7 @@ class Following:
             self._open_new()
             self._hold_copies()
 
-    def _open_new(self) -> list[Followed]:
+    def _open_new(self) -> list[FollowedFile]:
         self._find_next = time.monotonic() + FIND_EVERY
         listed = set()
         new = []
@@ -135,7 +135,7 @@ class Following:
             file.listed = key in listed
         return new
 
-    def _open(self, path: str, pattern: str) -> Followed | None:
+    def _open(self, path: str, pattern: str) -> FollowedFile | None:
         try:
             file = open_file(path, pattern)
         except OSError as problem:
@@ -148,7 +148,7 @@ class Following:
             self._tell_damage(file)
         return file
 
-    def _look_again(self, file: Followed, status: os.stat_result) -> None:
+    def _look_again(self, file: FollowedFile, status: os.stat_result) -> None:
         """A compressed file may have been found while it was written."""
         if file.is_changed(status):
             try:
@@ -157,7 +157,7 @@ class Following:
                 file.damage = problem.strerror
             self._tell_damage(file)
 
-    def _tell_damage(self, file: Followed) -> None:
+    def _tell_damage(self, file: FollowedFile) -> None:
         if file.damage is not None:
             self._note(f"{file.path} is damaged: {file.damage}; what is before that is sent")
 
@@ -187,11 +187,11 @@ class Following:
     # Files that are emptied, copied, deleted
 
     @staticmethod
-    def _begin_at(file: Followed, spot: Spot) -> None:
+    def _begin_at(file: FollowedFile, spot: Spot) -> None:
         file.at = file.begin = spot
         file.unsaved = True
 
-    def begin_anew(self, file: Followed) -> None:
+    def begin_anew(self, file: FollowedFile) -> None:
         """The file is not what it was: read it from its start, and its copy from where it was."""
         self._note(f"{file.path} was emptied or written anew; it is read from its start")
         past = file.place()
@@ -201,7 +201,7 @@ class Following:
         self.release_copies(past, file)
 
     def _hold_copies(self) -> None:
-        by_path: dict[str, list[Followed]] = {}
+        by_path: dict[str, list[FollowedFile]] = {}
         for file in self:
             by_path.setdefault(file.path, []).append(file)
         for file in self:
@@ -219,7 +219,7 @@ class Following:
             if file.untouched:
                 file.copies = next((other for other in originals if is_copy(file, other)), None)
 
-    def release_copies(self, past: Place, original: Followed | None = None) -> None:
+    def release_copies(self, past: Place, original: FollowedFile | None = None) -> None:
         """`past` is where a file was that is read no further: its copies go on from there."""
         for file in self:
             if not file.untouched:
@@ -233,7 +233,7 @@ class Following:
                 self._begin_at(file, file.spot(position, part))
                 file.copies = None
 
-    def to_let_go(self) -> list[Followed]:
+    def to_let_go(self) -> list[FollowedFile]:
         """Deleted files that nobody has written to for a while."""
         latest = time.monotonic() - LET_GO_AFTER
         return [
@@ -242,7 +242,7 @@ class Following:
             if not file.listed and file.at_end and file.quiet_since < latest and file.deleted
         ]
 
-    def let_go(self, file: Followed) -> None:
+    def let_go(self, file: FollowedFile) -> None:
         """It is over, and its position was forgotten."""
         del self._files[file.key]
         for other in self:
@@ -251,7 +251,7 @@ class Following:
         file.close()
 
 
-def _of_other_device(file: Followed, places: Places) -> Place | None:
+def _of_other_device(file: FollowedFile, places: Places) -> Place | None:
     """Devices may be numbered anew when a machine starts: the same inode and name will do."""
     alike = (
         place for place in places.values() if place.inode == file.inode and place.path == file.path
@@ -259,7 +259,7 @@ def _of_other_device(file: Followed, places: Places) -> Place | None:
     return next((place for place in alike if file.is_at(place)), None)
 
 
-def _end_of_last_line(file: Followed) -> int:
+def _end_of_last_line(file: FollowedFile) -> int:
     end = file.size
     while end > 0:
         start = max(0, end - _BACKWARDS)

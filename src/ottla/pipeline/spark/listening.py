@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-    from ottla.pipeline.spark.progress import Followed
+    from ottla.pipeline.spark.progress import FollowedQuery
 
 
 class QueryListener(StreamingQueryListener):
@@ -26,15 +26,15 @@ class QueryListener(StreamingQueryListener):
     Over Connect the start of a query is told only to those who have started it.
     """
 
-    def __init__(self, followed: list[Followed]) -> None:
+    def __init__(self, followed: list[FollowedQuery]) -> None:
         self._followed = followed
-        self._runs: dict[str, Followed] = {}
+        self._runs: dict[str, FollowedQuery] = {}
 
-    def _of(self, run: str, name: str | None) -> Followed:
+    def _of(self, run: str, name: str | None) -> FollowedQuery:
         if run not in self._runs:
-            from ottla.pipeline.spark.progress import Followed
+            from ottla.pipeline.spark.progress import FollowedQuery
 
-            self._runs[run] = Followed(name or f"query {run[:8]}")
+            self._runs[run] = FollowedQuery(name or f"query {run[:8]}")
             self._followed.append(self._runs[run])
         return self._runs[run]
 

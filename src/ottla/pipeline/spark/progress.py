@@ -50,18 +50,18 @@ def show(query: StreamingQuery, *, what: str, backlog: Backlog | None = None) ->
 
 def show_all(queries: Mapping[str, StreamingQuery], *, backlog: Backlog | None = None) -> bool:
     """Stay with several queries until all of them end; if one fails, the others are stopped."""
-    followed = {Followed(what): query for what, query in queries.items()}
+    followed = {FollowedQuery(what): query for what, query in queries.items()}
     with Display(list(followed), backlog) as display:
         return _stay(followed, display.update)
 
 
 def wait(*queries: StreamingQuery, enough: threading.Event | None = None) -> bool:
     """As `show`, but nothing is shown, and the queries are stopped once there is enough."""
-    return _stay({Followed(""): query for query in queries}, lambda: None, enough)
+    return _stay({FollowedQuery(""): query for query in queries}, lambda: None, enough)
 
 
 def _stay(
-    followed: Mapping[Followed, StreamingQuery],
+    followed: Mapping[FollowedQuery, StreamingQuery],
     update: Callable[[], None],
     enough: threading.Event | None = None,
 ) -> bool:
@@ -78,7 +78,7 @@ def _stay(
     return True
 
 
-def runs(followed: Followed, query: StreamingQuery) -> bool:
+def runs(followed: FollowedQuery, query: StreamingQuery) -> bool:
     """Whether a query still runs; takes its progress. QueryFailed if it ended by an error."""
     running = bool(query.isActive)
     last = query.lastProgress
@@ -118,7 +118,7 @@ def stop_signals(asked: threading.Event | None = None) -> Iterator[threading.Eve
 
 
 @dataclass(eq=False)
-class Followed:
+class FollowedQuery:
     """What has been seen of a query."""
 
     what: str
@@ -153,7 +153,7 @@ def watching(sessions: Callable[[], list[SparkSession]]) -> Iterator[Display]:
     # Imported here: the class stands on one of PySpark's.
     from ottla.pipeline.spark.listening import QueryListener
 
-    followed: list[Followed] = []
+    followed: list[FollowedQuery] = []
     listener = QueryListener(followed)
     heard: list[SparkSession] = []
     done = threading.Event()
@@ -200,7 +200,7 @@ def _stopped_meanwhile() -> Iterator[None]:
 class Display:
     """What is shown of queries, on standard error."""
 
-    def __init__(self, followed: list[Followed], backlog: Backlog | None = None) -> None:
+    def __init__(self, followed: list[FollowedQuery], backlog: Backlog | None = None) -> None:
         self._followed = followed
         self._backlog = backlog
         self._ask_at = 0.0

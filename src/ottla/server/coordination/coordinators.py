@@ -151,7 +151,7 @@ class _GatheredEffects:
             self._refuse(self._effects, code)
 
 
-class Held(Generic[S]):
+class HeldShard(Generic[S]):
     """A shard that this broker holds, with its partition and its alarm. All but the shard is for its
     coordinators."""
 
@@ -195,11 +195,11 @@ class Coordinators(Generic[S]):
         self._loop = broker.loop
         self._make = make
         self.topic = topic
-        self._held: dict[int, Held[S]] = {}
+        self._held: dict[int, HeldShard[S]] = {}
         self._waiting: dict[Ticket, _Waiting] = {}
         self._last_ticket = 0
         # Those for which something was gathered in this turn of the loop.
-        self._awaiting_append: list[Held[S]] = []
+        self._awaiting_append: list[HeldShard[S]] = []
 
     # Asking -------------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class Coordinators(Generic[S]):
             self.gather(held, _GatheredEffects(effects, self._answer, self._refuse_answers))
         return waiting if waiting.response is None else waiting.response
 
-    def serving(self, key: str) -> Held[S] | None:
+    def serving(self, key: str) -> HeldShard[S] | None:
         """The shard of a key, if it is ready to be asked; asking for it does not load it. What is
         gathered for it is not in it yet."""
         partitions = self._broker.partitions.by_name.get(self.topic)
@@ -261,7 +261,7 @@ class Coordinators(Generic[S]):
         held = self._held.get(partition_for(key, len(partitions)))
         return held if held is not None and held.phase is _SERVING else None
 
-    def gather(self, held: Held[S], wanted: Gathered) -> None:
+    def gather(self, held: HeldShard[S], wanted: Gathered) -> None:
         """Have this written with what others want; its shard must allow that of such records."""
         if not held.gathered:
             if not self._awaiting_append:
@@ -345,7 +345,7 @@ class Coordinators(Generic[S]):
             if partition.role is Role.LEADER and partition.index not in self._held:
                 self._begin(partition)
 
-    def _serving(self, index: int, *, settled: bool = True) -> Held[S]:
+    def _serving(self, index: int, *, settled: bool = True) -> HeldShard[S]:
         """The shard, ready to be asked; unless told otherwise, after what was gathered for it."""
         held = self._held.get(index)
         if held is None:
@@ -363,8 +363,8 @@ class Coordinators(Generic[S]):
             self._append_gathered(held)
         return held
 
-    def _begin(self, partition: Partition) -> Held[S]:
-        held = self._held[partition.index] = Held(self._make(partition.index), partition)
+    def _begin(self, partition: Partition) -> HeldShard[S]:
+        held = self._held[partition.index] = HeldShard(self._make(partition.index), partition)
         try:
             empty = partition.log.log_start_offset == partition.log.log_end_offset
         except StorageError as error:
@@ -377,7 +377,7 @@ class Coordinators(Generic[S]):
             self._broker.spawn(self._load(held), f"load of {self.topic}-{partition.index}")
         return held
 
-    async def _load(self, held: Held[S]) -> None:
+    async def _load(self, held: HeldShard[S]) -> None:
         partition = held.partition
         try:
             store = partition.log
@@ -423,11 +423,11 @@ class Coordinators(Generic[S]):
                     Replayed(record.key, record.value, record.offset, record.timestamp, *producer)
                 )
 
-    def _serve(self, held: Held[S]) -> None:
+    def _serve(self, held: HeldShard[S]) -> None:
         held.phase = _Phase.SERVING
         self._run(held, held.shard.loaded(instant()))
 
-    def _fail(self, held: Held[S], error: Exception) -> None:
+    def _fail(self, held: HeldShard[S], error: Exception) -> None:
         held.phase = _Phase.FAILED
         if isinstance(error, OutOfResources):
             # Nothing is wrong with the log: the next request begins anew.
@@ -453,7 +453,7 @@ class Coordinators(Generic[S]):
 
     # Doing --------------------------------------------------------------------------------------
 
-    def _run(self, held: Held[S], effects: Effects) -> None:
+    def _run(self, held: HeldShard[S], effects: Effects) -> None:
         """Append and replay; once that is committed, answer and do whatever follows from it."""
         following: Effects | None = effects
         while following is not None:
@@ -471,12 +471,12 @@ class Coordinators(Generic[S]):
                 following = current.then()
         self._arm(held)
 
-    def _is_settled(self, held: Held[S]) -> bool:
+    def _is_settled(self, held: HeldShard[S]) -> bool:
         """Whether all that the shard knows is committed."""
         opened = held.partition.opened
         return opened is None or opened.high_watermark >= opened.log_end_offset
 
-    def _finish_later(self, held: Held[S], effects: Effects) -> None:
+    def _finish_later(self, held: HeldShard[S], effects: Effects) -> None:
         """Answer, and do what follows, when what the shard knows now is committed."""
 
         def finish(code: ErrorCode) -> None:
@@ -490,7 +490,7 @@ class Coordinators(Generic[S]):
         if effects.answers or effects.then is not None:
             self._once_settled(held, finish)
 
-    def _once_settled(self, held: Held[S], on_outcome: Callable[[ErrorCode], None]) -> None:
+    def _once_settled(self, held: HeldShard[S], on_outcome: Callable[[ErrorCode], None]) -> None:
         """Call with the outcome once what the shard knows now is committed or cannot be; with
         COORDINATOR_NOT_AVAILABLE if that takes long, and then again with the outcome."""
         seconds = self._broker.config.offsets_commit_timeout_ms / 1000
@@ -508,7 +508,7 @@ class Coordinators(Generic[S]):
         shards, self._awaiting_append = self._awaiting_append, []
         self._append_each(iter(shards))
 
-    def _append_each(self, shards: Iterator[Held[S]]) -> None:
+    def _append_each(self, shards: Iterator[HeldShard[S]]) -> None:
         try:
             for held in shards:
                 self._append_gathered(held)
@@ -517,7 +517,7 @@ class Coordinators(Generic[S]):
             self._loop.call_soon(self._append_each, shards)
             raise
 
-    def _append_gathered(self, held: Held[S]) -> None:
+    def _append_gathered(self, held: HeldShard[S]) -> None:
         """One append for all that was gathered. It succeeds or fails for all of them, unless only
         together they are too large."""
         gathered = held.gathered
@@ -536,7 +536,7 @@ class Coordinators(Generic[S]):
             self._settle(held, gathered, code)
         self._arm(held)
 
-    def _settle(self, held: Held[S], gathered: list[Gathered], code: ErrorCode | None) -> None:
+    def _settle(self, held: HeldShard[S], gathered: list[Gathered], code: ErrorCode | None) -> None:
         """Tell those who wait what became of an append."""
         if code is None and not self._is_settled(held):
             self._once_settled(held, partial(_settle_all, gathered))
@@ -545,7 +545,7 @@ class Coordinators(Generic[S]):
 
     def _append(
         self,
-        held: Held[S],
+        held: HeldShard[S],
         records: list[tuple[bytes, bytes | None]],
         producer: tuple[int, int] | None,
     ) -> ErrorCode | None:
@@ -593,7 +593,7 @@ class Coordinators(Generic[S]):
             if waiting is not None:
                 waiting.answer(response)
 
-    def _arm(self, held: Held[S]) -> None:
+    def _arm(self, held: HeldShard[S]) -> None:
         """Have the shard called at its next deadline."""
         deadline = held.shard.next_deadline()
         if deadline is None:
@@ -606,7 +606,7 @@ class Coordinators(Generic[S]):
         delay = max(0.0, deadline / 1000 - time.monotonic())
         held.alarm = self._loop.call_later(delay, self._ring, held)
 
-    def _ring(self, held: Held[S]) -> None:
+    def _ring(self, held: HeldShard[S]) -> None:
         held.alarm = None
         if held.phase is _Phase.SERVING and self._held.get(held.partition.index) is held:
             self._append_gathered(held)

@@ -56,7 +56,7 @@ _SECOND_PROTOCOL = 2
 Verdict = Mapping["TopicPartition", ErrorCode]
 
 
-class Client(Enum):
+class ProducerProtocol(Enum):
     """What a producer understands, by the version of its request."""
 
     OLD = "old"
@@ -64,13 +64,13 @@ class Client(Enum):
     SECOND_PROTOCOL = "its batches add their partitions"
 
     @classmethod
-    def of_produce(cls, version: int) -> Client:
+    def of_produce(cls, version: int) -> ProducerProtocol:
         if version >= 12:
             return cls.SECOND_PROTOCOL
         return cls.KNOWS_ABORTABLE if version == 11 else cls.OLD
 
     @classmethod
-    def of_offset_commit(cls, version: int) -> Client:
+    def of_offset_commit(cls, version: int) -> ProducerProtocol:
         if version >= 5:
             return cls.SECOND_PROTOCOL
         return cls.KNOWS_ABORTABLE if version == 4 else cls.OLD
@@ -106,12 +106,12 @@ def verify(
     transactional_id: str,
     producer: Identity,
     partitions: Sequence[TopicPartition],
-    client: Client,
+    client: ProducerProtocol,
     then: Callable[[Verdict], None],
 ) -> None:
     """Ask the coordinator of a transactional id; `then` is called with the error for each partition,
     at once or later."""
-    if client is not Client.SECOND_PROTOCOL and not (
+    if client is not ProducerProtocol.SECOND_PROTOCOL and not (
         broker.config.transaction_partition_verification_enable
     ):
         then(dict.fromkeys(partitions, ErrorCode.NONE))
@@ -145,7 +145,7 @@ def verify(
             for each in topic.results_by_partition
         }
         if (
-            client is Client.SECOND_PROTOCOL
+            client is ProducerProtocol.SECOND_PROTOCOL
             and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
             and broker.loop.time() < deadline
         ):
@@ -186,7 +186,7 @@ async def _ask_elsewhere(
     transactional_id: str,
     producer: Identity,
     partitions: Sequence[TopicPartition],
-    client: Client,
+    client: ProducerProtocol,
 ) -> Message:
     topics: dict[str, list[int]] = {}
     for topic, index in partitions:
@@ -197,7 +197,7 @@ async def _ask_elsewhere(
                 transactional_id=transactional_id,
                 producer_id=producer.producer_id,
                 producer_epoch=producer.epoch,
-                verify_only=client is not Client.SECOND_PROTOCOL,
+                verify_only=client is not ProducerProtocol.SECOND_PROTOCOL,
                 topics=[
                     AddPartitionsToTxnTopic(name=topic, partitions=indexes)
                     for topic, indexes in topics.items()
@@ -222,10 +222,10 @@ def _ask(
     transactional_id: str,
     producer: Identity,
     partitions: Sequence[TopicPartition],
-    client: Client,
+    client: ProducerProtocol,
 ) -> Message | asyncio.Future[Message]:
     def call(shard: TransactionShard, ticket: Ticket, now: Instant) -> Effects:
-        if client is Client.SECOND_PROTOCOL:
+        if client is ProducerProtocol.SECOND_PROTOCOL:
             return shard.add_partitions(
                 ticket, transactional_id, producer, partitions, _SECOND_PROTOCOL, refusal, now
             )
@@ -269,14 +269,14 @@ def result_in_steps(transactional_id: str, codes: Verdict) -> Steps[AddPartition
     )
 
 
-def _answer_code(code: ErrorCode, client: Client) -> ErrorCode:
+def _answer_code(code: ErrorCode, client: ProducerProtocol) -> ErrorCode:
     """What the producer is told of a coordinator's answer."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code in _AGAIN:
         return ErrorCode.NOT_ENOUGH_REPLICAS
-    if client is not Client.SECOND_PROTOCOL and code is ErrorCode.CONCURRENT_TRANSACTIONS:
+    if client is not ProducerProtocol.SECOND_PROTOCOL and code is ErrorCode.CONCURRENT_TRANSACTIONS:
         return ErrorCode.NOT_ENOUGH_REPLICAS
-    if client is Client.OLD and code is ErrorCode.TRANSACTION_ABORTABLE:
+    if client is ProducerProtocol.OLD and code is ErrorCode.TRANSACTION_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
     return code

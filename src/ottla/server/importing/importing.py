@@ -44,7 +44,7 @@ from ottla.server.configuration.broker_config import BrokerConfig
 from ottla.server.configuration.rules import Rules
 from ottla.server.importing.source import (
     CannotImport,
-    Source,
+    ImportSource,
     SourceLog,
     SourceTopic,
     locked,
@@ -132,7 +132,7 @@ def import_logs(
 class _Import:
     """One import, under the locks of its sources."""
 
-    def __init__(self, source: Source, target: Path, node_id: int) -> None:
+    def __init__(self, source: ImportSource, target: Path, node_id: int) -> None:
         self._source = source
         self._target = target
         self._metadata = target / METADATA_FILE

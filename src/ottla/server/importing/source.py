@@ -69,7 +69,7 @@ class SourceTopic:
 
 
 @dataclass(frozen=True)
-class Source:
+class ImportSource:
     """What is to be imported of a Kafka broker's data folder."""
 
     node_id: int
@@ -105,7 +105,7 @@ def locked(folders: Sequence[Path]) -> Iterator[None]:
 
 def survey(
     folders: Sequence[Path], wanted: Collection[str] = (), unwanted: Collection[str] = ()
-) -> Source:
+) -> ImportSource:
     """Looks at all data folders (log.dirs) of one broker. CannotImport says what is in the way."""
     node_id = _owner(folders)
     metadata = _metadata(folders)
@@ -116,7 +116,7 @@ def survey(
     offsets = Checkpoints({}, {}, {}, {}, {})
     for folder in folders:
         offsets = _merged(offsets, _offsets(folder))
-    return Source(
+    return ImportSource(
         node_id,
         tuple(
             SourceTopic(

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from ottla.server.api import Api
-    from ottla.server.handlers.groups.offset_commit.repeated import Repeated as RepeatedCommit
+    from ottla.server.handlers.groups.offset_commit.repeated import RepeatedCommit
     from ottla.server.handlers.records.fetch.repeated import RepeatedFetch
-    from ottla.server.handlers.records.produce.repeated import Repeated
+    from ottla.server.handlers.records.produce.repeated import RepeatedProduce
     from ottla.server.network.reactor import Listener, Reactor
     from ottla.server.security.sasl import Authentication
 
@@ -163,7 +163,7 @@ class Connection:
         self.last_api: Api | None = None
         self.active_at = reactor.now()
         # What its Produce requests have in common, once one was answered.
-        self.repeated: Repeated | None = None
+        self.repeated: RepeatedProduce | None = None
         # Its last Fetch request, if the next one may be like it.
         self.repeated_fetch: RepeatedFetch | None = None
         # What its OffsetCommit requests have in common, once one was answered.

@@ -67,7 +67,7 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     max_request_bytes: int
     max_connections: int
     # Whose connections are taken beyond that limit; then another is closed. None: no listener's.
@@ -89,7 +89,7 @@ class Reactor:
         self,
         loop: asyncio.AbstractEventLoop,
         apis: dict[int, Api],
-        limits: Limits,
+        limits: ConnectionLimits,
         refuse_version: Callable[[Connection, memoryview, int, int, int], None],
     ) -> None:
         self.loop = loop
@@ -319,7 +319,7 @@ class Reactor:
         if self._parting is not None and not self.connections and not self._parting.done():
             self._parting.set_result(None)
 
-    # Limits -------------------------------------------------------------------------------------
+    # Limits --------------------------------------------------------------------------------------
 
     def wait_for_memory(self, connection: Connection) -> None:
         """Incomplete requests hold too much memory: this connection is left unread for now.

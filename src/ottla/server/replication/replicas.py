@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.cluster.decisions.partitions import IsrResult, WantedIsr
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.replication.fetcher import Fetcher
-from ottla.replication.following import Limits
+from ottla.replication.following import FetchLimits
 from ottla.replication.partition import Partition, Role
 from ottla.server.disk.lanes import FollowersDisk
 from ottla.server.partitions import monotonic_ms
@@ -105,7 +105,7 @@ class Replicas:
 
         return Fetcher(
             leader,
-            Limits(
+            FetchLimits(
                 config.replica_fetch_wait_max_ms,
                 config.replica_fetch_min_bytes,
                 config.replica_fetch_response_max_bytes,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ottla.server.configuration.broker_config import BrokerConfig
     from ottla.storage.folders import DataFolder, Key
     from ottla.storage.logs import Logs
-    from ottla.storage.scrub import Finding, Progress
+    from ottla.storage.scrub import Finding, ScrubProgress
 
 log = logging.getLogger("ottla.scrub")
 
@@ -97,7 +97,7 @@ class Scrubber:
         self.rounds += 1
 
     async def _scrub_log(self, key: Key) -> None:
-        from ottla.storage.scrub import Progress, missing_after, segments_among
+        from ottla.storage.scrub import ScrubProgress, missing_after, segments_among
 
         path = self._logs.folder_of(*key).log_path(key)
         try:
@@ -105,7 +105,7 @@ class Scrubber:
         except OSError:
             return  # deleted, or its folder is offline: said elsewhere
         found: list[Finding] = []
-        before: Progress | None = None
+        before: ScrubProgress | None = None
         # A segment that is just being put in the place of another has no name of its own.
         has_gaps = self._logs.may_have_gaps(key) or any(
             name.endswith(SWAP_SUFFIX) for name in names
@@ -118,7 +118,7 @@ class Scrubber:
                     found.append(missing)
             if segment is segments[-1]:
                 break  # it takes appends
-            progress = Progress()
+            progress = ScrubProgress()
             while not progress.over:
                 part = await self._read(segment, progress)
                 if part is None:
@@ -130,8 +130,8 @@ class Scrubber:
             self._report(key, tuple(found))
 
     async def _read(
-        self, segment: SegmentFiles, progress: Progress
-    ) -> tuple[Progress, tuple[Finding, ...]] | None:
+        self, segment: SegmentFiles, progress: ScrubProgress
+    ) -> tuple[ScrubProgress, tuple[Finding, ...]] | None:
         """One part, and the rest after it; None if it cannot be read."""
         from ottla.storage.scrub import scrub_part
 

@@ -34,7 +34,7 @@ from ottla.storage.compaction.filter import DECOMPRESSED_LIMIT, emptied, placeho
 from ottla.storage.index.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:
-    from ottla.storage.compaction.plan import Source
+    from ottla.storage.compaction.plan import SourceSegment
     from ottla.storage.log.log import Log
 
 
@@ -80,7 +80,7 @@ class EraseFilter:
         self.records_dropped += sum(end - start for start, end in hidden)
         return left
 
-    def aborted_in(self, sources: list[Source]) -> list[AbortedTransaction]:
+    def aborted_in(self, sources: list[SourceSegment]) -> list[AbortedTransaction]:
         """The transactions whose end is in these segments: as they were."""
         start, end = sources[0].base_offset, sources[-1].end_offset
         return [each for each in self._aborted if start <= each.last_offset < end]

@@ -56,7 +56,7 @@ from ottla.record.legacy import messages
 from ottla.record.offset_set import OffsetSet
 from ottla.record.spans import RecordSpan, record_spans
 from ottla.storage.compaction.offset_map import OffsetMap
-from ottla.storage.compaction.plan import Source
+from ottla.storage.compaction.plan import SourceSegment
 from ottla.storage.compaction.transactions import WalkedTransactions
 from ottla.storage.index.transaction_index import AbortedTransaction
 
@@ -109,7 +109,7 @@ class BatchFilter:
         self.keeps_old_tombstones = True
         self.records_dropped = 0
 
-    def aborted_in(self, _: list[Source]) -> list[AbortedTransaction]:
+    def aborted_in(self, _: list[SourceSegment]) -> list[AbortedTransaction]:
         """The aborted transactions, met since the last call, that have batches left."""
         return self.transactions.take_kept()
 

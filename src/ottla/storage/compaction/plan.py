@@ -100,7 +100,7 @@ def wants_cleaning(dirt: Dirt, config: LogConfig) -> bool:
     return dirt.overdue or dirt.ratio > config.min_cleanable_dirty_ratio
 
 
-class Source(NamedTuple):
+class SourceSegment(NamedTuple):
     """A segment that is to be rewritten."""
 
     base_offset: int
@@ -117,12 +117,12 @@ class Weight(NamedTuple):
 
 
 def group(
-    sources: Iterable[tuple[Source, Weight]], max_bytes: int, max_index_bytes: int
-) -> list[list[Source]]:
+    sources: Iterable[tuple[SourceSegment, Weight]], max_bytes: int, max_index_bytes: int
+) -> list[list[SourceSegment]]:
     """Neighbours that together fit into one segment: by their bytes, by their index entries, and so
     that every offset can be told relative to the first one's base. A segment that is too large by
     itself stays alone."""
-    groups: list[list[Source]] = []
+    groups: list[list[SourceSegment]] = []
     size = offsets = times = 0
     for source, weight in sources:
         size += weight.size

@@ -45,7 +45,7 @@ from ottla.record.spans import record_spans
 from ottla.storage.compaction.erasing import EraseFilter
 from ottla.storage.compaction.filter import DECOMPRESSED_LIMIT, BatchFilter, LastOfProducer
 from ottla.storage.compaction.offset_map import OffsetMap
-from ottla.storage.compaction.plan import Source, Weight, group
+from ottla.storage.compaction.plan import SourceSegment, Weight, group
 from ottla.storage.compaction.transactions import WalkedTransactions
 from ottla.storage.files import READ_ONLY, READ_WRITE_CREATE, Files, FilesOfFolder
 from ottla.storage.index.transaction_index import AbortedTransaction
@@ -76,7 +76,7 @@ class Job(NamedTuple):
     # Which folder that is: a topic may be deleted, and another of its name created, meanwhile.
     folder_identity: tuple[int, int]
     # All sealed segments that may be cleaned, from the log's first on; not empty.
-    sources: tuple[Source, ...]
+    sources: tuple[SourceSegment, ...]
     first_dirty: int
     # The aborted transactions with records in the sources.
     aborted: tuple[AbortedTransaction, ...]
@@ -291,7 +291,7 @@ class _Rewrite:
         self,
         first: _Output,
         batch_filter: BatchFilter | EraseFilter,
-        groups: list[list[Source]],
+        groups: list[list[SourceSegment]],
         first_dirty: int,
     ) -> Outcome:
         job = self._job
@@ -370,7 +370,7 @@ class _Rewrite:
 
     def _clean(
         self,
-        sources: list[Source],
+        sources: list[SourceSegment],
         output: _Output,
         batch_filter: BatchFilter | EraseFilter,
         oldest_kept: float,
@@ -415,7 +415,7 @@ class _Rewrite:
         modified = self._files.modified(self._path(clean[-1], LOG_SUFFIX))
         return modified - self._job.delete_retention_ms / 1000
 
-    def _weigh(self, source: Source) -> Weight:
+    def _weigh(self, source: SourceSegment) -> Weight:
         sizes = []
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             try:
@@ -426,7 +426,7 @@ class _Rewrite:
 
     # Files
 
-    def _path(self, source: Source, suffix: str) -> str:
+    def _path(self, source: SourceSegment, suffix: str) -> str:
         return f"{self._job.folder}/{segment_name(source.base_offset)}{suffix}"
 
     @contextmanager
@@ -435,7 +435,7 @@ class _Rewrite:
         # Closed when the last reference goes, which is here.
         yield SegmentFile(self._files, self._files.open(path, READ_ONLY))
 
-    def _batches(self, source: Source) -> Iterator[tuple[HeaderFields, memoryview]]:
+    def _batches(self, source: SourceSegment) -> Iterator[tuple[HeaderFields, memoryview]]:
         """The batches of a source, checked."""
         with self._open(self._path(source, LOG_SUFFIX)) as file:
             next_offset = source.base_offset

@@ -33,7 +33,7 @@ from ottla.logfiles.names import (
 )
 from ottla.record.offset_set import OffsetSet
 from ottla.storage.compaction.filter import LastOfProducer
-from ottla.storage.compaction.plan import Dirt, Source, assess
+from ottla.storage.compaction.plan import Dirt, SourceSegment, assess
 from ottla.storage.compaction.rewrite import Job, Outcome, Replacement
 from ottla.storage.errors import passes
 from ottla.storage.log.retention import Retired
@@ -94,7 +94,7 @@ class Compaction:
             if only_erase is not None and only_erase.first_in(segment.base_offset, end) is None:
                 continue
             self._segments[segment.base_offset] = segment
-            sources.append(Source(segment.base_offset, end, segment.size))
+            sources.append(SourceSegment(segment.base_offset, end, segment.size))
         config = log.config
         hidden, erasable = OffsetSet(), OffsetSet()
         if log.deletions is not None and only_erase is None:

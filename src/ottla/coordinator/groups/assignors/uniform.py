@@ -24,7 +24,7 @@ from ottla.coordinator.groups.assignors.interface import MemberSubscription, Par
 MAX_ROUNDS: Final = 16
 
 
-class TopicPartition(NamedTuple):
+class IdPartition(NamedTuple):
     topic: bytes
     partition: int
 
@@ -37,7 +37,7 @@ class Pool:
         self.subscribers = subscribers
         # What each subscriber has: first what it keeps from before, then what it was given now, so
         # that what leaves from the end is what moves at no cost.
-        self.held: dict[int, list[TopicPartition]] = {member: [] for member in subscribers}
+        self.held: dict[int, list[IdPartition]] = {member: [] for member in subscribers}
 
     @property
     def partitions_per_subscriber(self) -> float:
@@ -50,7 +50,7 @@ class Pool:
             others = assigned.setdefault(topic, set())
             mine = {at for at in before[topic] if 0 <= at < self.topics[topic]} - others
             others |= mine
-            kept.extend(TopicPartition(topic, at) for at in mine)
+            kept.extend(IdPartition(topic, at) for at in mine)
         # Neighbours in this order are of different topics: what has to go is taken from all of them.
         kept.sort(key=lambda each: (each.partition, each.topic))
         return len(kept)
@@ -65,7 +65,7 @@ class Pool:
             for partition in range(self.topics[topic]):
                 if partition not in owned:
                     load, member = takers[0]
-                    self.held[member].append(TopicPartition(topic, partition))
+                    self.held[member].append(IdPartition(topic, partition))
                     heapreplace(takers, (load + 1, member))
         for load, member in takers:
             loads[member] = load

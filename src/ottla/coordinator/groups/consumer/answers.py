@@ -35,7 +35,7 @@ _OWN_MEMBER_IDS_SINCE = 1
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 # Partitions by topic id, as a member says that it holds them.
-Held = Mapping[bytes, frozenset[int]]
+HeldPartitions = Mapping[bytes, frozenset[int]]
 
 
 def check_heartbeat(
@@ -87,7 +87,7 @@ def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
     )
 
 
-def held_by(request: ConsumerGroupHeartbeatRequest) -> Held | None:
+def held_by(request: ConsumerGroupHeartbeatRequest) -> HeldPartitions | None:
     if request.topic_partitions is None:
         return None
     held: dict[bytes, frozenset[int]] = {}

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ottla.coordinator.groups.classic.group import Protocols
-    from ottla.coordinator.groups.consumer.answers import Held
+    from ottla.coordinator.groups.consumer.answers import HeldPartitions
     from ottla.coordinator.groups.group import Caller
     from ottla.coordinator.groups.settings import GroupSettings
     from ottla.coordinator.metadata_view import MetadataView
@@ -171,7 +171,7 @@ class ClassicMembers:
         change.subscription_changed = names_changed or pattern is not PatternChange.NONE
         changes.refresh(change, changed=change.subscription_changed)
 
-    def _held(self, subscription: ConsumerProtocolSubscription) -> Held:
+    def _held(self, subscription: ConsumerProtocolSubscription) -> HeldPartitions:
         """What it says it holds. Members of old assignors say nothing, and hold nothing: they give
         everything up before they join."""
         held: dict[bytes, frozenset[int]] = {}
@@ -181,7 +181,7 @@ class ClassicMembers:
                 held[topic_id] = held.get(topic_id, frozenset()).union(each.partitions)
         return held
 
-    def _downgrade(self, change: Change, held: Held) -> Callable[[], Effects]:
+    def _downgrade(self, change: Change, held: HeldPartitions) -> Callable[[], Effects]:
         """Makes the group a classic one: the last member of the new protocol is gone."""
         group = change.group
         if group.target_epoch == change.epoch:

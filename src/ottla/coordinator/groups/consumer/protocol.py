@@ -15,7 +15,7 @@ from ottla.coordinator.groups.classic.answers import waiting_answers
 from ottla.coordinator.groups.classic.group import ClassicGroup
 from ottla.coordinator.groups.classic.protocol import ClassicProtocol
 from ottla.coordinator.groups.consumer.answers import (
-    Held,
+    HeldPartitions,
     assignment_of,
     check_heartbeat,
     held_by,
@@ -171,7 +171,7 @@ class ConsumerGroupProtocol:
         self,
         group: ConsumerGroup,
         request: ConsumerGroupHeartbeatRequest,
-        held: Held | None,
+        held: HeldPartitions | None,
         records: list[RecordPair],
         now: Instant,
     ) -> Change:
@@ -328,7 +328,7 @@ def _described_in(
     return {name: value for name, value in given.items() if value != getattr(before, name)}
 
 
-def _check_epoch(member: ConsumerMember, epoch: int, held: Held | None) -> None:
+def _check_epoch(member: ConsumerMember, epoch: int, held: HeldPartitions | None) -> None:
     if epoch in (JOIN_EPOCH, member.epoch):
         return
     # Of the epoch before it may be, if the answer was lost, and it does not hold anything else.

@@ -29,7 +29,7 @@ from ottla.protocol.messages.txn_offset_commit import (
 )
 from ottla.server.api import Answer, Outcome, Request, handles
 from ottla.server.coordination.reduced_topics import ReducedTopics, completed, is_long
-from ottla.server.coordination.verification import Client, Verdict, is_open, verify
+from ottla.server.coordination.verification import ProducerProtocol, Verdict, is_open, verify
 from ottla.server.turns import Steps
 from ottla.storage.errors import StorageError
 
@@ -115,7 +115,7 @@ def _verified(
         else:
             answer.add_done_callback(lambda done: later.set_result(done.result()))
 
-    client = Client.of_offset_commit(request.version)
+    client = ProducerProtocol.of_offset_commit(request.version)
     verify(request.broker, message.transactional_id, producer, [partition], client, then)
     return later.result() if later.done() else later
 

@@ -44,7 +44,7 @@ _ONES: Final = b"\xff" * _PLACE_BYTES
 ShardOf = Callable[[str], "GroupShard | None"]
 
 
-class Repeated:
+class RepeatedCommit:
     """What requests have in common that differ in their offsets and leader epochs only."""
 
     __slots__ = ("_known", "_length", "_pack", "_read", "_rest", "commit", "size", "version")
@@ -83,7 +83,7 @@ class Repeated:
         return frame_response(answer_to_all(message, code), self.version, correlation_id)
 
 
-def repeatable(body: bytes, version: int, shard_of: ShardOf) -> Repeated | None:
+def repeatable(body: bytes, version: int, shard_of: ShardOf) -> RepeatedCommit | None:
     """What may come again of a request; None if it is not of this kind, or was not right."""
     message, _ = OffsetCommitRequest.decode(body, 0, version)
     if message.encode(version) != body:
@@ -92,7 +92,7 @@ def repeatable(body: bytes, version: int, shard_of: ShardOf) -> Repeated | None:
     commit = None if shard is None else shard.repeatable_commit(message, version)
     if commit is None:
         return None
-    return Repeated(body, _places(message, version), version, commit)
+    return RepeatedCommit(body, _places(message, version), version, commit)
 
 
 def _places(message: OffsetCommitRequest, version: int) -> list[int]:
@@ -124,7 +124,7 @@ class _Commit:
     __slots__ = ("_correlation_id", "_repeated", "_slot", "records")
 
     def __init__(
-        self, records: list[RecordPair], repeated: Repeated, correlation_id: int, slot: Slot
+        self, records: list[RecordPair], repeated: RepeatedCommit, correlation_id: int, slot: Slot
     ) -> None:
         self.records = records
         self._repeated = repeated
@@ -182,7 +182,7 @@ class RepeatedCommits:
 
     def _serve_repeated(
         self,
-        repeated: Repeated,
+        repeated: RepeatedCommit,
         connection: Connection,
         view: memoryview,
         at: int,

@@ -17,7 +17,7 @@ from ottla.record.batch import (
     read_header,
 )
 from ottla.record.errors import InvalidBatch
-from ottla.server.coordination.verification import Client, Verdict, is_open, verify
+from ottla.server.coordination.verification import ProducerProtocol, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
 from ottla.server.handlers.records.produce.answer import new_topic_piece, success_piece, topic_piece
 from ottla.server.handlers.records.produce.appending import Appending, must_wait
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ottla.record.validation.frames import FramedBatch
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
-    from ottla.server.handlers.records.produce.repeated import Repeated
+    from ottla.server.handlers.records.produce.repeated import RepeatedProduce
     from ottla.server.handlers.records.produce.request import Parts, TopicParts
     from ottla.server.network.connection import Connection
     from ottla.server.network.slots import HeldBytes, Slot
@@ -205,7 +205,7 @@ class Produce:
 
     def _serve_repeated(
         self,
-        repeated: Repeated,
+        repeated: RepeatedProduce,
         connection: Connection,
         view: memoryview,
         at: int,
@@ -254,7 +254,7 @@ class Produce:
 
     def _serve_batches(
         self,
-        repeated: Repeated,
+        repeated: RepeatedProduce,
         connection: Connection,
         accepted: list[_Accepted],
         correlation_id: int,
@@ -286,7 +286,7 @@ class Produce:
         appending.finish(None)
 
     def _accepted(
-        self, repeated: Repeated, view: memoryview, batches: list[FramedBatch], now_ms: int
+        self, repeated: RepeatedProduce, view: memoryview, batches: list[FramedBatch], now_ms: int
     ) -> list[_Accepted] | None:
         """What is to be appended where; None if the general way has to look at any of it."""
         known = self._by_id if repeated.version >= FIRST_TOPIC_IDS else self._by_raw_name
@@ -319,7 +319,7 @@ class Produce:
         return accepted
 
     def _begin(
-        self, repeated: Repeated, connection: Connection, correlation_id: int, count: int
+        self, repeated: RepeatedProduce, connection: Connection, correlation_id: int, count: int
     ) -> Appending:
         """The response to a request for so many partitions that is like one before it."""
         version = repeated.version
@@ -377,7 +377,7 @@ class _Verification:
         """`body`: the request, which begins at `body_at` of what the topics' positions refer to."""
         begins = self.beginning(topics, body, body_at)
         self._waiting = len(begins)
-        client = Client.of_produce(self._version)
+        client = ProducerProtocol.of_produce(self._version)
         for producer, partitions in begins.items():
             verify(self._broker, transactional_id, producer, partitions, client, self._answered)
         if not self._waiting:

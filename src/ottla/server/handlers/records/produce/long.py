@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.protocol.apis import ApiKey
 from ottla.server.api import failed
-from ottla.server.coordination.verification import Client, Verdict, verify
+from ottla.server.coordination.verification import ProducerProtocol, Verdict, verify
 from ottla.server.handlers.records.produce.answer import new_topic_piece
 from ottla.server.handlers.records.produce.appending import Appending
 from ottla.server.handlers.records.produce.request import FIRST_TOPIC_IDS, read_in_steps
@@ -115,7 +115,7 @@ class LongProduce:
 
     def _verify(self, _: object) -> None:
         self._waiting = len(self._begins) + 1
-        client = Client.of_produce(self._version)
+        client = ProducerProtocol.of_produce(self._version)
         for producer, partitions in self._begins.items():
             transactional_id = self._request[0] or ""
             verify(self._broker, transactional_id, producer, partitions, client, self._answered)

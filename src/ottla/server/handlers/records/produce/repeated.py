@@ -44,7 +44,7 @@ _OLD_COUNT_BYTES = 4
 _OLD_SIZE_BYTES = 4
 
 
-class Repeated:
+class RepeatedProduce:
     """What the requests of a connection have in common that bring batches for one topic."""
 
     __slots__ = ("accept", "acks", "answer", "config", "key", "rules", "timeout_ms", "version")
@@ -67,7 +67,7 @@ class Repeated:
 
 def repeatable(
     view: memoryview, at: int, version: int, request: Parts, target: Partition
-) -> Repeated | None:
+) -> RepeatedProduce | None:
     """What may come again of a request that was answered; None if it is not of this kind."""
     compiled = readiness.compiled
     rules = target.record_rules
@@ -99,7 +99,7 @@ def repeatable(
     before = bytes(view[at:count_at])
     largest = min(config.max_message_bytes, QUICK_BYTES)
     check = FrameCheck(compiled.frames_address, before, is_flexible, largest, rules)
-    return Repeated(version, request, check, config, rules)
+    return RepeatedProduce(version, request, check, config, rules)
 
 
 @lru_cache(512)
