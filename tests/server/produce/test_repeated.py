@@ -257,6 +257,57 @@ def test_several_partitions_in_a_request(
         assert read_all(wire, shorter, index) == read_all(wire, longer, index)
 
 
+@pytest.mark.parametrize("kind", ["plain", "compacted", "append_time"])
+@pytest.mark.parametrize("codec", Codec)
+def test_several_partitions_of_every_codec(
+    inside: BrokerThread,
+    wire: Wire,
+    spy: Spy,
+    monkeypatch: pytest.MonkeyPatch,
+    codec: Codec,
+    kind: str,
+) -> None:
+    """Both ways answer and store the same, whatever the batches are packed with."""
+    now = now_ms()
+    answers, stored = [], []
+    for learned_one_in in (1, 1 << 40):
+        monkeypatch.setattr(produce_handler, "LEARNED_ONE_IN", learned_one_in)
+        topic = create_topic(wire, partitions=3, **TOPICS[kind])
+        before = spy.taken
+        with inside.wire() as other:
+            for count in (1, 3, 5):
+                batch = crafted_batch(good(count), now, codec)
+                sent = many(topic, *((index, batch) for index in range(3)))
+                response = other.call(sent, ProduceResponse, 9)
+                (about,) = response.responses
+                for partition in about.partition_responses:
+                    assert (partition.log_append_time_ms >= now) == (kind == "append_time")
+                    partition.log_append_time_ms = 0
+                answers.append(about.partition_responses)
+        assert spy.taken - before == (2 if learned_one_in == 1 else 0)
+        stored.append([read_all(wire, topic, index) for index in range(3)])
+    assert answers[:3] == answers[3:]
+    assert stored[0] == stored[1]
+    assert stored[0][0] == [b"value"] * 9
+
+
+def test_a_batch_of_a_transaction_among_several_is_for_the_general_way(
+    wire: Wire, spy: Spy
+) -> None:
+    topic = create_topic(wire, partitions=2)
+    for _ in range(2):
+        both = [(index, batch_of(b"a")) for index in range(2)]
+        assert not error_codes(wire.call(many(topic, *both), ProduceResponse, 9))
+    assert spy.taken == 1
+    of_transaction = batch_of(
+        b"b", producer_id=4_001, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    sent = many(topic, (0, batch_of(b"b")), (1, of_transaction))
+    assert list(error_codes(wire.call(sent, ProduceResponse, 9))) == [1]
+    assert spy.taken == 1
+    assert [end_offset(wire, topic, index) for index in range(2)] == [3, 2]
+
+
 def test_one_refused_batch_of_several_leaves_the_others(wire: Wire, spy: Spy) -> None:
     topic = create_topic(wire, partitions=3)
     good_batches = [(index, batch_of(b"a")) for index in range(3)]

@@ -83,23 +83,34 @@ class Appending:
             and target.lane is None
             and not (lanes.slow and lanes.is_slow(target.log.folder))
         ):
-            base_offset, append_time, log_start, end_offset, is_settled = target.append(
-                records, now_ms, _CLIENT, fields
-            )
-            now = _clock()
-            if now - self._started > SLOW_WRITE_SECONDS:
-                lanes.mark_slow(target.log.folder, now - self._started)
-            self._started = now
-            if is_settled:
-                self.end_offset = end_offset
-                self.pieces.append(
-                    success_piece(self._version, index, base_offset, append_time, log_start)
-                )
-            else:
-                self.appended(target, index, base_offset, append_time, log_start, end_offset)
+            self.append_at_once(target, index, records, fields, now_ms)
         else:
             self.end_offset = -1
             self._made_unfinished().append_through_lane(target, index, records, transform)
+
+    def append_at_once(
+        self,
+        target: Partition,
+        index: int,
+        records: memoryview,
+        fields: HeaderFields | None,
+        now_ms: int,
+    ) -> None:
+        """Append records on the loop. Nothing may be in the partition's lane."""
+        base_offset, append_time, log_start, end_offset, is_settled = target.append(
+            records, now_ms, _CLIENT, fields
+        )
+        now = _clock()
+        if now - self._started > SLOW_WRITE_SECONDS:
+            self._lanes.mark_slow(target.log.folder, now - self._started)
+        self._started = now
+        if is_settled:
+            self.end_offset = end_offset
+            self.pieces.append(
+                success_piece(self._version, index, base_offset, append_time, log_start)
+            )
+        else:
+            self.appended(target, index, base_offset, append_time, log_start, end_offset)
 
     def appended(
         self,

@@ -19,7 +19,7 @@ from ottla.record.batch import (
 from ottla.record.errors import InvalidBatch
 from ottla.server.coordination.verification import ProducerProtocol, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
-from ottla.server.handlers.records.produce.answer import new_topic_piece, success_piece, topic_piece
+from ottla.server.handlers.records.produce.answer import new_topic_piece, topic_piece
 from ottla.server.handlers.records.produce.appending import Appending, must_wait
 from ottla.server.handlers.records.produce.checks import (
     ALL_ACKS,
@@ -262,27 +262,15 @@ class Produce:
     ) -> None:
         """Serve a request for several partitions that is like one before it."""
         appending = self._begin(repeated, connection, correlation_id, len(accepted))
-        pieces, version, lanes = appending.pieces, repeated.version, self._lanes
-        started = _clock()
+        lanes, append_at_once = self._lanes, appending.append_at_once
         for target, index, records, fields in accepted:
             try:
                 if lanes.slow:  # since an append of this request
                     appending.append(target, index, records, fields, None, now_ms)
-                    continue
-                base_offset, append_time, log_start, end_offset, is_settled = target.append(
-                    records, now_ms, _CLIENT, fields
-                )
+                else:
+                    append_at_once(target, index, records, fields, now_ms)
             except _REFUSALS as error:
                 appending.refuse(index, error, target)
-                continue
-            ended = _clock()
-            if ended - started > SLOW_WRITE_SECONDS:
-                lanes.mark_slow(target.log.folder, ended - started)
-            started = ended
-            if is_settled:
-                pieces.append(success_piece(version, index, base_offset, append_time, log_start))
-            else:
-                appending.appended(target, index, base_offset, append_time, log_start, end_offset)
         appending.finish(None)
 
     def _accepted(
