@@ -150,6 +150,11 @@ async def aiokafka_member(settings: dict[str, Any]) -> None:
         records = ((record.partition, record.offset) for each in found.values() for record in each)
         for batch in batches(records):
             tell("read", generation=current, **batch._asdict())
+            if current < 0:
+                # Put out of the group while it polled. This client would commit all the same, as a
+                # consumer without a group; where the group has no members left, that is accepted.
+                tell("refused", generation=current, reason="not a member of the group any more")
+                continue
             began = time.monotonic_ns()
             try:
                 await consumer.commit({Place(topic, batch.partition): batch.last + 1})
