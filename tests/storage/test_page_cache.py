@@ -58,9 +58,7 @@ def test_a_range_is_in_memory_after_it_was_brought_there(
         assert OS_FILES.seems_in_memory(cold, 1 << 20, 2 << 20)
         assert not OS_FILES.seems_in_memory(cold, 5 << 20, 1 << 20)
         assert not OS_FILES.bring_into_memory(cold, 1 << 20, 2 << 20), "it is there already"
-        assert OS_FILES.bring_into_memory(cold, SIZE - mmap.PAGESIZE, 1 << 20), (
-            "beyond the end"
-        )
+        assert OS_FILES.bring_into_memory(cold, SIZE - mmap.PAGESIZE, 1 << 20), "beyond the end"
     finally:
         os.close(cold)
 

@@ -2,7 +2,8 @@
 
 What the server does with sockets and timers is done here with messages and events of the world. The
 decisions are the real ones: roles, in-sync sets and high watermarks in `replication.partition`, what a
-follower asks for and where it cuts its log off in `replication.following`, the log itself in `storage`.
+follower's position counts for in `replication.positions`, what it asks for and where it cuts its log
+off in `replication.following`, the log itself in `storage`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from replica_kit.wire import next_request, take_answer
+from replica_kit.wire import VERSION, next_request, take_answer
 from storage_kit.faulty_files import Disk, FaultyFiles
 
 from ottla.cluster.decisions.partitions import IsrResult, WantedIsr
@@ -18,16 +19,17 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
 from ottla.record.batch import Record, build_batch, headers, records
 from ottla.record.errors import InvalidBatch
+from ottla.replication import positions
 from ottla.replication.following import Disk as FollowersDisk
 from ottla.replication.following import Done, FetchLimits, Following
 from ottla.replication.partition import Partition, Role
+from ottla.server.handlers.records.fetch.request import named
 from ottla.server.upkeep import strays
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OffsetOutOfRange, StorageError
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ottla.cluster.metadata import ClusterImage
+    from ottla.server.sessions import WatchedPartition
     from ottla.storage.log.truncation import Steps
     from simulation_kit.world import World
 
@@ -420,21 +423,26 @@ class Life:
         state = request.replica_state
         assert state is not None
         response = FetchResponse(responses=[])
-        for topic in request.topics:
-            answers = FetchableTopicResponse(topic_id=topic.topic_id, partitions=[])
-            response.responses.append(answers)
-            for wanted in topic.partitions:
-                partition = self.by_id.get((topic.topic_id, wanted.partition))
-                answers.partitions.append(
-                    self.read(partition, wanted, state.replica_id, state.replica_epoch)
-                )
+        answers: dict[str | bytes, FetchableTopicResponse] = {}
+        for told in named(request, VERSION).values():
+            assert isinstance(told.topic, bytes)
+            of_topic = answers.get(told.topic)
+            if of_topic is None:
+                of_topic = FetchableTopicResponse(topic_id=told.topic, partitions=[])
+                answers[told.topic] = of_topic
+                response.responses.append(of_topic)
+            partition = self.by_id.get((told.topic, told.index))
+            of_topic.partitions.append(
+                self.read(partition, told, state.replica_id, state.replica_epoch)
+            )
         self.world.send(self.id, replica, lambda _: answered(response))
 
     def read(
-        self, partition: Partition | None, wanted: FetchPartition, replica: int, epoch: int
+        self, partition: Partition | None, told: WatchedPartition, replica: int, epoch: int
     ) -> PartitionData:
+        """As the server does: what the position counts for is noted first, then it is answered."""
         answer = PartitionData(
-            partition_index=wanted.partition,
+            partition_index=told.index,
             high_watermark=-1,
             records=b"",
             aborted_transactions=None,
@@ -442,23 +450,20 @@ class Life:
         try:
             if partition is None:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID)
+            positions.note(partition, replica, epoch, told, self.world.now)
             partition.check_leader()
-            if wanted.current_leader_epoch < partition.leader_epoch:
+            if told.current_leader_epoch < partition.leader_epoch:
                 raise ProtocolError(ErrorCode.FENCED_LEADER_EPOCH)
-            if wanted.current_leader_epoch > partition.leader_epoch:
+            if told.current_leader_epoch > partition.leader_epoch:
                 raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
             log = partition.log
-            if wanted.last_fetched_epoch >= 0:
-                found, end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
-                if found < 0 or wanted.fetch_offset < log.log_start_offset:
-                    raise OffsetOutOfRange(
-                        wanted.fetch_offset, log.log_start_offset, log.log_end_offset
-                    )
-                if found < wanted.last_fetched_epoch or end < wanted.fetch_offset:
+            if told.last_fetched_epoch >= 0:
+                parted = positions.parting(partition, told.fetch_offset, told.last_fetched_epoch)
+                if parted is not None:
+                    found, end = parted
                     answer.diverging_epoch = EpochEndOffset(epoch=found, end_offset=end)
                     return answer
-            partition.fetched(replica, wanted.fetch_offset, epoch, self.world.now)
-            piece = log.read(wanted.fetch_offset, wanted.partition_max_bytes, log.log_end_offset)
+            piece = log.read(told.fetch_offset, told.max_bytes, log.log_end_offset)
             answer.records = b"" if piece is None else piece.read()
             answer.high_watermark = log.high_watermark
             answer.log_start_offset = log.log_start_offset

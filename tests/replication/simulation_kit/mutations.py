@@ -11,12 +11,13 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 from ottla.cluster.decisions import brokers, elections, partitions
 from ottla.protocol.errors import ErrorCode
-from ottla.replication import following
+from ottla.replication import following, positions
 from ottla.replication.partition import UNKNOWN, Partition, Role
 from simulation_kit.broker import Life
 from simulation_kit.world import run_seed
@@ -39,10 +40,15 @@ class Mutation:
             yield
 
 
-def mutation(what: str) -> Callable[[Callable[[], list[tuple[Any, str, Any]]]], None]:
+SLOW_DISKS = partial(run_seed, slow_disks=True)
+
+
+def mutation(
+    what: str, run: Callable[[int], object] = run_seed
+) -> Callable[[Callable[[], list[tuple[Any, str, Any]]]], None]:
     def register(patches: Callable[[], list[tuple[Any, str, Any]]]) -> None:
         name = patches.__name__
-        MUTATIONS[name] = Mutation(name, what, patches)
+        MUTATIONS[name] = Mutation(name, what, patches, run)
 
     return register
 
@@ -188,6 +194,17 @@ def skip_epoch_comparison() -> list[tuple[Any, str, Any]]:
         return original(partition)._replace(last_epoch=-1)
 
     return [(following, "position_of", position_of)]
+
+
+@mutation("A follower's position counts before its log is compared with the leader's", SLOW_DISKS)
+def count_before_comparing() -> list[tuple[Any, str, Any]]:
+    original = positions.note
+
+    def note(partition: Partition, *rest: Any) -> None:
+        with patch.object(positions, "parting", lambda *_: None):
+            original(partition, *rest)
+
+    return [(positions, "note", note)]
 
 
 @mutation("A follower cuts its log off at its high watermark, not where the epochs part")

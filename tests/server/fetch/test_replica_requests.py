@@ -165,6 +165,105 @@ def test_a_follower_out_of_range_is_told_so_and_does_not_count(
     assert ends == [2, 5]
 
 
+# Logs that part: the leader has five records of epoch 0, and one of its own term -------------------
+
+
+@pytest.fixture
+def parted(inside: BrokerThread, wire: Wire, topic: Topic) -> Topic:
+    """The follower is not in sync, and has another record in the place of the leader's last."""
+    set_state(inside, topic, isr=(inside.run(lambda broker: broker.id),))
+    wire.call(produce_request(topic, (0, batch_of(b"5")), acks=-1), ProduceResponse, 9)
+    assert inside.run(lambda broker: partition_of(broker, topic).log.high_watermark) == 6
+    inside.run(
+        lambda broker: setattr(broker.partitions, "may_be_in_sync", lambda *_: True),
+    )
+    return topic
+
+
+def wanted_isr(inside: BrokerThread, topic: Topic) -> set[int]:
+    wanted = inside.run(lambda broker: partition_of(broker, topic).wanted_isr)
+    return set(wanted or ())
+
+
+@pytest.fixture
+def asked(inside: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
+    """Partitions that want another in-sync set; nobody decides on it."""
+    found: list[Partition] = []
+    inside.run(lambda broker: monkeypatch.setattr(broker.partitions, "isr_wanted", found.append))
+    return found
+
+
+@pytest.mark.parametrize("last", [0, EPOCH - 2])
+def test_a_follower_whose_log_parts_does_not_count(
+    inside: BrokerThread, wire: Wire, parted: Topic, asked: list[Partition], last: int
+) -> None:
+    """Its end is the leader's, its last record is not: were it let into the in-sync set, it could be
+    elected without what was committed."""
+    found = replica_fetch(wire, parted, 6, last=last)
+    assert found.diverging_epoch is not None
+    assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, 5)
+    assert known_end(inside, parted) == -1
+    assert asked == []
+    # It has cut its log off there, and what it has counts.
+    assert replica_fetch(wire, parted, 5, last=0).error_code == 0
+    assert known_end(inside, parted) == 5
+    assert asked == []
+    replica_fetch(wire, parted, 6, last=EPOCH)
+    assert known_end(inside, parted) == 6
+    assert wanted_isr(inside, parted) == {OTHER, inside.run(lambda broker: broker.id)}
+
+
+def test_a_follower_in_sync_whose_log_parts_commits_nothing(
+    inside: BrokerThread, wire: Wire, connect: Callable[[], Wire], topic: Topic
+) -> None:
+    """As after another replica was given back its leadership while producers wrote."""
+    wire.send(produce_request(topic, (0, batch_of(b"5")), acks=-1), 9)
+    inside.until(lambda broker: partition_of(broker, topic).log.log_end_offset == 6)
+    follower = connect()
+    assert replica_fetch(follower, topic, 6, last=0).diverging_epoch is not None
+    assert inside.run(lambda broker: partition_of(broker, topic).log.high_watermark) == 5
+    replica_fetch(follower, topic, 6, last=EPOCH)
+    assert acknowledged(wire).base_offset == 5
+
+
+def test_a_session_and_a_repeated_request_count_as_any_other(
+    inside: BrokerThread,
+    wire: Wire,
+    parted: Topic,
+    asked: list[Partition],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Positions that the request repeats from the one before it, or that its session remembers."""
+    monkeypatch.setattr("ottla.server.sessions.NOTE_ALL_MS", 0)
+    session = 0
+
+    def fetch(number: int, *positions: tuple[int, int]) -> None:
+        nonlocal session
+        request = fetch_request(
+            parted,
+            *positions,
+            current_leader_epoch=EPOCH,
+            last_fetched_epoch=0,
+            session=(session, number),
+            max_wait_ms=0,
+        )
+        request.replica_state = ReplicaState(replica_id=OTHER, replica_epoch=1)
+        session = wire.call(request, FetchResponse, VERSION).session_id
+
+    fetch(0, (0, 4))
+    assert known_end(inside, parted) == 4
+    fetch(1, (0, 5))
+    assert known_end(inside, parted) == 5
+    # The same bytes but for the offset: known from the request before it.
+    fetch(2, (0, 6))
+    fetch(3)
+    fetch(4)
+    assert known_end(inside, parted) == 5
+    assert asked == []
+    fetch(5, (0, 4))
+    assert known_end(inside, parted) == 4
+
+
 def test_a_follower_is_told_the_end_of_the_log_and_a_consumer_the_high_watermark(
     inside: BrokerThread, wire: Wire, connect: Callable[[], Wire], topic: Topic
 ) -> None:

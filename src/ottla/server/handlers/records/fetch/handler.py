@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frame import frame_response_parts
 from ottla.protocol.messages.fetch import FetchResponse
-from ottla.replication.partition import Role
+from ottla.replication.positions import note
 from ottla.server.api import encode_large, failed
 from ottla.server.handlers.records.fetch.cold import complete, fail
 from ottla.server.handlers.records.fetch.reader import FIRST_FORMAT_2, Reader
@@ -183,21 +183,10 @@ class Fetch:
             positions = asked.values()  # the others stand where they stood
         for watched in positions:
             partition = reader.partition_of(watched)
-            if (
-                partition is None
-                or partition.role is not Role.LEADER
-                or watched.current_leader_epoch != partition.leader_epoch
-            ):
-                continue  # the answer says why
+            if partition is None:
+                continue  # the answer says so
             try:
-                partition.fetched(
-                    reader.replica,
-                    watched.fetch_offset,
-                    reader.replica_epoch,
-                    now,
-                    watched.flushed_offset,
-                    watched.reader_start,
-                )
+                note(partition, reader.replica, reader.replica_epoch, watched, now)
             except (ProtocolError, StorageError):
                 continue  # likewise
 

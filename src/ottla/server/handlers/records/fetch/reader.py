@@ -13,10 +13,11 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.record.deletion import build_cover
 from ottla.replication.partition import Role
+from ottla.replication.positions import parting
 from ottla.server.failures import error_code
 from ottla.server.handlers.records.fetch.found import Found
 from ottla.server.partitions import monotonic_ms
-from ottla.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
+from ottla.storage.errors import NotInMemory, StorageError
 from ottla.storage.log.readable import VisiblePart
 
 if TYPE_CHECKING:
@@ -179,12 +180,9 @@ class Reader:
                 return found
             # A session may know an epoch from a request in a later version than this one.
             if watched.last_fetched_epoch >= 0 and self.version >= _FIRST_LAST_FETCHED_EPOCH:
-                epoch, end = partition.end_offset_for_epoch(watched.last_fetched_epoch)
-                if epoch < 0 or watched.fetch_offset < log.log_start_offset:
-                    raise OffsetOutOfRange(
-                        watched.fetch_offset, log.log_start_offset, log.log_end_offset
-                    )
-                if epoch < watched.last_fetched_epoch or end < watched.fetch_offset:
+                parted = parting(partition, watched.fetch_offset, watched.last_fetched_epoch)
+                if parted is not None:
+                    epoch, end = parted
                     answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
                     return found
             found.partition = partition
