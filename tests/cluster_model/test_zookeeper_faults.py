@@ -10,13 +10,19 @@ import contextlib
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
 
+from ottla.cluster import layout
+from ottla.cluster.controller import Controller
+from ottla.cluster.decisions.configs import ConfigRules
+from ottla.cluster.decisions.features import FeatureRange
+from ottla.cluster.membership import Membership
+from ottla.cluster.metadata import RegisteredBroker
 from ottla.cluster.store import (
     Change,
     ChangeKind,
@@ -39,6 +45,13 @@ pytest.importorskip("pyspark", reason="PySpark, whose jars hold a ZooKeeper, is 
 pytestmark = pytest.mark.xdist_group("zookeeper")
 
 
+class Place(NamedTuple):
+    """Where somebody listens."""
+
+    host: str
+    port: int
+
+
 class Proxy:
     """Stands between a store and a server, and is a bad network when it is told to be.
 
@@ -46,7 +59,7 @@ class Proxy:
     requests are kept back (for `release`), or answers are lost.
     """
 
-    def __init__(self, server: ZooKeeperProcess) -> None:
+    def __init__(self, server: ZooKeeperProcess | Place) -> None:
         self._target = server
         self._server: asyncio.Server | None = None
         self._clients: list[asyncio.StreamWriter] = []
@@ -472,6 +485,95 @@ def test_a_change_held_up_does_not_come_by_another_server(ensemble: ZooKeeperEns
             await other.sync()
             assert await other.get("/a") == node
             await store.close()
+
+    asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def ensemble_with_a_lonely_server(
+    folder: Path,
+) -> AsyncIterator[tuple[ZooKeeperEnsemble, list[Proxy]]]:
+    """Three servers, of which the first follows, reaches the others by way of proxies, and goes on
+    answering for 20 s when it hears nothing of them."""
+    ensemble = ZooKeeperEnsemble(folder)
+    lonely = ensemble.servers[0]
+    async with contextlib.AsyncExitStack() as stack:
+        proxies = []
+        for other in ("server.2", "server.3"):
+            host, quorum_port, election_port = lonely.settings[other].split(":")
+            proxy = await stack.enter_async_context(Proxy(Place(host, int(quorum_port))))
+            lonely.settings[other] = f"{proxy.address}:{election_port}"
+            proxies.append(proxy)
+        for server in ensemble.servers:
+            server.settings["syncLimit"] = "40"
+        try:
+            await asyncio.to_thread(ensemble.start)
+            if await asyncio.to_thread(ensemble.leader) is lonely:
+                await asyncio.to_thread(ensemble.kill, [lonely])
+                await asyncio.to_thread(ensemble.start)
+            yield ensemble, proxies
+        finally:
+            await asyncio.to_thread(ensemble.stop)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.long
+def test_a_server_that_is_cut_off_from_the_others_confirms_nothing(
+    tmp_path: Path,
+    rules: ConfigRules,
+    features: Mapping[str, FeatureRange],
+    broker: Callable[..., RegisteredBroker],
+) -> None:
+    """It answers, and the others end the sessions with it: a broker must not take it for the
+    ensemble's word that it is a member."""
+
+    async def run() -> None:
+        async with ensemble_with_a_lonely_server(tmp_path) as (ensemble, proxies):
+            lonely, other, _ = ensemble.servers
+            root = "/cut-off"
+            member = Membership(
+                1,
+                lambda: ZooKeeperStore(f"{lonely.address}{root}", session_timeout=2),
+                lambda store: Controller(store, 1, rules, features),
+                reconnects=False,
+            )
+            await member.open()
+            try:
+                await member.join(broker(1), False)
+                async with (
+                    open_store(f"{lonely.address}{root}", session_timeout=2) as silent,
+                    open_store(f"{other.address}{root}", session_timeout=30) as witness,
+                ):
+                    assert not member.can_be_fenced
+                    # Nothing is written, and yet it is confirmed again and again.
+                    confirmed = member.store.last_commit
+                    await eventually(lambda: member.store.last_commit > confirmed)
+                    await silent.multi([Create("/silent", b"", ephemeral=True)])
+                    committed = silent.last_commit
+                    watch = witness.watch("/")
+                    await witness.sync()
+                    for proxy in proxies:
+                        proxy.hold_requests = proxy.drop_answers = True
+                    own, ephemeral = layout.broker_path(1), "/silent"
+                    gone: dict[str, bool] = {}
+                    while len(gone) < 2:
+                        change = await anext(watch)
+                        if change.kind is ChangeKind.DELETED and change.path in (own, ephemeral):
+                            # At the moment at which somebody learns that this broker has gone.
+                            gone[change.path] = member.can_be_fenced
+                    assert gone[own]
+                    # Who listens to the server alone would believe to be a member still.
+                    seen = boottime()
+                    await eventually(lambda: silent.last_contact > seen)
+                    assert silent.session_state is SessionEvent.CONNECTED
+                    assert silent.last_commit == committed
+            finally:
+                await member.close()
 
     asyncio.run(run())
 

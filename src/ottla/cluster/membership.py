@@ -40,6 +40,8 @@ from ottla.cluster.store import (
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
+# How often the store confirms a session in which nothing is written, in each of its time-outs.
+CONFIRMATIONS_PER_TIMEOUT = 3
 # Attempts to take over or make the broker's node before it is told that another has it.
 _REGISTRATIONS = 50
 # How long a connection may take to the address of one who has this broker's id.
@@ -129,13 +131,14 @@ class Membership:
 
     @property
     def can_be_fenced(self) -> bool:
-        """Whether the cluster may have gone on without this broker: it has no session, or has been
-        out of touch with the store for so long that the session may have ended."""
+        """Whether the cluster may have gone on without this broker: it has no session, the store has
+        confirmed it nothing for so long that the session may have ended, or it has registered again
+        and does not know yet what was decided meanwhile."""
         store = self.store
         timeout = store.session_timeout
         if timeout is None:
             return False
-        return self.epoch < 0 or boottime() - store.last_contact > timeout
+        return boottime() - store.last_commit > timeout or self.epoch < 0 or not self.is_member
 
     # Coming
 
@@ -161,6 +164,8 @@ class Membership:
             loop.create_task(self._candidacy(), name="candidacy"),
             loop.create_task(self._watch_session(self.store), name="session"),
         ]
+        if self.store.answers_can_be_stale:
+            self._tasks.append(loop.create_task(self._confirm(self.store), name="confirmation"))
 
     async def join(self, broker: RegisteredBroker, lost_data: bool) -> int:
         """Registers, and waits to be taken in; the broker's epoch. BrokerIdTaken if another broker
@@ -398,6 +403,23 @@ class Membership:
         self.on_office()
 
     # The session
+
+    async def _confirm(self, store: Store) -> None:
+        """Has the store confirm now and then that the session lives, where nothing else that is
+        written does: see `can_be_fenced`."""
+        while True:
+            interval = (store.session_timeout or 0.0) / CONFIRMATIONS_PER_TIMEOUT
+            rest = interval - (boottime() - store.last_commit)
+            if rest > 0:
+                await asyncio.sleep(rest)
+                continue
+            try:
+                await store.sync()
+            except SessionLost:
+                return
+            except StoreError as error:
+                log.debug("the metadata store does not confirm the session: %s", error)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _watch_session(self, store: Store) -> None:
         events = store.session_events()

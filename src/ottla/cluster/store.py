@@ -233,12 +233,24 @@ class Store(ABC):
 
     @property
     def last_contact(self) -> float:
-        """When the session was certainly alive, by `boottime`: the moment at which the request was
-        sent that was last answered. More than `session_timeout` later it may have ended unheard.
+        """The moment, by `boottime`, at which the request was sent that was last answered. Unless
+        `answers_can_be_stale`, the session was alive then, and ends `session_timeout` later at the
+        earliest.
 
         Any thread may ask. A session that cannot time out is always in contact.
         """
         return boottime()
+
+    @property
+    def answers_can_be_stale(self) -> bool:
+        """Whether somebody may answer who does not know that the session has ended: then only changes
+        and `sync` show that it lives."""
+        return False
+
+    @property
+    def last_commit(self) -> float:
+        """As `last_contact`, of the requests whose answers show that the session was alive."""
+        return self.last_contact
 
     @abstractmethod
     async def start(self) -> None:

@@ -60,6 +60,14 @@ class FaultyStore(Store):
     def last_contact(self) -> float:
         return self.inner.last_contact
 
+    @property
+    def answers_can_be_stale(self) -> bool:
+        return self.inner.answers_can_be_stale
+
+    @property
+    def last_commit(self) -> float:
+        return self.inner.last_commit
+
     async def start(self) -> None:
         await self.inner.start()
 

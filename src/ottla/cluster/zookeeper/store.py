@@ -145,6 +145,11 @@ class ZooKeeperStore(SessionStore):
         return 0.0 if self._session is None else self._session.last_contact
 
     @property
+    def answers_can_be_stale(self) -> bool:
+        """A server answers for a while when it is cut off from the others, who end the session."""
+        return True
+
+    @property
     def last_commit(self) -> float:
         """As `last_contact`, for the last change (or `sync`) that the ensemble has made."""
         return 0.0 if self._session is None else self._session.last_commit
