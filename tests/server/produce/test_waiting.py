@@ -8,12 +8,15 @@ import select
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, end_offset, fill, produce_request
 from server_kit.wire import Wire
 
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.store import boottime
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_topics import (
     DeleteTopicsRequest,
@@ -288,3 +291,151 @@ def test_a_deleted_topic_keeps_nobody_waiting(
     )
     assert deleted.responses[0].error_code == 0
     assert answer(wire).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+# A leader that may have been deposed ------------------------------------------------------------------
+
+
+class Contact:
+    """When the metadata store last confirmed the broker's session, which lasts a minute without."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._last: float | None = None
+        monkeypatch.setattr(EmbeddedStore, "session_timeout", 60.0)
+        monkeypatch.setattr(EmbeddedStore, "last_commit", property(lambda _: self._when()))
+
+    def _when(self) -> float:
+        return boottime() if self._last is None else self._last
+
+    def lose(self) -> None:
+        """As after the process stood still for longer than the session lasts."""
+        self._last = boottime() - 61
+
+    def find(self) -> None:
+        self._last = None
+
+
+@pytest.fixture
+def contact(inside: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> Contact:
+    made = Contact(monkeypatch)
+    assert not inside.run(lambda broker: broker.membership.can_be_fenced)
+    return made
+
+
+def make_replicated(inside: BrokerThread, topic: Topic) -> None:
+    def add_replica(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        state = broker.image.topics[topic.name].partitions[0]
+        partition.update(
+            replace(state, replicas=(broker.id, OTHER), isr=(broker.id, OTHER), partition_epoch=1),
+            0,
+        )
+
+    inside.run(add_replica)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+# A compacted topic looks at its records, so its appends go through a lane.
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_what_waited_for_a_sync_is_not_acknowledged_by_a_leader_that_can_be_fenced(
+    inside: BrokerThread,
+    wire: Wire,
+    files: GatedFiles,
+    contact: Contact,
+    version: int,
+    policy: str,
+) -> None:
+    topic = a_topic(inside, wire, files, flush_messages="1", cleanup_policy=policy)
+    make_replicated(inside, topic)
+    send(wire, topic, b"late", version, acks=1)
+    assert files.begun.acquire(timeout=PATIENCE)
+    contact.lose()
+    files.gate.set()
+    assert answer(wire, version).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    contact.find()
+    send(wire, topic, b"in time", version, acks=1)
+    assert answer(wire, version).error_code == 0
+
+
+def test_nor_is_what_went_through_a_lane(
+    inside: BrokerThread, wire: Wire, contact: Contact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create_topic(wire)
+    fill(wire, topic, batch_of(b"before"))
+    make_replicated(inside, topic)
+
+    def slow(broker: Broker) -> None:
+        append = broker.lanes.append
+
+        def held_up(*what: Any) -> None:
+            contact.lose()
+            append(*what)
+
+        monkeypatch.setattr(broker.lanes, "append", held_up)
+        broker.lanes.mark_slow(partition_of(broker, topic).log.folder, 10.0)
+
+    inside.run(slow)
+    send(wire, topic, b"late", acks=1)
+    assert answer(wire).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert inside.run(lambda broker: partition_of(broker, topic).log.log_end_offset) == 2
+
+
+def test_parts_of_a_request_that_waited_for_another_are_looked_at_again(
+    inside: BrokerThread, wire: Wire, files: GatedFiles, contact: Contact
+) -> None:
+    """And a topic without other replicas is nobody else's to lead."""
+    quick, single = create_topic(wire), create_topic(wire)
+    slow = a_topic(inside, wire, files, flush_messages="1")
+    for each in (quick, slow):
+        make_replicated(inside, each)
+    request = produce_request(quick, (0, batch_of(b"quick")), acks=1)
+    for topic in (single, slow):
+        request.topic_data += produce_request(topic, (0, batch_of(b"other"))).topic_data
+    wire.send(request, 9)
+    assert files.begun.acquire(timeout=PATIENCE)
+    contact.lose()
+    files.gate.set()
+    response = wire.receive(ProduceResponse, 9)
+    codes = [topic.partition_responses[0].error_code for topic in response.responses]
+    refused = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert codes == [refused, ErrorCode.NONE, refused]
+
+
+def test_a_term_that_ended_meanwhile_acknowledges_nothing(
+    inside: BrokerThread, wire: Wire, files: GatedFiles, contact: Contact
+) -> None:
+    """This broker is in touch again, and leads in another term, when the answer is ready."""
+    quick = create_topic(wire)
+    slow = a_topic(inside, wire, files, flush_messages="1")
+    make_replicated(inside, quick)
+    request = produce_request(quick, (0, batch_of(b"quick")), acks=1)
+    request.topic_data += produce_request(slow, (0, batch_of(b"other"))).topic_data
+    wire.send(request, 9)
+    assert files.begun.acquire(timeout=PATIENCE)
+
+    def lead_anew(broker: Broker) -> None:
+        partition = partition_of(broker, quick)
+        state = broker.image.topics[quick.name].partitions[0]
+        partition.update(replace(state, replicas=partition.replicas, leader_epoch=2), 0)
+
+    inside.run(lead_anew)
+    files.gate.set()
+    response = wire.receive(ProduceResponse, 9)
+    codes = [topic.partition_responses[0].error_code for topic in response.responses]
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_with_all_acks_it_does_not_matter(
+    inside: BrokerThread, wire: Wire, files: GatedFiles, contact: Contact, acks: int
+) -> None:
+    """Who has fetched in this term has not let another lead: the in-sync replicas decide."""
+    topic = a_topic(inside, wire, files, flush_messages="1")
+    make_replicated(inside, topic)
+    send(wire, topic, b"all have it", acks=acks)
+    assert files.begun.acquire(timeout=PATIENCE)
+    advance(inside, topic, 2)
+    contact.lose()
+    files.gate.set()
+    expected = ErrorCode.NONE if acks == -1 else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer(wire).error_code == expected

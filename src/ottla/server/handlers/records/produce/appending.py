@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
 from ottla.server.handlers.records.produce.answer import success_piece
-from ottla.server.handlers.records.produce.checks import ALL_ACKS, NO_ACKS
-from ottla.server.handlers.records.produce.response import Response, send
+from ottla.server.handlers.records.produce.checks import ALL_ACKS, LEADER_ACKS, NO_ACKS
+from ottla.server.handlers.records.produce.response import Alone, Response, send
 from ottla.server.handlers.records.produce.unfinished import Unfinished
 from ottla.storage.log.producer_state import Origin
 
@@ -29,6 +29,7 @@ class Appending:
 
     __slots__ = (
         "_acks",
+        "_alone",
         "_broker",
         "_connection",
         "_correlation_id",
@@ -62,6 +63,8 @@ class Appending:
         # Made for what cannot be answered at once, and for refusals.
         self._response: Response | None = None
         self._unfinished: Unfinished | None = None
+        # What is acknowledged by this broker alone, see Response.
+        self._alone: dict[int, Alone] = {}
         # The end of the last append; -1 if that could not be done at once.
         self.end_offset = -1
         self._started = _clock()
@@ -104,7 +107,7 @@ class Appending:
         if now - self._started > SLOW_WRITE_SECONDS:
             self._lanes.mark_slow(target.log.folder, now - self._started)
         self._started = now
-        if is_settled:
+        if is_settled and not target.followers:
             self.end_offset = end_offset
             self.pieces.append(
                 success_piece(self._version, index, base_offset, append_time, log_start)
@@ -123,9 +126,11 @@ class Appending:
     ) -> None:
         """An append was done, of which it is not known whether it may be acknowledged at once."""
         self.end_offset = end_offset
+        place = len(self.pieces)
         self.pieces.append(success_piece(self._version, index, base_offset, append_time, log_start))
+        if self._acks == LEADER_ACKS and target.followers:
+            self._alone[place] = (index, target, target.leader_epoch)
         if must_wait(target, end_offset, self._acks):
-            place = len(self.pieces) - 1
             self._made_unfinished().wait_for(target, index, place, end_offset)
 
     def refuse(self, index: int, error: Exception, target: Partition | None) -> None:
@@ -151,12 +156,15 @@ class Appending:
                 self._correlation_id,
                 self._acks,
                 self.pieces,
+                self._alone,
             )
         return response
 
     def finish(self, slot: Slot | None) -> None:
         """All partitions have had their turn: answer, at once or when nothing is waited for."""
         response = self._response
+        if response is None and self._alone and self._broker.membership.can_be_fenced:
+            response = self._made_response()  # the parts of a long request come one by one
         if response is None:
             send(
                 self._connection, slot, self._acks, self._version, self._correlation_id, self.pieces

@@ -1,10 +1,16 @@
-"""The end of every Produce request: its response is sent here and nowhere else."""
+"""The end of every Produce request: its response is sent here and nowhere else.
+
+What a leader acknowledges alone (acks=1, with other replicas there) is worth something only while nobody
+else can lead. That is looked at before the append, and here once more: between the two the answer may
+have waited for a lane or a flush, and the process may have stood still.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.protocol.errors import ErrorCode
+from ottla.replication.partition import Role
 from ottla.server.failures import error_code, error_message, record_errors
 from ottla.server.handlers.records.produce.answer import FIRST_CURRENT_LEADER, frame, refusal_piece
 
@@ -16,6 +22,11 @@ if TYPE_CHECKING:
     from ottla.server.handlers.records.produce.answer import Node, RecordError
     from ottla.server.network.connection import Connection
     from ottla.server.network.slots import Slot
+
+
+# An append that is acknowledged by this broker alone: the partition's index, the partition, and the
+# leader epoch in which it was made.
+Alone: TypeAlias = "tuple[int, Partition, int]"
 
 
 def send(
@@ -54,6 +65,7 @@ class Response:
         "_failed",
         "_leaders",
         "acks",
+        "alone",
         "connection",
         "pieces",
         "slot",
@@ -68,11 +80,14 @@ class Response:
         correlation_id: int,
         acks: int,
         pieces: list[bytes],
+        alone: dict[int, Alone],
     ) -> None:
         self.connection = connection
         self.version = version
         self.acks = acks
         self.pieces = pieces
+        # By the place in the response.
+        self.alone = alone
         self.slot: Slot | None = None
         self._broker = broker
         self._correlation_id = correlation_id
@@ -98,13 +113,22 @@ class Response:
     ) -> None:
         """The partition at this place of the response has failed; `records` are those to blame."""
         self._failed = code
+        self.alone.pop(place, None)
         leader = None
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and target is not None:
             leader = (target.leader, target.leader_epoch)
             self._leaders.add(target.leader)
         self.pieces[place] = refusal_piece(self.version, index, code, message, records, leader)
 
+    def _refuse_if_deposed(self) -> None:
+        fenced = self._broker.membership.can_be_fenced
+        for place, (index, target, epoch) in list(self.alone.items()):
+            if fenced or target.role is not Role.LEADER or target.leader_epoch != epoch:
+                self.refuse(place, index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None, target)
+
     def send(self) -> None:
+        if self.alone:
+            self._refuse_if_deposed()
         nodes: list[Node] = []
         if self._leaders and self.version >= FIRST_CURRENT_LEADER:
             listener = self.connection.listener.name

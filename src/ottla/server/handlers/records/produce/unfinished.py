@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ErrorCode
 from ottla.server.handlers.records.produce.answer import success_piece
-from ottla.server.handlers.records.produce.checks import ALL_ACKS
+from ottla.server.handlers.records.produce.checks import ALL_ACKS, LEADER_ACKS
 
 if TYPE_CHECKING:
     import asyncio
@@ -84,6 +84,8 @@ class Unfinished:
             response.pieces[place] = success_piece(
                 response.version, index, base_offset, append_time, log_start_offset
             )
+            if response.acks == LEADER_ACKS and target.followers:
+                response.alone[place] = (index, target, target.leader_epoch)
             self.wait_for(target, index, place, end_offset)
         self._partition_done()
 
