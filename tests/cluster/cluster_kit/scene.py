@@ -137,11 +137,17 @@ class Scene(Brokers):
         return self.cluster.data_path(broker)
 
 
+class AnomalyFound(AssertionError):
+    """The cluster broke a promise. It is not tried again for a better result, whatever `RERUNS` says:
+    `rerun_except` in pyproject.toml names this class."""
+
+
 def expect_no_anomaly(workload: Workload) -> None:
     """The verdict on what a workload saw."""
     history = workload.history
     anomalies = check(history)
-    assert not anomalies, report(anomalies)
+    if anomalies:
+        raise AnomalyFound(report(anomalies))
     assert history.acknowledged() > 0
     print(
         f"{len(history.writes)} writes, {history.acknowledged()} acknowledged, "

@@ -58,7 +58,8 @@ def name_of(key: tuple[str, int]) -> str:
 
 
 class Broken(AssertionError):
-    """A promise was broken; the message ends with the history."""
+    """A promise was broken; the message ends with the history. As with AnomalyFound in the tests on
+    processes, `rerun_except` in pyproject.toml keeps it from being tried again."""
 
 
 class Controller:
