@@ -151,6 +151,53 @@ class _GatheredEffects:
             self._refuse(self._effects, code)
 
 
+class _AskedAll(Generic[T]):
+    """What all shards here said, and whether it may be told."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        respond: Callable[[list[T]], Message],
+        refusal: Refusal,
+    ) -> None:
+        self._loop = loop
+        self._respond = respond
+        self._refusal = refusal
+        # By the index of the shard.
+        self.answers: dict[int, T] = {}
+        # Shards that knew something that was not committed; and those that are still to be asked.
+        self.open = 1
+        self._failed: ErrorCode | None = None
+        self._future: asyncio.Future[Message] | None = None
+
+    def settled(self, index: int, code: ErrorCode) -> None:
+        """What a shard knew is committed, or will not be, or that takes long (and then once more)."""
+        if code is ErrorCode.NOT_COORDINATOR:
+            self.answers.pop(index, None)
+        elif code is not ErrorCode.NONE and self._failed is None:
+            self._failed = code
+        self.open -= 1
+        self._look()
+
+    def outcome(self) -> Message | asyncio.Future[Message]:
+        """All were asked: the answer, at once if that can be."""
+        self.open -= 1
+        if self._failed is None and self.open:
+            self._future = self._loop.create_future()
+            return self._future
+        return self._response()
+
+    def _look(self) -> None:
+        future = self._future
+        if future is not None and not future.done() and (self._failed is not None or not self.open):
+            future.set_result(self._response())
+
+    def _response(self) -> Message:
+        if self._failed is not None:
+            return self._refusal(self._failed)
+        return self._respond(list(self.answers.values()))
+
+
 class HeldShard(Generic[S]):
     """A shard that this broker holds, with its partition and its alarm. All but the shard is for its
     coordinators."""
@@ -278,19 +325,33 @@ class Coordinators(Generic[S]):
         waiting = self._waiting[self._last_ticket] = _Waiting(refusal)
         return self._last_ticket, waiting
 
-    def ask_all(self, question: Callable[[S, Instant], T]) -> Steps[list[T]]:
-        """A question that changes nothing, to one shard here after the other. ProtocolError while one is
-        loading."""
-        partitions = self._broker.partitions.by_name.get(self.topic, ())
-        answers: list[T] = []
-        for partition in partitions:
-            if partition.role is Role.LEADER:
-                answers.append(question(self._serving(partition.index).shard, instant()))
-                yield
-        return answers
+    def ask_all(
+        self,
+        question: Callable[[S, Instant], T],
+        respond: Callable[[list[T]], Message],
+        refusal: Refusal,
+    ) -> Steps[Message | asyncio.Future[Message]]:
+        """A question that changes nothing, to one shard here after the other; refused while one is
+        loading. As any other answer, this one leaves once all that the shards knew is committed; one
+        that is lost meanwhile has its answer left out, for another broker has it now."""
+        asked = _AskedAll(self._loop, respond, refusal)
+        for partition in self._broker.partitions.by_name.get(self.topic, ()):
+            if partition.role is not Role.LEADER:
+                continue
+            try:
+                held = self._serving(partition.index)
+            except ProtocolError as error:
+                return refusal(error.code)
+            asked.answers[partition.index] = question(held.shard, instant())
+            if not self._is_settled(held):
+                asked.open += 1
+                self._once_settled(held, partial(asked.settled, partition.index))
+            yield
+        return asked.outcome()
 
     def serving_shards(self) -> list[S]:
-        """Those that are loaded; asking for them loads none."""
+        """Those that are loaded; asking for them loads none. They may know what is not committed yet:
+        for figures of this broker, not for answers to clients."""
         for held in self._held.values():
             self._append_gathered(held)
         return [held.shard for held in self._held.values() if held.phase is _Phase.SERVING]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ottla.protocol.errors import ProtocolError
 from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from ottla.server.api import Outcome, Request, handles
 from ottla.server.turns import Steps
@@ -23,13 +22,13 @@ NAMES_IN_A_STEP = 100
 def list_groups(request: Request[ListGroupsRequest]) -> Steps[Outcome]:
     states = yield from _in_lower_case(request.message.states_filter)
     types = yield from _in_lower_case(request.message.types_filter)
-    try:
-        found = yield from request.broker.groups.ask_all(
-            lambda shard, _: shard.list_groups(states, types)
+    return (
+        yield from request.broker.groups.ask_all(
+            lambda shard, _: shard.list_groups(states, types),
+            lambda found: ListGroupsResponse(groups=[each for some in found for each in some]),
+            lambda code: ListGroupsResponse(error_code=code),
         )
-    except ProtocolError as error:
-        return ListGroupsResponse(error_code=error.code)
-    return ListGroupsResponse(groups=[group for groups in found for group in groups])
+    )
 
 
 def _in_lower_case(names: Sequence[str]) -> Steps[set[str]]:

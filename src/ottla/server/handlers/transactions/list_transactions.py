@@ -61,13 +61,16 @@ def list_transactions(request: Request[ListTransactionsRequest]) -> Steps[Outcom
             if fits(each, now) and shard.describe(each.transactional_id) is not None
         ]
 
-    try:
-        found = yield from request.broker.transactions.ask_all(question)
-    except ProtocolError as error:
-        return ListTransactionsResponse(error_code=error.code)
-    return ListTransactionsResponse(
-        unknown_state_filters=[name for name in names if name not in BY_NAME],
-        transaction_states=[state for states_of_shard in found for state in states_of_shard],
+    def respond(found: list[list[TransactionState]]) -> ListTransactionsResponse:
+        return ListTransactionsResponse(
+            unknown_state_filters=[name for name in names if name not in BY_NAME],
+            transaction_states=[state for of_shard in found for state in of_shard],
+        )
+
+    return (
+        yield from request.broker.transactions.ask_all(
+            question, respond, lambda code: ListTransactionsResponse(error_code=code)
+        )
     )
 
 
