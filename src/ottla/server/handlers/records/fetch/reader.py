@@ -262,6 +262,6 @@ class Reader:
             and member in brokers
             and brokers[member].rack == rack
             # What the consumer asks for next must be there.
-            and follower.end_offset >= watched.fetch_offset
+            and follower.start_offset <= watched.fetch_offset <= follower.end_offset
         ]
         return max(candidates)[1] if candidates else None
