@@ -24,6 +24,8 @@ from server_kit.calls import (
 from server_kit.wire import Wire
 
 from ottla.cluster.decisions.partitions import IsrResult, WantedIsr
+from ottla.cluster.membership import Membership
+from ottla.cluster.metadata import ClusterImage, Endpoint, RegisteredBroker
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -275,9 +277,38 @@ def test_a_follower_is_told_the_end_of_the_log_and_a_consumer_the_high_watermark
     assert list_offset(other, topic, -1).offset == 5
 
 
-def list_offset_of_replica(wire: Wire, topic: Topic, timestamp: int) -> int:
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)],
+)
+@pytest.mark.parametrize("timestamp", [-1, 0])
+def test_a_new_leader_names_no_end_before_it_knows_what_was_committed(
+    inside: BrokerThread,
+    wire: Wire,
+    connect: Callable[[], Wire],
+    topic: Topic,
+    version: int,
+    error: ErrorCode,
+    timestamp: int,
+) -> None:
+    """Consumers may have read further than its high watermark (KIP-207)."""
+    wire.send(produce_request(topic, (0, batch_of(b"5")), acks=1), 9)
+    inside.until(lambda broker: partition_of(broker, topic).log.log_end_offset == 6)
+    consumer, epoch = connect(), EPOCH + 1
+    set_state(inside, topic, epoch=epoch)
+    refused = list_offset(consumer, topic, timestamp, version=version)
+    assert (refused.error_code, refused.offset) == (error, -1)
+    # Where it begins is no question, and followers have to know where it ends.
+    assert list_offset(consumer, topic, -2, version=version).offset == 0
+    assert list_offset_of_replica(consumer, topic, -1, epoch) == 6
+    replica_fetch(consumer, topic, 6, epoch=epoch)
+    found = list_offset(consumer, topic, timestamp, version=version)
+    assert (found.error_code, found.offset) == (0, 6 if timestamp == -1 else 0)
+
+
+def list_offset_of_replica(wire: Wire, topic: Topic, timestamp: int, epoch: int = EPOCH) -> int:
     wanted = ListOffsetsPartition(
-        partition_index=0, current_leader_epoch=EPOCH, timestamp=timestamp
+        partition_index=0, current_leader_epoch=epoch, timestamp=timestamp
     )
     request = ListOffsetsRequest(
         replica_id=OTHER, topics=[ListOffsetsTopic(name=topic.name, partitions=[wanted])]
@@ -285,6 +316,78 @@ def list_offset_of_replica(wire: Wire, topic: Topic, timestamp: int) -> int:
     (answer,) = wire.call(request, ListOffsetsResponse, 6).topics[0].partitions
     assert answer.error_code == 0
     return answer.offset
+
+
+# Who leads instead (KIP-951) ------------------------------------------------------------------------
+
+ELSEWHERE = Endpoint("PLAINTEXT", "elsewhere.example", 9192, "PLAINTEXT")
+
+
+@pytest.fixture
+def led_elsewhere(inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    """Another broker leads the partition in the next epoch, and this one knows where it is."""
+    leader = RegisteredBroker(id=OTHER, epoch=1, rack="b", endpoints=(ELSEWHERE,))
+
+    def image(membership: Membership) -> ClusterImage:
+        known = membership.follower.image
+        return replace(known, brokers={**known.brokers, OTHER: leader})
+
+    monkeypatch.setattr(Membership, "image", property(image))
+
+    def follow(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        newer = replace(
+            broker.image.topics[topic.name].partitions[0],
+            replicas=(broker.id, OTHER),
+            isr=(broker.id, OTHER),
+            leader=OTHER,
+            leader_epoch=EPOCH + 1,
+            partition_epoch=partition.partition_epoch + 1,
+        )
+        partition.update(newer, 0)
+
+    inside.run(follow)
+    return topic
+
+
+@pytest.mark.parametrize("version", [11, 12, 15, 16, 17])
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER), (EPOCH, ErrorCode.FENCED_LEADER_EPOCH)],
+)
+def test_a_fetch_is_told_who_leads_instead_and_where(
+    wire: Wire, led_elsewhere: Topic, version: int, epoch: int, error: ErrorCode
+) -> None:
+    request = fetch_request(led_elsewhere, (0, 3), current_leader_epoch=epoch)
+    if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        # Consumers may read from followers; who wants the leader is a replica.
+        if version >= 15:
+            request.replica_state = ReplicaState(replica_id=OTHER, replica_epoch=1)
+        else:
+            request.replica_id = OTHER
+    answer = wire.call(request, FetchResponse, version)
+    (refused,) = answer.responses[0].partitions
+    assert (refused.error_code, len(refused.records or b"")) == (error, 0)
+    hint = refused.current_leader
+    expected = (OTHER, EPOCH + 1) if version >= 12 else None
+    assert (None if hint is None else (hint.leader_id, hint.leader_epoch)) == expected
+    where = [(each.node_id, each.host, each.port, each.rack) for each in answer.node_endpoints]
+    assert where == ([(OTHER, ELSEWHERE.host, ELSEWHERE.port, "b")] if version >= 16 else [])
+
+
+@pytest.mark.parametrize("version", [9, 10, 12])
+def test_a_write_is_told_who_leads_instead_and_where(
+    wire: Wire, led_elsewhere: Topic, version: int
+) -> None:
+    request = produce_request(led_elsewhere, (0, batch_of(b"5")), acks=-1)
+    answer = wire.call(request, ProduceResponse, version)
+    (refused,) = answer.responses[0].partition_responses
+    assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    hint = refused.current_leader
+    expected = (OTHER, EPOCH + 1) if version >= 10 else None
+    assert (None if hint is None else (hint.leader_id, hint.leader_epoch)) == expected
+    where = [(each.node_id, each.host, each.port, each.rack) for each in answer.node_endpoints]
+    assert where == ([(OTHER, ELSEWHERE.host, ELSEWHERE.port, "b")] if version >= 10 else [])
 
 
 # min.insync.replicas --------------------------------------------------------------------------------
