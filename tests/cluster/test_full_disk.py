@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster_kit.network import skip_or_fail
 from cluster_kit.scene import (
     PARTITIONS,
     SETTINGS,
@@ -39,7 +40,7 @@ def small_disk_scene(tmp_path: Path) -> Iterator[Scene]:
         check=False,
     )
     if done.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+        skip_or_fail(f"no file system can be mounted here: {done.stderr.strip()}")
     try:
         with cluster:
             scene = Scene(cluster)

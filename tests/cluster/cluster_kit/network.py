@@ -34,8 +34,9 @@ class NamespacesRefused(RuntimeError):
     """No namespaces can be made here; the message says why."""
 
 
-def skip_or_fail(refusal: NamespacesRefused) -> NoReturn:
-    """Skips the test, unless REQUIRE_NAMESPACES=1 says that it must run."""
+def skip_or_fail(refusal: NamespacesRefused | str) -> NoReturn:
+    """Skips a test that this machine refuses what it needs of root's rights (namespaces, mounts), unless
+    REQUIRE_NAMESPACES=1 says that it must run."""
     if os.environ.get("REQUIRE_NAMESPACES") == "1":
         pytest.fail(f"REQUIRE_NAMESPACES is set, but {refusal}")
     pytest.skip(str(refusal))

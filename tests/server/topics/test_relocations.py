@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cluster_kit.network import skip_or_fail
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, end_offset, fill, read_all
 from server_kit.wire import Wire
@@ -266,7 +267,7 @@ def small(folders: tuple[Path, Path]) -> Iterator[Path]:
     mount = ["mount", "-t", "tmpfs", "-o", f"size={8 << 20}", "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+        skip_or_fail(f"no file system can be mounted here: {done.stderr.strip()}")
     yield folder
     # Lazily: the broker ends after this.
     subprocess.run(["umount", "-l", str(folder)], check=True)
