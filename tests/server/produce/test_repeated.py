@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from server_kit.calls import (
 from server_kit.crafted import ask
 from server_kit.wire import Wire
 
+from ottla.cluster.membership import Membership
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.record.batch import LEADER_EPOCH_AT, check_produced
@@ -32,6 +34,8 @@ from ottla.record.codecs import Codec
 from ottla.record.validation.findings import Rules
 from ottla.record.validation.frames import FrameCheck
 from ottla.record.validation.readiness import readiness
+from ottla.replication.partition import Partition
+from ottla.server.broker import Broker
 from ottla.server.handlers.records.produce import appending, request
 from ottla.server.handlers.records.produce import handler as produce_handler
 
@@ -381,3 +385,102 @@ def error_codes(answer: ProduceResponse) -> dict[int, int]:
     """By partition, without those that were stored."""
     (topic,) = answer.responses
     return {each.index: each.error_code for each in topic.partition_responses if each.error_code}
+
+
+# With followers ----------------------------------------------------------------------------------------
+
+FOLLOWER = 77  # the broker with the other replica
+
+
+def partition_of(broker: Broker, topic: Topic) -> Partition:
+    return broker.partitions.by_name[topic.name][0]
+
+
+def set_isr(inside: BrokerThread, topic: Topic, *, is_whole: bool) -> None:
+    """The partition has a replica on another broker, in sync or not, and asks for two of them."""
+
+    def change(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        members = (broker.id, FOLLOWER)
+        newer = replace(
+            broker.image.topics[topic.name].partitions[0],
+            replicas=members,
+            isr=members if is_whole else (broker.id,),
+            partition_epoch=partition.partition_epoch + 1,
+        )
+        partition.update(newer, 0)
+
+    inside.run(change)
+
+
+@pytest.fixture
+def replicated(
+    inside: BrokerThread, wire: Wire, spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> Topic:
+    """A topic with a follower; requests with acks=1 are known on the first connection."""
+    topic = create_topic(wire, min_insync_replicas="2")
+    inside.run(lambda broker: monkeypatch.setattr(broker.partitions, "is_alive", lambda _: True))
+    set_isr(inside, topic, is_whole=True)
+    assert produce(wire, topic, batch_of(b"0")).error_code == 0
+    assert spy.taken == 0
+    return topic
+
+
+def follow(inside: BrokerThread, topic: Topic, offset: int) -> None:
+    inside.until(lambda broker: partition_of(broker, topic).log.log_end_offset == offset)
+    inside.run(lambda broker: partition_of(broker, topic).fetched(FOLLOWER, offset, 1, 0))
+
+
+def test_one_replica_answers_for_itself_and_all_wait(
+    inside: BrokerThread, wire: Wire, connect: Callable[[], Wire], replicated: Topic, spy: Spy
+) -> None:
+    answer = produce(wire, replicated, batch_of(b"1"))
+    assert (answer.error_code, answer.base_offset, spy.taken) == (0, 1, 1)
+    patient = connect()
+    for number in (2, 3):  # of which the second is like the first
+        patient.send(produce_request(replicated, (0, batch_of(b"%d" % number)), acks=-1), 9)
+        # Nothing is answered before the follower has it, or there would be nothing to receive later.
+        inside.until(
+            lambda broker, end=number + 1: (
+                partition_of(broker, replicated).log.log_end_offset == end
+            )
+        )
+        assert inside.run(
+            lambda broker: len(partition_of(broker, replicated)._awaiting_commit.waiting)
+        )
+        follow(inside, replicated, number + 1)
+        (answer,) = patient.receive(ProduceResponse, 9).responses[0].partition_responses
+        assert (answer.error_code, answer.base_offset) == (0, number)
+    assert spy.taken == 2
+
+
+def test_too_few_in_sync_are_seen(
+    inside: BrokerThread, wire: Wire, connect: Callable[[], Wire], replicated: Topic, spy: Spy
+) -> None:
+    follow(inside, replicated, 1)
+    patient = connect()
+    for number in (1, 2):
+        patient.send(produce_request(replicated, (0, batch_of(b"a")), acks=-1), 9)
+        follow(inside, replicated, number + 1)
+        (answer,) = patient.receive(ProduceResponse, 9).responses[0].partition_responses
+        assert answer.error_code == 0
+    assert spy.taken == 1
+    set_isr(inside, replicated, is_whole=False)
+    refused = produce(patient, replicated, batch_of(b"a"), acks=-1)
+    assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert produce(wire, replicated, batch_of(b"b")).error_code == 0
+    assert spy.taken == 1
+    assert inside.run(lambda broker: partition_of(broker, replicated).log.log_end_offset) == 4
+
+
+def test_a_broker_out_of_touch_acknowledges_nothing_alone(
+    inside: BrokerThread, wire: Wire, replicated: Topic, spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert produce(wire, replicated, batch_of(b"1")).error_code == 0
+    assert spy.taken == 1
+    monkeypatch.setattr(Membership, "can_be_fenced", True)
+    refused = produce(wire, replicated, batch_of(b"2"))
+    assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert inside.run(lambda broker: partition_of(broker, replicated).log.log_end_offset) == 2
+    monkeypatch.setattr(Membership, "can_be_fenced", False)
+    assert produce(wire, replicated, batch_of(b"2")).base_offset == 2
