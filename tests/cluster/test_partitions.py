@@ -15,6 +15,9 @@ import pytest
 from cluster_kit.network import NamespacesRefused, skip_or_fail
 from cluster_kit.networked import NUMBERS, ZOOKEEPER, NetworkedScene
 from cluster_kit.scene import PARTITIONS, SESSION_SECONDS, expect_no_anomaly
+from cluster_kit.writer import Writer
+
+from ottla.protocol.errors import ErrorCode
 
 # Of each shape in a soak.
 SOAK_ROUNDS = int(os.environ.get("CLUSTER_ROUNDS", "10"))
@@ -122,4 +125,36 @@ def test_a_leader_cut_from_all_servers_is_replaced(networked: NetworkedScene) ->
         workload.wait_for_progress()
         networked.network.heal()
         networked.wait_until_in_sync()
+    expect_no_anomaly(workload)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "cut", [leader_from_zookeeper, leader_from_all_servers], ids=lambda cut: cut.__name__
+)
+def test_a_leader_cut_from_zookeeper_acknowledges_nothing_alone(
+    networked: NetworkedScene, cut: Cut
+) -> None:
+    """Clients still reach it. With acks=1 it goes on for as long as nobody else can lead, and no
+    longer: what it acknowledged once another leads would be lost."""
+    with networked.workload(producers=1) as workload:
+        workload.wait_for_progress()
+        leader = networked.leader(0)
+        writer = Writer(networked, workload, "alone", acks=1)
+        assert writer.leader == leader
+        assert writer.write() is ErrorCode.NONE
+        # The followers have what was acknowledged so far.
+        workload.wait_for_progress()
+        cut(networked, leader)
+        assert writer.write(durable=False) is ErrorCode.NONE, "its session lives"
+        networked.leader(0, other_than=leader, ask=networked.others(leader))
+        # From here on what is acknowledged, by whomever, has to be there in the end.
+        for _ in range(5):
+            assert writer.write() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        workload.wait_for_progress()
+        networked.network.heal()
+        networked.wait_until_in_sync()
+        writer.look()
+        assert writer.write() is ErrorCode.NONE
+        workload.wait_for_progress()
     expect_no_anomaly(workload)

@@ -74,7 +74,8 @@ class NetworkedScene(Brokers):
             broker.kill()
         self._zookeeper.kill()
 
+    def address(self, *brokers: int) -> str:
+        return ",".join(self._brokers[each].bootstrap for each in brokers)
+
     def others(self, broker: int) -> str:
-        return ",".join(
-            each.bootstrap for number, each in self._brokers.items() if number != broker
-        )
+        return self.address(*(each for each in self._brokers if each != broker))

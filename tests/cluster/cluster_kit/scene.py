@@ -47,6 +47,10 @@ class Brokers:
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
+    def address(self, *brokers: int) -> str:
+        """Where clients reach these brokers."""
+        raise NotImplementedError
+
     def view(self, ask: str | None = None) -> View | None:
         """What the first of these brokers that answers says now; None if none does in time."""
         views = (look_at(each, TOPIC) for each in (ask or self.bootstrap).split(","))
