@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Final
+from typing import Final, TypeVar
 
 from cluster_kit.history import Outcome, Write
 from cluster_kit.scene import Brokers
 from cluster_kit.workload import Workload
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frame import encode_request, parse_response_header
+from ottla.protocol.message import Message
+from ottla.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -23,9 +30,13 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.record.batch import Record, build_batch
 
-_VERSION: Final = 9  # flexible, topics by name
+# Flexible, topics by name.
+_PRODUCE_VERSION: Final = 9
+_FETCH_VERSION: Final = 12
 _ANSWER_SECONDS: Final = 30.0
 _REQUEST_MS: Final = 2000
+
+R = TypeVar("R", bound=Message)
 
 
 class Writer:
@@ -77,14 +88,28 @@ class Writer:
             timeout_ms=_REQUEST_MS,
             topic_data=[TopicProduceData(name=self._workload.topic, partition_data=[data])],
         )
+        return self._call(request, ProduceResponse, _PRODUCE_VERSION)
+
+    def high_watermark(self) -> int:
+        """Up to where the leader lets consumers read."""
+        place = FetchPartition(partition=self._partition, fetch_offset=0, partition_max_bytes=1)
+        request = FetchRequest(
+            max_bytes=1, topics=[FetchTopic(topic=self._workload.topic, partitions=[place])]
+        )
+        answer = self._call(request, FetchResponse, _FETCH_VERSION)
+        (found,) = answer.responses[0].partitions
+        assert found.error_code == 0, ErrorCode(found.error_code)
+        return found.high_watermark
+
+    def _call(self, request: Message, response: type[R], version: int) -> R:
         if self._connection is None:
             host, _, port = self._scene.address(self.leader).rpartition(":")
             self._connection = socket.create_connection((host, int(port)), _ANSWER_SECONDS)
-        self._connection.sendall(encode_request(request, _VERSION, 1, self._name))
+        self._connection.sendall(encode_request(request, version, 1, self._name))
         with self._connection.makefile("rb") as received:
             frame = received.read(int.from_bytes(received.read(4), "big"))
         _, at = parse_response_header(frame, 0, flexible=True)
-        answer, _ = ProduceResponse.decode(frame, at, _VERSION)
+        answer, _ = response.decode(frame, at, version)
         return answer
 
 
@@ -99,6 +124,9 @@ class Writers:
     def write(self, *, durable: bool = True) -> set[ErrorCode]:
         """What the brokers say to a record for each partition."""
         return {each.write(durable=durable) for each in self._writers}
+
+    def high_watermarks(self) -> list[int]:
+        return [each.high_watermark() for each in self._writers]
 
     def look(self) -> None:
         for each in self._writers:
