@@ -6,14 +6,19 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ottla import Admin
+from ottla.client.admin.topics import NewTopic
 from ottla.testing import answers
 from ottla.testing.cluster import LocalCluster
 from ottla.testing.zookeeper import free_ports
+
+PATIENCE = 60.0
 
 
 def ottla(*words: object) -> subprocess.CompletedProcess[str]:
@@ -65,8 +70,15 @@ def test_a_cluster_from_its_start_to_its_end(data: Path) -> None:
     ]
     assert answers("127.0.0.1", port), "it outlives the command"
 
+    with Admin(f"127.0.0.1:{port}") as admin:
+        admin.create_topics(
+            [NewTopic("both", assignments={0: [2, 1]}), NewTopic("alone", assignments={0: [2]})]
+        )
     assert ottla("kill", 2, "--data", data).stdout == "killed broker 2\n"
-    shown = ottla("status", "--data", data)
+    # The other one notices in a moment.
+    deadline = time.monotonic() + PATIENCE
+    while "offline: alone-0" not in (shown := ottla("status", "--data", data)).stdout:
+        assert time.monotonic() < deadline, shown.stdout
     assert shown.returncode == 0
     assert [line.split()[0:2] for line in shown.stdout.splitlines()[1:4]] == [
         ["ZooKeeper", f"127.0.0.1:{port - 1}"],
@@ -74,10 +86,19 @@ def test_a_cluster_from_its_start_to_its_end(data: Path) -> None:
         ["broker", "2"],
     ]
     assert shown.stdout.splitlines()[3].endswith("stopped")
-    assert "0 partitions, 0 offline, 0 under-replicated" in shown.stdout
+    assert shown.stdout.splitlines()[-4:] == [
+        "2 partitions, 1 offline, 2 under-replicated",
+        "  offline: alone-0",
+        "  under-replicated: alone-0",
+        "  under-replicated: both-0",
+    ]
     document = json.loads(ottla("status", "--json", "--data", data).stdout)
     assert [each["running"] for each in document["servers"]] == [True, True, False]
     assert document["healthy"] is False
+    assert (document["offline"], document["under_replicated"]) == (
+        ["alone-0"],
+        ["alone-0", "both-0"],
+    )
 
     assert "started broker 2" in ottla("start", "--data", data).stdout
     assert ottla("start", "--data", data).stdout.startswith("all of it runs already\n")
