@@ -29,19 +29,19 @@ def kill(scene: Scene, broker: int, alive: list[int]) -> None:
     wait_until(f"broker {broker} is out of sync", is_out)
 
 
-def leaders(scene: Scene, ask: int) -> set[int]:
-    """Of all partitions, as one broker knows them once it is in the cluster."""
+def leaders(scene: Scene, alone: int) -> set[int]:
+    """Who leads the partitions, as the one broker that runs knows it, once it has missed the others."""
     found: set[int] = set()
 
     def look() -> bool:
-        view = scene.view(scene.address(ask))
-        if view is None or view.controller == -1 or len(view.partitions) < PARTITIONS:
+        view = scene.view(scene.address(alone))
+        if view is None or len(view.partitions) < PARTITIONS:
             return False
         found.clear()
         found.update(each.leader for each in view.partitions.values())
-        return True
+        return view.controller == alone and found <= {-1, alone}
 
-    wait_until(f"broker {ask} knows of the partitions", look)
+    wait_until(f"broker {alone} knows that it is alone", look)
     return found
 
 
