@@ -306,6 +306,22 @@ def test_batches_without_deleted_records_are_sent_as_they_are(maker: LogMaker) -
     assert list(parts(52)) == [(24, False)]
 
 
+def test_a_reader_that_waits_at_the_end_is_sent_nothing_for_what_comes_after_it(
+    maker: LogMaker,
+) -> None:
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4), (18, 20))
+    stable = log.high_watermark
+    assert stable == 20 < log.log_end_offset
+    assert log.read_visible(17, 1 << 20, stable, True, True).piece is not None
+    assert log.read_visible(18, 1 << 20, stable, True, True).is_covered
+    for offset in (stable, log.log_end_offset):
+        part = log.read_visible(offset, 1 << 20, stable, True, True)
+        assert part.piece is None
+        assert not part.is_covered
+
+
 # What may be deleted
 
 

@@ -441,6 +441,26 @@ def test_transactions(wire: Wire, inside: BrokerThread) -> None:
     assert offsets_of(committed.records) == [0, 2, 3, 4, 5, 6, 7, 11, 12, 13]
 
 
+def test_a_reader_of_committed_records_waits_at_an_open_transaction(
+    wire: Wire, inside: BrokerThread, topic: Topic
+) -> None:
+    """Nothing is before it that would have to be covered, whatever was deleted."""
+    from ottla import Producer
+
+    ten(wire, topic)
+    delete_at(wire, topic, 3)
+    with Producer(f"127.0.0.1:{inside.port}", transactional_id=topic.name) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic.name, b"open", partition=0)
+        producer.flush()
+        found = fetch(wire, topic, 11, isolation_level=1)
+        assert (found.error_code, found.last_stable_offset) == (0, 11)
+        assert not found.records
+        producer.commit_transaction()
+    assert offsets_of(fetch(wire, topic, 11, isolation_level=1).records) == [11, 12]
+
+
 # Old clients
 
 

@@ -84,9 +84,11 @@ class ReadableLog(LogState):
         invisible = self.deletions.invisible
         end = self.log_end_offset
         if self.log_start_offset <= offset < end:
-            offset = invisible.first_out(offset)
-            if offset >= upper:
-                return VisiblePart(None, is_covered=True)
+            visible = invisible.first_out(offset)
+            if visible >= upper:
+                # Whoever waits at `upper` has nothing before it that would have to be covered.
+                return VisiblePart(None, is_covered=offset < upper)
+            offset = visible
         piece = self.read(offset, max_bytes, upper, at_least_one, wait)
         if piece is None or piece.length < piece.first_size:
             return VisiblePart(piece)
