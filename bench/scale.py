@@ -384,7 +384,9 @@ class Simulation:
         self.note("image.memory", "memory of an image, no two topics alike", memory, "bytes")
         del by_id
         # What a broker makes of it: an object for each partition, its own or not.
-        unused: Any = SimpleNamespace(appended=None, advanced=None)
+        unused: Any = SimpleNamespace(
+            appended=None, advanced=None, find_loaded=lambda _topic, _index: None
+        )
         gc.collect()
         tracemalloc.start()
         partitions = Partitions(0, unused, unused, lambda _topic: SETTINGS)

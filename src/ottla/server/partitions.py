@@ -152,6 +152,17 @@ class Partitions:
             partition.configure(config)
             partition.record_rules = rules
             partition.open_to_clients = partition.role is Role.LEADER and not partition.internal
+            if partition.role is Role.LEADER and partition.opened is None:
+                self._take_recovered(partition)
+
+    def _take_recovered(self, partition: Partition) -> None:
+        """Recovery has read all logs after a crash, with the high watermark that was stored before it.
+        Those that this broker leads are taken over at once: until then what came after it does not
+        count as committed, so neither erasing nor retention would touch it in a topic that nobody
+        uses. (After a clean stop the stored one is that of the log's end.)"""
+        found = self._logs.find_loaded(partition.topic, partition.index)
+        if found is not None and found.offline is None and found.topic_id == partition.topic_id:
+            partition.log  # noqa: B018
 
     def flushed(self, flushed: Log) -> None:
         """A flush of a log came to its end: appends that it covers may be acknowledged."""

@@ -300,6 +300,10 @@ class Logs(LogOwner):
     def loaded(self) -> list[Log]:
         return list(self._loaded.values())
 
+    def find_loaded(self, topic: str, partition: int) -> Log | None:
+        """The log, if it is loaded."""
+        return self._loaded.get((topic, partition))
+
     def folder_of(self, topic: str, partition: int) -> DataFolder:
         folder = self._places.get((topic, partition))
         if folder is None:

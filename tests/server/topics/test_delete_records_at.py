@@ -509,6 +509,26 @@ def test_deleted_records_are_erased(start_broker: Callable[..., BrokerThread]) -
     assert verify_log(found, deep=True).deleted_on_disk == 0
 
 
+def test_what_was_deleted_before_a_crash_is_erased_in_a_topic_that_nobody_uses(
+    start_process: Callable[..., BrokerProcess],
+) -> None:
+    """The high watermark that was stored last is before the mark: the leader tells the one of now."""
+    process = start_process(settings={"log.cleaner.enable": "false"})
+    with Wire(process.host, process.port) as wire:
+        topic = create_topic(wire, **{"delete.record.erase.ms": "0"})
+        fill(wire, topic, batch_of(b"keep", b"forget"))
+        delete_at(wire, topic, 1)
+    process.kill()
+    folder = process.data / f"{topic.name}-0"
+    assert b"forget" in bytes_of_segments(folder)
+    settings = {
+        "log.cleaner.backoff.ms": "10",
+        "log.flush.offset.checkpoint.interval.ms": "50",
+    }
+    with BrokerThread(process.data, settings=settings) as broker:
+        broker.until(lambda _: b"forget" not in bytes_of_segments(folder))
+
+
 @pytest.mark.complains
 def test_what_cannot_be_compacted_is_erased_all_the_same(
     start_broker: Callable[..., BrokerThread],
