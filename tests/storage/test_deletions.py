@@ -122,6 +122,46 @@ def test_a_snapshot_that_cannot_be_trusted_is_made_anew(maker: LogMaker, damage:
     assert hidden(maker.load(clean=True, recovery_point=point)) == [(3, 4), (20, 21)]
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("loss", ["missing", "older"])
+def test_a_snapshot_that_the_checkpoint_knows_of_is_missed(
+    maker: LogMaker, loss: str, clean: bool
+) -> None:
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4))
+    log.flush(NOW)
+    path = Path(log.folder) / DELETIONS_SNAPSHOT
+    older = path.read_bytes()
+    mark(log, (11, 12))
+    log.flush(NOW)
+    assert log.deletions is not None
+    point, end = log.recovery_point, log.deletions.stored_end
+    assert point == end == 22
+    log.close()
+    if loss == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(older)
+    again = maker.load(clean=clean, recovery_point=point, deletions_end=end)
+    assert hidden(again) == [(3, 4), (11, 12), (20, 22)]
+    again.close()
+    # It is there again, and the next start has nothing to mend.
+    assert decode_deletions(path.read_bytes()).end_offset == end
+
+
+def test_truncation_lowers_what_the_checkpoint_is_to_say(maker: LogMaker) -> None:
+    log = maker.create()
+    fill(log)
+    mark(log, (3, 4))
+    log.flush(NOW)
+    mark(log, (11, 12))
+    log.flush(NOW)
+    log.truncate_to(21, NOW)
+    assert log.deletions is not None
+    assert log.deletions.stored_end == 21
+
+
 def test_a_snapshot_of_a_log_that_went_further_is_not_believed_once_the_log_has_grown(
     maker: LogMaker,
 ) -> None:

@@ -12,7 +12,9 @@ The file `deleted-records-snapshot` in a log's folder:
 
 Crash policy: it is replaced as a whole, by a flush, after the data and before the recovery point moves.
 So it has every mark below the recovery point, and those after it are found in the log. A log without
-the file has no mark below its recovery point.
+the file has no mark below its recovery point, unless the data folder's `deleted-records-checkpoint`
+says that it had a snapshot, and up to where. One that is lost, or older than that, is made anew from
+the whole log.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.logfiles.checkpoint import InvalidCheckpoint, parse_offsets
-from ottla.logfiles.names import DELETIONS_SNAPSHOT, RECOVERY_POINT_CHECKPOINT
+from ottla.logfiles.names import (
+    DELETIONS_CHECKPOINT,
+    DELETIONS_SNAPSHOT,
+    RECOVERY_POINT_CHECKPOINT,
+)
 from ottla.record.batch import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -125,12 +131,15 @@ def deleted_offsets(folder: LogFolder) -> OffsetSet:
 
     offsets = OffsetSet()
     known_to = 0
+    needed_end = _checkpoint_of(folder, DELETIONS_CHECKPOINT)
     try:
         snapshot = decode_deletions((folder.path / DELETIONS_SNAPSHOT).read_bytes())
-        offsets, known_to = snapshot.offsets, snapshot.end_offset
-        known_to = max(known_to, _recovery_point(folder))
+        if snapshot.end_offset >= needed_end:
+            offsets = snapshot.offsets
+            known_to = max(snapshot.end_offset, _checkpoint_of(folder, RECOVERY_POINT_CHECKPOINT))
     except FileNotFoundError:
-        known_to = _recovery_point(folder)
+        if not needed_end:
+            known_to = _checkpoint_of(folder, RECOVERY_POINT_CHECKPOINT)
     except InvalidSnapshot:
         pass  # made anew from the whole log
     segments = segments_in(folder.path)
@@ -150,9 +159,9 @@ def deleted_offsets(folder: LogFolder) -> OffsetSet:
     return offsets
 
 
-def _recovery_point(folder: LogFolder) -> int:
-    """Up to where the log was synced, by the checkpoint of its data folder; 0 if none tells."""
-    path = Path(folder.path).resolve().parent / RECOVERY_POINT_CHECKPOINT
+def _checkpoint_of(folder: LogFolder, name: str) -> int:
+    """What a checkpoint of the data folder says of the log; 0 if it says nothing."""
+    path = Path(folder.path).resolve().parent / name
     try:
         return parse_offsets(path.read_bytes()).get((folder.topic, folder.partition), 0)
     except (OSError, InvalidCheckpoint):

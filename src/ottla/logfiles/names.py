@@ -24,6 +24,7 @@ LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_CHECKPOINT = "replication-offset-checkpoint"  # high watermarks
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 SEALED_SEGMENTS_CHECKPOINT = "sealed-segments-checkpoint"
+DELETIONS_CHECKPOINT = "deleted-records-checkpoint"  # Ottla's: how far the snapshots of logs go
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 FOLDER_IDENTITY = "meta.properties"
 DAMAGED_LOGS = ".damaged-logs"  # Ottla's: logs that a scrub found damaged, one to a line

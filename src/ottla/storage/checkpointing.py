@@ -78,6 +78,7 @@ class Checkpointing:
         high_watermarks: dict[Key, int] = {}
         first_dirty_offsets: dict[Key, int] = {}
         fingerprints: dict[Key, int] = {}
+        deletion_ends: dict[Key, int] = {}
         for key, place in self._places.items():
             if place is not folder:
                 continue
@@ -88,6 +89,7 @@ class Checkpointing:
                 high_watermark = stored.high_watermarks.get(key, 0)
                 first_dirty = stored.first_dirty_offsets.get(key, 0)
                 fingerprint = stored.fingerprints.get(key, 0)
+                deletion_end = stored.deletion_ends.get(key, 0)
             else:
                 recovery_point = log.recovery_point
                 start = log.log_start_offset
@@ -96,6 +98,7 @@ class Checkpointing:
                 fingerprint = (
                     log.segments.fingerprint() if before_close else stored.fingerprints.get(key, 0)
                 )
+                deletion_end = 0 if log.deletions is None else log.deletions.stored_end
             if recovery_point:
                 recovery_points[key] = recovery_point
             if start:
@@ -106,6 +109,13 @@ class Checkpointing:
                 first_dirty_offsets[key] = first_dirty
             if fingerprint:
                 fingerprints[key] = fingerprint
+            if deletion_end:
+                deletion_ends[key] = deletion_end
         return Checkpoints(
-            recovery_points, start_offsets, high_watermarks, first_dirty_offsets, fingerprints
+            recovery_points,
+            start_offsets,
+            high_watermarks,
+            first_dirty_offsets,
+            fingerprints,
+            deletion_ends,
         )

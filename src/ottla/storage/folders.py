@@ -15,6 +15,7 @@ from ottla.logfiles.names import (
     CLEANER_CHECKPOINT,
     DAMAGED_SUFFIX,
     DELETE_SUFFIX,
+    DELETIONS_CHECKPOINT,
     FOLDER_IDENTITY,
     KAFKA_METADATA,
     LOG_START_CHECKPOINT,
@@ -56,6 +57,8 @@ class Checkpoints(NamedTuple):
     first_dirty_offsets: Mapping[Key, int]  # where compaction goes on
     # Names and sizes of sealed segments at the last clean shutdown (Segments.fingerprint).
     fingerprints: Mapping[Key, int]
+    # Of logs with marks: up to where their snapshots of deleted records go, or further.
+    deletion_ends: Mapping[Key, int]
 
     def with_log(
         self, key: Key, recovery_point: int, start: int, high_watermark: int, first_dirty: int
@@ -67,6 +70,7 @@ class Checkpoints(NamedTuple):
             {**self.high_watermarks, key: high_watermark},
             {**self.first_dirty_offsets, key: first_dirty},
             self.fingerprints,
+            self.deletion_ends,
         )
 
 
@@ -112,9 +116,10 @@ class DataFolder:
 
     Files beside the logs' folders: `.lock`, `.running` (the boot in which a broker last ran here),
     `.kafka_cleanshutdown` (only while no broker runs), `meta.properties` (whose logs these are) and
-    the checkpoints of recovery points, log starts, high watermarks, the offsets where compaction goes on
-    and the sealed segments of long logs, each replaced as a whole. A checkpoint may be older than the
-    logs, never newer: a recovery point is stored after the sync, and lowered before a truncation.
+    the checkpoints of recovery points, log starts, high watermarks, the offsets where compaction goes
+    on, the sealed segments of long logs and the ends of snapshots of deleted records, each replaced as
+    a whole. A checkpoint may be older than the logs, never newer: a recovery point is stored after the
+    sync, and lowered before a truncation.
     """
 
     def __init__(self, path: str, files: Files, reserve: Reserve | None = None) -> None:
@@ -138,7 +143,7 @@ class DataFolder:
         # Names of the folders of logs that were set aside.
         self.strays: list[str] = []
         # As the files have it. Replaced, never changed.
-        self.stored = Checkpoints({}, {}, {}, {}, {})
+        self.stored = Checkpoints({}, {}, {}, {}, {}, {})
         # The number of logs in the folder.
         self.partitions = 0
         # Logs that were deleted and whose names may still come back in a power loss.
@@ -177,6 +182,7 @@ class DataFolder:
             self._read(REPLICATION_CHECKPOINT),
             self._read(CLEANER_CHECKPOINT),
             self._read(SEALED_SEGMENTS_CHECKPOINT, needed=False),
+            self._read(DELETIONS_CHECKPOINT, needed=False),
         )
         self.cluster_id = self._read_cluster_id()
         self._compare_boots()
@@ -295,6 +301,11 @@ class DataFolder:
                 start_offsets={**stored.start_offsets, key: start_offset},
                 first_dirty_offsets={**stored.first_dirty_offsets, key: first_dirty},
             )
+            if key in stored.deletion_ends:
+                deletion_end = min(offset, stored.deletion_ends[key])
+                lowered = lowered._replace(
+                    deletion_ends={**stored.deletion_ends, key: deletion_end}
+                )
             self._reserve.use(lambda: self._store(lowered))
 
     def void_jobs(self) -> None:
@@ -320,6 +331,7 @@ class DataFolder:
             ("high_watermarks", REPLICATION_CHECKPOINT),
             ("first_dirty_offsets", CLEANER_CHECKPOINT),
             ("fingerprints", SEALED_SEGMENTS_CHECKPOINT),
+            ("deletion_ends", DELETIONS_CHECKPOINT),
         ):
             new: Mapping[Key, int] = getattr(offsets, field)
             if new != getattr(self.stored, field) or name in self._unreadable:

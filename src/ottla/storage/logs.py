@@ -356,6 +356,7 @@ class Logs(LogOwner):
             now_ms=self._clock(),
             first_dirty_offset=stored.first_dirty_offsets.get(key, 0),
             fingerprint=stored.fingerprints.get(key, 0),
+            deletions_end=stored.deletion_ends.get(key, 0),
             producer_expiration_ms=self.producer_expiration_ms,
         )
 

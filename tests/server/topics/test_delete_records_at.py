@@ -31,7 +31,9 @@ from server_kit.calls import (
 from server_kit.wire import Wire
 
 from ottla import turns
+from ottla.logfiles.deletions import deleted_offsets
 from ottla.logfiles.folders import find_logs
+from ottla.logfiles.names import DELETIONS_SNAPSHOT
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records_at import (
     DeletedRange,
@@ -395,6 +397,35 @@ def test_deletions_outlast_the_broker(
         assert delete_at(wire, topic, 3).error_message == "offset 3 is deleted already"
         fill(wire, topic, batch_of(b"next"))
         assert seen(wire, topic, 6) == [b"8", b"next"]
+
+
+@pytest.mark.parametrize("loss", ["missing", "older"])
+def test_deletions_outlast_the_loss_of_their_snapshot(
+    start_process: Callable[..., BrokerProcess], loss: str
+) -> None:
+    """With and without a broker."""
+    process = start_process()
+    with Wire(process.host, process.port) as wire:
+        topic = create_topic(wire)
+        ten(wire, topic)
+        delete_at(wire, topic, 3)
+    process.stop()
+    folder = process.data / f"{topic.name}-0"
+    snapshot = folder / DELETIONS_SNAPSHOT
+    older = snapshot.read_bytes()
+    process.start()
+    with Wire(process.host, process.port) as wire:
+        delete_at(wire, topic, 9)
+    process.stop()
+    if loss == "missing":
+        snapshot.unlink()
+    else:
+        snapshot.write_bytes(older)
+    (found,) = find_logs(folder)
+    assert deleted_offsets(found).between(0, 12) == [(3, 4), (9, 12)]
+    process.start()
+    with Wire(process.host, process.port) as wire:
+        assert seen(wire, topic) == [b"%d" % each for each in (0, 1, 2, 4, 5, 6, 7, 8)]
 
 
 def test_deleted_records_before_the_start_are_out_of_range(wire: Wire, topic: Topic) -> None:

@@ -102,6 +102,7 @@ class LogMaker:
         high_watermark: int = 0,
         now_ms: int = NOW,
         first_dirty_offset: int = 0,
+        deletions_end: int = 0,
     ) -> Log:
         return load_log(
             self.folder,
@@ -117,6 +118,7 @@ class LogMaker:
             high_watermark=high_watermark,
             now_ms=now_ms,
             first_dirty_offset=first_dirty_offset,
+            deletions_end=deletions_end,
         )
 
 

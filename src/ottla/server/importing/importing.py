@@ -29,6 +29,7 @@ from ottla.cluster.store import StoreError
 from ottla.logfiles.names import (
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
+    DELETIONS_CHECKPOINT,
     FOLDER_LOCK,
     LOG_START_CHECKPOINT,
     LOG_SUFFIX,
@@ -74,6 +75,7 @@ _CHECKPOINTS: Final = (
     REPLICATION_CHECKPOINT,
     CLEANER_CHECKPOINT,
     SEALED_SEGMENTS_CHECKPOINT,
+    DELETIONS_CHECKPOINT,
 )
 _CHUNK: Final = 32 << 20
 # What a file system answers that cannot copy by itself, or not from that one.
@@ -356,7 +358,7 @@ class _Import:
             for each in self._source.topics
         ]
         report = self._report(offsets, cut, tuple(unfinished))
-        nothing = Checkpoints({}, {}, {}, {}, {})
+        nothing = Checkpoints({}, {}, {}, {}, {}, {})
         return _Found(topics, largest_producer_id + 1, report, nothing)
 
     def _check_end(self, log: Log) -> None:

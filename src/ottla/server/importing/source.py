@@ -113,7 +113,7 @@ def survey(
     _check_tiers(metadata, topics)
     logs = _logs(folders, topics)
     _check_replicas(node_id, topics, logs)
-    offsets = Checkpoints({}, {}, {}, {}, {})
+    offsets = Checkpoints({}, {}, {}, {}, {}, {})
     for folder in folders:
         offsets = _merged(offsets, _offsets(folder))
     return ImportSource(
@@ -273,6 +273,7 @@ def _offsets(folder: Path) -> Checkpoints:
         _checkpoint(folder / LOG_START_CHECKPOINT),
         _checkpoint(folder / REPLICATION_CHECKPOINT),
         _checkpoint(folder / CLEANER_CHECKPOINT),
+        {},
         {},
     )
 

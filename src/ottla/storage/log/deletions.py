@@ -32,7 +32,15 @@ class Deletions:
     `_uncommitted`, in the order of their offsets.
     """
 
-    __slots__ = ("_uncommitted", "changed", "invisible", "path", "since_ms", "unerased")
+    __slots__ = (
+        "_uncommitted",
+        "changed",
+        "invisible",
+        "path",
+        "since_ms",
+        "stored_end",
+        "unerased",
+    )
 
     def __init__(self, folder: str, snapshot: DeletionsSnapshot | None = None) -> None:
         self.path = f"{folder}/{DELETIONS_SNAPSHOT}"
@@ -42,6 +50,9 @@ class Deletions:
         # none).
         self.unerased = OffsetSet() if snapshot is None else snapshot.unerased
         self.since_ms = 0 if snapshot is None else snapshot.since_ms
+        # Up to where the file goes: the checkpoint says so, so that a file that is lost, or an older
+        # copy of it, is noticed.
+        self.stored_end = 0 if snapshot is None else snapshot.end_offset
         # Memory is ahead of the file.
         self.changed = False
         # Marks, with what they hide, that may still be truncated.
@@ -106,6 +117,10 @@ class Deletions:
         self.unerased.subtract(gone)
         self.since_ms = since_ms if self.unerased else 0
         self.changed = True
+
+    def stored(self, end_offset: int) -> None:
+        """The file was replaced by a snapshot that ends there."""
+        self.stored_end = end_offset
 
     def forget_below(self, offset: int) -> None:
         """The log starts there, for good."""

@@ -330,6 +330,8 @@ def end(log: Log, job: FlushJob) -> None:
     if error is not None:
         log.go_offline(f"flush failed: {error}")
         return
+    if job.deletions is not None and log.deletions is not None:
+        log.deletions.stored(job.deletions[1].end_offset)
     log.flushed_to(job.offset)
 
 

@@ -166,6 +166,7 @@ def _take_marks_back(log: Log, end: int) -> None:
     for offset, ranges in list(marks_from(log.segments, end)):
         deletions.take_back(offset, ranges)
     log.files.replace_file(deletions.path, *encode_deletions(deletions.snapshot(end)))
+    deletions.stored(end)
     deletions.changed = False
 
 

@@ -131,17 +131,19 @@ def load_log(
     now_ms: int,
     first_dirty_offset: int = 0,
     fingerprint: int = 0,
+    deletions_end: int = 0,
     producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
 ) -> Log:
     """The log in a folder, with what the checkpoints say of it (0 where they say nothing).
 
     `clean`: the broker was shut down cleanly, so the recovery point is the log's end, and `fingerprint`
-    is that of the segments which were there. OSError and CorruptLog if the log cannot be used.
+    is that of the segments which were there. `deletions_end`: the snapshot of deleted records went up to
+    there at least; 0 if there need not be one. OSError and CorruptLog if the log cannot be used.
     """
     loader = _Loader(folder, config, files, open_files, now_ms, producer_expiration_ms)
     loader.find_segments(log_start_offset)
     loader.load_epochs()
-    loader.load_deletions()
+    loader.load_deletions(deletions_end)
     # The end of each segment takes a read: not at the first touch of a log with a thousand of them, if
     # names and sizes are those that the last broker left.
     unchanged = clean and fingerprint and fingerprint == loader.segments.fingerprint()
@@ -284,13 +286,20 @@ class _Loader:
         except CorruptCheckpoint as error:
             logger.warning("%s; made anew from the log", error)
 
-    def load_deletions(self) -> None:
-        """From the snapshot. Marks that are newer are found by `_check`."""
-        if DELETIONS_SNAPSHOT not in self.names:
-            return
+    def load_deletions(self, needed_end: int) -> None:
+        """From the snapshot, which has to go up to `needed_end`. Marks that are newer are found by
+        `_check`."""
         path = f"{self.folder}/{DELETIONS_SNAPSHOT}"
         try:
+            if DELETIONS_SNAPSHOT not in self.names:
+                if not needed_end:
+                    return
+                raise InvalidSnapshot("it is missing")
             snapshot = decode_deletions(self.files.read_file(path))
+            if snapshot.end_offset < needed_end:
+                raise InvalidSnapshot(
+                    f"it ends at {snapshot.end_offset}, and there was one up to {needed_end}"
+                )
         except InvalidSnapshot as error:
             logger.warning("%s: %s; made anew from the log", path, error)
             self.deletions_end = FOREVER
@@ -312,6 +321,7 @@ class _Loader:
             # the old snapshot would be believed, with marks that the log has not.
             snapshot = deletions.snapshot(self.end)
             self.files.replace_file(deletions.path, *encode_deletions(snapshot))
+            deletions.stored(self.end)
             deletions.changed = False
         except OSError as error:
             if not is_full_disk(error):
