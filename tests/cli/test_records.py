@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from ottla import Producer
+
 Run = Callable[..., Result]
 
 
@@ -43,6 +45,24 @@ def test_by_key(ottla: Run, filled: str) -> None:
     assert values(ottla, filled, 0) == ["01", "03"]
     assert values(ottla, filled, 1) == ["11", "13"]
     assert ottla("record", "delete", filled, "--key", "a").stdout.startswith("deleted 0 records")
+
+
+def test_by_key_while_a_transaction_is_open(ottla: Run, filled: str, bootstrap: str) -> None:
+    """What it may hold cannot be looked into, which is told."""
+    with Producer(bootstrap, transactional_id=f"writer of {filled}") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(filled, b"open", key=b"a", partition=1)
+        producer.flush()
+        done = ottla("record", "delete", filled, "--key", "a")
+        assert done.stdout == f"deleted 6 records of {filled}\n"
+        assert done.stderr == (
+            f"not looked at: offsets 5 to 5 of partition 1 of {filled}, from where a transaction is "
+            "open; repeat this when it has ended\n"
+        )
+        producer.commit_transaction()
+    done = ottla("record", "delete", filled, "--key", "a")
+    assert (done.stdout, done.stderr) == (f"deleted 1 record of {filled}\n", "")
 
 
 def test_dump_and_verify(ottla: Run, filled: str, broker_data: Path) -> None:

@@ -133,6 +133,18 @@ class Cluster:
 
     # Offsets
 
+    def open_ranges(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """By partition, what readers of committed records do not get to yet: from the first open
+        transaction to the end, where there is something."""
+        asked = {TopicPartition(topic, index): Position.latest() for index in partitions}
+        with self.failures_reported(topic=topic):
+            ends = self.admin.list_offsets(asked)  # first: what comes meanwhile is not meant
+            stable = self.admin.list_offsets(asked, isolation="read_committed")
+        found = {place: (stable[place].offset or 0, ends[place].offset or 0) for place in asked}
+        return {
+            place.partition: (first, end) for place, (first, end) in found.items() if first < end
+        }
+
     def offsets(
         self, topic: str, partitions: Iterable[int], spec: Position | None
     ) -> dict[int, FoundOffset]:

@@ -13,7 +13,7 @@ import typer
 from ottla.cli.deleting import Yes
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.options import DEFAULT_SERVER, Json, Server, Topic, help_group
-from ottla.cli.output import plural, write_document, write_line
+from ottla.cli.output import note, plural, write_document, write_line
 from ottla.cli.spark import Master, SparkSettings, spark_session
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def delete(
     else:
         cluster = Cluster(server)
         [before] = cluster.describe_topics([topic])  # tells at once if it is not there
+        unstable = cluster.open_ranges(topic, [each.partition for each in before.partitions])
         chosen = (
             _with_key(cluster, topic, key)
             if key is not None
@@ -106,7 +107,18 @@ def delete(
             raise Failure(
                 f"nothing was deleted: topic '{topic}' was deleted and created again meanwhile"
             )
+        _tell_passed_over(topic, unstable)
     _delete(cluster, topic, chosen, by_search=not named, dry_run=dry_run, yes=yes, json=json)
+
+
+def _tell_passed_over(topic: str, unstable: Mapping[int, tuple[int, int]]) -> None:
+    """What cannot be looked into, or deleted, before transactions have ended that are open. Nobody
+    should take it for done."""
+    for index, (first, end) in sorted(unstable.items()):
+        note(
+            f"not looked at: offsets {first} to {end - 1} of partition {index} of {topic}, from where a "
+            "transaction is open; repeat this when it has ended"
+        )
 
 
 def _parse(words: Iterable[str]) -> list[range]:
