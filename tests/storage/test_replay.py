@@ -223,6 +223,33 @@ def test_a_damaged_transaction_index_is_made_anew(
     assert files[-1].read_bytes().startswith(before[-1])
 
 
+@pytest.mark.parametrize("snapshots", [True, False], ids=["snapshots", "no snapshots"])
+@pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
+def test_the_transaction_indexes_of_segments_that_have_lost_all_indexes_are_made_anew(
+    tmp_path: Path, clean: bool, snapshots: bool
+) -> None:
+    maker = LogMaker(str(tmp_path), LogConfig(segment_bytes=3000))
+    log = maker.create()
+    transactions(log, 0, 40)
+    end = log.log_end_offset
+    aborted = log.aborted_transactions(0, end)
+    sealed = [Path(segment.path).stem for segment in log.segments][:-1]
+    assert close_cleanly(log) == end
+    before = {}
+    for path in Path(maker.folder).glob("*index"):
+        if path.stem in sealed:
+            before[path] = path.read_bytes()
+            path.unlink()
+    assert sum(path.suffix == ".txnindex" for path in before) == len(sealed)
+    if not snapshots:
+        for path in Path(maker.folder).glob("*.snapshot"):
+            path.unlink()
+
+    again = maker.load(clean=clean, recovery_point=end, high_watermark=end)
+    assert again.aborted_transactions(0, end) == aborted
+    assert all(path.read_bytes() == data for path, data in before.items() if "txn" in path.suffix)
+
+
 def test_a_corrupt_index_of_a_segment_without_aborted_transactions_goes(tmp_path: Path) -> None:
     maker = LogMaker(str(tmp_path))
     log = maker.create()

@@ -63,7 +63,12 @@ from ottla.storage.log.producer_state import (
 from ottla.storage.log.state import LogOwner
 from ottla.storage.log.truncation import remove_files
 from ottla.storage.recovery.leftovers import tidy
-from ottla.storage.recovery.replay import mend_transaction_indexes, reload, replay_batch
+from ottla.storage.recovery.replay import (
+    mend_transaction_indexes,
+    rebuild_transaction_index,
+    reload,
+    replay_batch,
+)
 from ottla.storage.segments.file import OpenFiles
 from ottla.storage.segments.segment import FOREVER, NO_TIMESTAMP, REBUILD_CHUNK, Segment
 from ottla.storage.segments.segments import Segments
@@ -213,6 +218,8 @@ class _Loader:
         self.deletions: Deletions | None = None
         self.deletions_end = 0
         self.snapshots_found: set[int] = set()
+        # Segments that were found without an index of any kind.
+        self.without_indexes: list[Segment] = []
         self.pending_snapshots: list[Snapshot] = []
         # Up to here everything was synced once.
         self.recovery_point = 0
@@ -279,6 +286,14 @@ class _Loader:
                 continue
             logger.warning("%s: an index is missing and is made anew", segment.path)
             segment.rebuild_indexes()
+            if name + TRANSACTION_INDEX_SUFFIX not in self.names:
+                # Perhaps it had none. Who lost the others may have lost this one too.
+                self.without_indexes.append(segment)
+
+    def _rebuild_transaction_indexes(self) -> None:
+        """Those of segments that had no index at all; once the producers are known."""
+        for segment in self.without_indexes:
+            rebuild_transaction_index(self.segments, segment, self.producers, self.start)
 
     def load_epochs(self) -> None:
         try:
@@ -356,6 +371,7 @@ class _Loader:
         self._rebuild_missing(len(self.segments) - 1)
         self._finish_epochs()
         self.replayed_bytes = reload(self.segments, self.producers, self.start, end, self.now_ms)
+        self._rebuild_transaction_indexes()
         if segment_name(active.base_offset) + TRANSACTION_INDEX_SUFFIX in self.names:
             # It takes appends. (Those of other segments are looked at when they are read.)
             mend_transaction_indexes(self.segments, self.producers, self.start, active.base_offset)
@@ -415,6 +431,7 @@ class _Loader:
             self.segments.active.load_tail(self.end)
         self._sync(start)
         self.producers.map_end_offset = self.end
+        self._rebuild_transaction_indexes()
         self.producers.remove_stray_snapshots(segment.base_offset for segment in self.segments)
         self._finish_epochs()
 
