@@ -78,6 +78,21 @@ def test_who_has_not_synced_what_is_committed_does_not_join() -> None:
     assert holder.partition.wanted_isr is not None
 
 
+def test_who_has_not_synced_what_there_was_when_the_term_began_does_not_join() -> None:
+    """All of it may be committed, though this leader does not know that yet."""
+    holder = flushing(Holder(state(leader=2, isr=(BROKER, 2))))
+    holder.partition.log.append_replicated(batch(3), 0)
+    flush(holder)
+    elected = state(leader=BROKER, isr=(BROKER, 2), leader_epoch=6, partition_epoch=10)
+    holder.partition.update(elected, 0)
+    assert holder.partition.epoch_start_offset == 3
+    assert holder.high_watermark == 0
+    holder.partition.fetched(3, 3, 30, 0, 1)
+    assert holder.partition.wanted_isr is None
+    holder.partition.fetched(3, 3, 30, 0, 3)
+    assert holder.partition.wanted_isr is not None
+
+
 def test_who_does_not_sync_for_too_long_leaves() -> None:
     """Its disk stands still: the high watermark would stand still with it."""
     holder = flushing(Holder(LED))

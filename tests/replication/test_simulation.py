@@ -6,6 +6,7 @@ import os
 
 import pytest
 from simulation_kit.coordinated import run_coordinated_seed
+from simulation_kit.flushing import run_flushing_seed
 from simulation_kit.members import run_grouped_seed
 from simulation_kit.world import run_seed
 
@@ -141,6 +142,23 @@ def test_single_records_are_deleted_and_erased(moves: float) -> None:
         erased += world.erased
     assert deleted > 10 * IN_A_TEST
     assert erased > deleted
+
+
+@pytest.mark.parametrize("first", portions(3 * IN_A_TEST, IN_A_TEST))
+def test_what_is_visible_when_flushed_outlasts_any_power_failure(first: int) -> None:
+    acknowledged = outages = 0
+    for seed in range(first, first + IN_A_TEST):
+        world = run_flushing_seed(seed)
+        acknowledged += sum(map(len, world.acked.values()))
+        outages += world.outages
+    assert acknowledged > 10 * IN_A_TEST
+    assert outages > 3 * IN_A_TEST
+
+
+@pytest.mark.soak
+def test_many_power_failures() -> None:
+    for seed in range(9_000_000, 9_000_000 + SOAK_SEEDS):
+        run_flushing_seed(seed, brokers=3 + seed % 3)
 
 
 @pytest.mark.soak

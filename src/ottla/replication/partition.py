@@ -729,10 +729,10 @@ class Partition:
             self._awaiting_deletion.advance(self.low_watermark)
 
     def _maybe_join(self, broker_id: int, follower: Follower, high_watermark: int) -> None:
+        has = follower.flushed_offset if self._flushed_counts else follower.end_offset
         if (
-            follower.end_offset >= high_watermark
-            and (not self._flushed_counts or follower.flushed_offset >= high_watermark)
-            and follower.end_offset >= self.epoch_start_offset >= 0
+            has >= high_watermark
+            and has >= self.epoch_start_offset >= 0
             and self.broker_id in self.isr
             and self._owner.may_be_in_sync(broker_id, follower.broker_epoch)
         ):

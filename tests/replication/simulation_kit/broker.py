@@ -68,7 +68,7 @@ class Broker:
     def start(self) -> None:
         assert self.life is None
         self.lives += 1
-        self.life = Life(self, lost_data=self.lost_power and not self.is_clean)
+        self.life = self.world.LIFE(self, lost_data=self.lost_power and not self.is_clean)
         self.is_clean = False
         self.life.register()
 
@@ -162,9 +162,7 @@ class Life:
         # Followers whose logs are damaged, with the leader epoch in which they last followed.
         self.withdrawn: dict[Partition, int] = {}
         self.asking: set[int] = set()
-        self.config = LogConfig(
-            segment_bytes=4000, index_interval_bytes=200, min_insync_replicas=self.world.min_isr
-        )
+        self.config = self.log_config()
         self.logs = Logs(
             [DATA],
             lambda _: self.config,
@@ -180,6 +178,11 @@ class Life:
     @property
     def id(self) -> int:
         return self.broker.id
+
+    def log_config(self) -> LogConfig:
+        return LogConfig(
+            segment_bytes=4000, index_interval_bytes=200, min_insync_replicas=self.world.min_isr
+        )
 
     def every(self, interval: int, do: Callable[[], None]) -> None:
         def again() -> None:

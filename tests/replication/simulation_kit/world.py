@@ -211,6 +211,7 @@ class World:
     # Topics with their number of partitions; producers write to the first.
     topics: ClassVar[dict[str, int]] = {TOPIC: 2}
     FEATURES: ClassVar[dict[str, int]] = {}
+    LIFE: ClassVar[type[Life]] = Life
 
     def __init__(
         self,
