@@ -142,6 +142,27 @@ def test_elections_of_older_versions(wire: Wire, topic: Topic, version: int) -> 
     assert [each.error_code for each in result.partition_result] == [NOT_NEEDED]
 
 
+def test_a_partition_named_twice_is_moved_nowhere(wire: Wire, broker_id: int) -> None:
+    topic = create_topic(wire, 2)
+
+    def of(*indexes: int) -> ReassignableTopic:
+        return ReassignableTopic(
+            name=topic.name,
+            partitions=[
+                ReassignablePartition(partition_index=each, replicas=[broker_id])
+                for each in indexes
+            ],
+        )
+
+    request = AlterPartitionReassignmentsRequest(timeout_ms=3000, topics=[of(0, 1), of(0)])
+    answer = wire.call(request, AlterPartitionReassignmentsResponse, 0)
+    (first, other), (second,) = (each.partitions for each in answer.responses)
+    assert other.error_code == 0
+    for each in (first, second):
+        assert each.error_code == ErrorCode.INVALID_REQUEST
+        assert each.error_message == f"Partition {topic.name}-0 is named twice in the request."
+
+
 @pytest.mark.parametrize("version", [0, 1])
 def test_reassignments(wire: Wire, broker_id: int, version: int) -> None:
     topic = create_topic(wire, 5)

@@ -3,6 +3,7 @@
 - Decided by the controller (cluster/decisions/moves.py); other brokers pass the request on to it.
 - A target whose disk has no room for the partition is refused, before anything is moved to it. (Kafka
   begins, and fills the disk.)
+- A partition that is named twice in one request is moved nowhere: which of the two is meant?
 - The answer comes when the moves have begun, not when they have ended: ListPartitionReassignments tells.
 
 Versions:
@@ -11,7 +12,7 @@ Versions:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ottla.cluster.decisions.moves import WantedMove
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -41,18 +42,23 @@ async def alter_partition_reassignments(
     )
     turns = Turns()
     wanted: list[tuple[WantedMove, ReassignableTopicResponse]] = []
+    named: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
     for topic in message.topics:
         answer = ReassignableTopicResponse(name=topic.name)
         response.responses.append(answer)
         for each in topic.partitions:
             replicas = None if each.replicas is None else tuple(each.replicas)
             wanted.append((WantedMove(topic.name, each.partition_index, replicas), answer))
+            key = (topic.name, each.partition_index)
+            (twice if key in named else named).add(key)
             await turns.pause()
         await turns.pause()
     try:
-        refused = await without_room(request.broker, (move for move, _ in wanted))
+        once = (move for move, _ in wanted if (move.topic, move.index) not in twice)
+        refused = await without_room(request.broker, once)
         for first in range(0, len(wanted), _AT_ONCE):
-            await _decide(request, wanted[first : first + _AT_ONCE], refused)
+            await _decide(request, wanted[first : first + _AT_ONCE], twice, refused)
             await turns.pause()
     except ProtocolError as error:
         response.error_code = error.code
@@ -65,21 +71,30 @@ async def alter_partition_reassignments(
 async def _decide(
     request: Request[AlterPartitionReassignmentsRequest],
     wanted: Sequence[tuple[WantedMove, ReassignableTopicResponse]],
+    twice: Collection[tuple[str, int]],
     refused: Mapping[tuple[str, int], Lack],
 ) -> None:
     """Has the controller decide about some of the moves, and adds to the answers."""
-    possible = [move for move, _ in wanted if (move.topic, move.index) not in refused]
+    possible = [
+        move
+        for move, _ in wanted
+        if (move.topic, move.index) not in refused and (move.topic, move.index) not in twice
+    ]
     results = iter(
         await request.broker.controller.alter_moves(
             possible, may_change_factor=request.message.allow_replication_factor_change
         )
     )
     for move, answer in wanted:
-        lack = refused.get((move.topic, move.index))
-        if lack is not None:
-            error: ProtocolError | None = ProtocolError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, lack.sentence
+        key = (move.topic, move.index)
+        error: ProtocolError | None
+        if key in twice:
+            error = ProtocolError(
+                ErrorCode.INVALID_REQUEST,
+                f"Partition {move.topic}-{move.index} is named twice in the request.",
             )
+        elif key in refused:
+            error = ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, refused[key].sentence)
         else:
             error = next(results).error
         answer.partitions.append(
