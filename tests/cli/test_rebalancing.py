@@ -94,6 +94,14 @@ def test_grow_and_shrink(cluster: LocalCluster) -> None:
     assert all(each.endswith("-delete") for each in left)
 
 
+def test_progress_tells_rate_and_time_left() -> None:
+    progress = running.MoveProgress(3, 10, 50_000_000, 200_000_000, 5e6)
+    line = "3 of 10 done, 47.7 MiB of 190.7 MiB, 4.8 MiB/s, 0:30 left"
+    assert moving._progress(progress) == line
+    assert moving._progress(running.MoveProgress(10, 10, 200, 200, 50.0)).endswith("200 B, 50 B/s")
+    assert moving._progress(running.MoveProgress(1, 2, 0, 0, 0.0)) == "1 of 2 done"
+
+
 def test_bad_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = ottla("cluster", "rebalance", "--data", tmp_path / "nowhere", fails=True)
     assert "there is no cluster" in told

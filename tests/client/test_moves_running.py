@@ -13,7 +13,7 @@ from ottla.client.admin.cluster import Reassignment
 from ottla.client.admin.configs import Resource, ResourceKind
 from ottla.client.errors import BrokerError, ClusterUnreachable, Failures, TopicNotFound
 from ottla.client.moves import running
-from ottla.client.moves.plan import Move
+from ottla.client.moves.plan import Move, NoPlan
 from ottla.client.positions import TopicPartition
 from ottla.protocol.errors import ErrorCode
 
@@ -203,6 +203,46 @@ def test_what_is_refused_is_told() -> None:
     cluster.alter_reassignments = refuse  # type: ignore[method-assign]
     with pytest.raises(BrokerError, match="has room for 0 bytes"):
         carry_out(cluster)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (Move(PARTITIONS[2], (1, 2), (1, 9), 100), "broker 9"),
+        (Move(PARTITIONS[2], (1, 2), (1, 3), 900), "broker 3 has room for 1000 bytes"),
+        (Move(PARTITIONS[1], (1, 2), (1, 3), 100), "orders-1 twice"),
+        (Move(PARTITIONS[2], (1, 2), (), 100), "without a replica"),
+    ],
+)
+def test_nothing_begins_if_a_later_move_of_the_plan_cannot_be_made(bad: Move, words: str) -> None:
+    cluster = Cluster()
+    folder = SimpleNamespace(broker=3, usable_bytes=1000, replicas=())
+    cluster.describe_log_folders = lambda _=(): [folder]  # type: ignore[method-assign]
+    plan = [*moves()[:2], bad]
+    with pytest.raises(NoPlan, match=words):
+        running.carry_out(cluster, plan, throttle=1000, at_once=1)  # type: ignore[arg-type]
+    assert cluster.replicas == cluster.before
+    assert (cluster.moving, cluster.settings) == ({}, {})
+
+
+def test_traffic_is_what_came_in_meanwhile() -> None:
+    cluster = Cluster()
+    sizes = iter(({0: 100, 1: 100, 2: 100}, {0: 100, 1: 5100, 2: 1100}))
+
+    def describe_log_folders(_: Iterable[int] = ()) -> list[Any]:
+        replicas = [
+            SimpleNamespace(partition=PARTITIONS[index], size=size)
+            for index, size in next(sizes).items()
+        ]
+        return [SimpleNamespace(broker=1, usable_bytes=None, replicas=replicas)]
+
+    cluster.describe_log_folders = describe_log_folders  # type: ignore[method-assign]
+    found, _ = running.survey(cluster, seconds=0.01)  # type: ignore[arg-type]
+    none, much, some = (each.traffic for each in found)
+    assert none == 0
+    assert some > 0
+    assert much == pytest.approx(5 * some)
+    assert [each.size for each in found] == [100, 5100, 1100]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ottla.client.admin.client import Admin
 from ottla.client.admin.configs import Resource
 from ottla.client.admin.topics import PartitionDescription
 from ottla.client.errors import BrokerError, Failures, OttlaError, TopicNotFound
-from ottla.client.moves.plan import BrokerRoom, Move, PlacedPartition
+from ottla.client.moves.plan import BrokerRoom, Move, NoPlan, PlacedPartition
 from ottla.client.positions import TopicPartition
 from ottla.protocol.errors import ErrorCode
 
@@ -146,7 +146,9 @@ def carry_out(
     """Does all of it; returns when the last has come to its end. `throttle`: bytes a second for each
     broker, as leader and as follower. What a broker refuses is raised; what has begun goes on. The
     brokers that are returned were away when limits were lifted, and still have their rates, which are
-    for no replica any more. MovesFailed if partitions lie elsewhere in the end than the plan wanted."""
+    for no replica any more. NoPlan, and nothing is moved, if a part of the plan would be refused when
+    its turn came. MovesFailed if partitions lie elsewhere in the end than the plan wanted."""
+    _check(admin, moves)
     left: list[int] = []
     with _throttled(admin, moves, throttle, left):
         _carry_out(admin, moves, at_once, tell)
@@ -163,6 +165,30 @@ def carry_out(
             left,
         )
     return left
+
+
+def _check(admin: Admin, moves: Sequence[Move]) -> None:
+    """NoPlan if something is wrong with any of the moves: they begin a few at a time, and half of a plan
+    is worse than none."""
+    named: set[TopicPartition] = set()
+    needed: dict[int, int] = {}
+    for move in moves:
+        if move.partition in named:
+            raise NoPlan(f"the plan names {move.partition} twice")
+        named.add(move.partition)
+        if not move.after:
+            raise NoPlan(f"the plan leaves {move.partition} without a replica")
+        for broker in move.adding:
+            needed[broker] = needed.get(broker, 0) + move.size
+    missing = sorted(needed.keys() - {each.id for each in admin.describe_cluster().brokers})
+    if missing:
+        raise NoPlan(f"broker {missing[0]}, to which the plan moves partitions, is not there")
+    _, rooms = _sizes(admin)
+    for broker, size in sorted(needed.items()):
+        if size > rooms.get(broker, size):
+            raise NoPlan(
+                f"broker {broker} has room for {rooms[broker]} bytes, and the plan wants {size} of it"
+            )
 
 
 def _elect(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
