@@ -34,6 +34,13 @@ from ottla.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from ottla.protocol.messages.delete_records_at import (
+    DeletedRange,
+    DeleteRecordsAtPartition,
+    DeleteRecordsAtRequest,
+    DeleteRecordsAtResponse,
+    DeleteRecordsAtTopic,
+)
 from ottla.protocol.messages.fetch import FetchResponse, PartitionData, ReplicaState
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -42,6 +49,7 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+from ottla.record.batch import headers
 from ottla.replication.partition import SUSPICIOUS_REPEATS, Partition
 from ottla.server.broker import Broker
 from ottla.storage.files import Files
@@ -117,6 +125,33 @@ def test_a_follower_reads_to_the_end_and_moves_the_high_watermark(
     assert replica_fetch(follower, topic, 6).high_watermark == 6
     (acknowledged,) = wire.receive(ProduceResponse, 9).responses[0].partition_responses
     assert (acknowledged.error_code, acknowledged.base_offset) == (0, 5)
+
+
+def test_followers_get_the_bytes_of_deleted_records_and_marks(
+    inside: BrokerThread, wire: Wire, connect: Callable[[], Wire]
+) -> None:
+    """As the log has them: a follower hides, and erases, by its own marks."""
+    topic = create_topic(wire)
+    fill(wire, topic, *(batch_of(b"%d" % each) for each in range(5)))
+    ranges = [DeletedRange(first_offset=1, last_offset=2)]
+    part = DeleteRecordsAtPartition(partition_index=0, ranges=ranges)
+    wanted = DeleteRecordsAtTopic(name=topic.name, partitions=[part])
+    request = DeleteRecordsAtRequest(topics=[wanted], timeout_ms=20_000)
+    wire.call(request, DeleteRecordsAtResponse, 0)
+    consumers = wire.call(fetch_request(topic, (0, 0)), FetchResponse, VERSION)
+    assert offsets_of(consumers.responses[0].partitions[0].records) == [0, 3, 4]
+
+    def stored(broker: Broker) -> bytes:
+        piece = partition_of(broker, topic).log.read(0, 1 << 20, 1 << 20)
+        assert piece is not None
+        return piece.read()
+
+    whole = inside.run(stored)
+    set_state(inside, topic)
+    found = replica_fetch(connect(), topic, 0)
+    assert found.error_code == 0
+    assert bytes(found.records) == whole
+    assert [header.last_offset for _, header in headers(whole)] == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from server_kit.calls import (
     fetch,
     fetch_request,
     fill,
+    fresh_name,
     list_offset,
     now_ms,
     offsets_of,
@@ -31,6 +32,7 @@ from server_kit.calls import (
 from server_kit.wire import Wire
 
 from ottla import turns
+from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.logfiles.deletions import deleted_offsets
 from ottla.logfiles.folders import find_logs
 from ottla.logfiles.names import DELETIONS_SNAPSHOT
@@ -44,6 +46,16 @@ from ottla.protocol.messages.delete_records_at import (
     DeleteRecordsAtTopic,
 )
 from ottla.protocol.messages.fetch import FetchResponse
+from ottla.protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from ottla.record.batch import Record, build_batch, check_batch, records
 from ottla.record.codecs import Codec
 from ottla.record.deletion import read_mark
@@ -61,10 +73,12 @@ def delete_at(
     *offsets: int | tuple[int, int],
     skip_deleted: bool = False,
     timeout_ms: int = 20_000,
+    index: int = 0,
 ) -> DeleteRecordsAtPartitionResult:
     """Offsets, or pairs of the first and the last of several."""
     ranges = [each if isinstance(each, tuple) else (each, each) for each in offsets]
     request = delete_request(topic, ranges, skip_deleted, timeout_ms)
+    request.topics[0].partitions[0].partition_index = index
     response = wire.call(request, DeleteRecordsAtResponse, 0)
     ((answer,),) = [each.partitions for each in response.topics]
     return answer
@@ -186,7 +200,9 @@ def test_a_waiting_consumer_gets_over_a_mark(
     assert check_batch(cover).last_offset == 10
 
 
-def test_replicas_see_the_log_as_it_is(wire: Wire, inside: BrokerThread, topic: Topic) -> None:
+def test_the_log_holds_what_was_deleted_and_the_mark(
+    wire: Wire, inside: BrokerThread, topic: Topic
+) -> None:
     ten(wire, topic)
     delete_at(wire, topic, 1, 2, 7)
     *data, mark = raw_batches(inside, topic)
@@ -272,9 +288,31 @@ def test_what_is_passed_over_has_to_be_committed_too(
         assert broker.run(lambda inside: inside.logs.get(topic.name, 0).high_watermark) == 11
 
 
-def test_no_topic_and_internal_topics(wire: Wire, topic: Topic) -> None:
+def test_no_topic_and_internal_topics(wire: Wire, inside: BrokerThread, topic: Topic) -> None:
     missing = topic._replace(name="nowhere")
     assert delete_at(wire, missing, 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    part = OffsetCommitRequestPartition(partition_index=0, committed_offset=0)
+    commit = OffsetCommitRequest(
+        group_id=fresh_name("group"),
+        topics=[OffsetCommitRequestTopic(name=topic.name, partitions=[part])],
+    )
+    find = FindCoordinatorRequest(coordinator_keys=[commit.group_id])
+    wire.call(find, FindCoordinatorResponse, 4)
+    inside.until(lambda broker: CONSUMER_OFFSETS in broker.partitions.by_name)
+    committed = wire.call(commit, OffsetCommitResponse, 8)
+    assert committed.topics[0].partitions[0].error_code == 0
+
+    def partition_with_offsets(broker: Broker) -> tuple[int, int]:
+        partitions = broker.partitions.by_name[CONSUMER_OFFSETS]
+        return max((each.log.log_end_offset, each.index) for each in partitions)
+
+    end, index = inside.run(partition_with_offsets)
+    assert end > 0
+    internal = topic._replace(name=CONSUMER_OFFSETS)
+    answer = delete_at(wire, internal, 0, index=index)
+    assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert "internal topics" in (answer.error_message or "")
+    assert inside.run(partition_with_offsets) == (end, index)
 
 
 def test_ranges_that_overlap_count_once(wire: Wire, topic: Topic) -> None:
