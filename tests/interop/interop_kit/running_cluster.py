@@ -43,12 +43,12 @@ class RunningCluster:
 
     # Who leads
 
-    def leader(self, topic: str, partition: int) -> int:
-        """The leader of a partition; waits for one."""
+    def leader(self, topic: str, partition: int, *, other_than: int | None = None) -> int:
+        """The leader of a partition; waits for one, or for another one."""
         deadline = time.monotonic() + PATIENCE
         while True:
             leader = self._leader(topic, partition)
-            if leader is not None:
+            if leader not in (None, other_than):
                 return leader
             assert time.monotonic() < deadline, f"{topic}-{partition} has no leader"
             time.sleep(0.05)
