@@ -297,6 +297,22 @@ def test_a_commit_after_the_time_is_up_fails(
     assert admin.committed_offsets(group)[TopicPartition(topic, 0)].offset == 2
 
 
+def test_a_group_that_takes_its_time_is_no_absence(tmp_path: Path) -> None:
+    """Who waits for an assignment, for longer than max.poll.interval.ms, is not away."""
+    settings = {"group.initial.rebalance.delay.ms": "2500"}
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic("orders")
+        write_values(broker.address, "orders", 0, "a")
+        options = {"max.poll.interval.ms": 1000, "group.protocol": "classic"}
+        with Consumer(
+            broker.address, group="slow", auto_offset_reset="earliest", **options
+        ) as consumer:
+            consumer.subscribe("orders")
+            assert consumer.assignment
+            assert consumer.next_batch(timeout=PATIENCE) is not None
+
+
 def test_a_commit_of_what_others_have_now_fails(
     bootstrap: str, admin: Admin, topic: str, group: str, make: Make
 ) -> None:

@@ -144,6 +144,8 @@ class AsyncConsumer:
         # A batch that is handed out record by record: its result, and the rows still to come.
         self._current: tuple[Result, pa.RecordBatch, int] | None = None
         self._polled_at = time.monotonic()
+        # In a call that waits until the group has given an assignment.
+        self._is_joining = False
         self._auto_commits: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._revoked = RevokedPartitions()
@@ -624,6 +626,7 @@ class AsyncConsumer:
         for kind in kinds:
             membership = kind(self._cluster, self.settings, self)
             self._membership = membership
+            self._is_joining = True
             membership.start(topics)
             try:
                 async with asyncio.timeout(self.settings.api_timeout):
@@ -644,6 +647,9 @@ class AsyncConsumer:
                     ) from None
                 logger.info("no group of the next generation, joining a classic one: %s", error)
                 continue
+            finally:
+                self._is_joining = False
+                self._polled_at = time.monotonic()
             self._begin_auto_commits()
             return
 
@@ -651,8 +657,8 @@ class AsyncConsumer:
 
     @property
     def seconds_since_poll(self) -> float:
-        """How long the user has not asked for records."""
-        return time.monotonic() - self._polled_at
+        """How long the user has not asked for records. Not at all in a call that waits for the group."""
+        return 0.0 if self._is_joining else time.monotonic() - self._polled_at
 
     async def begin(self, partitions: set[TopicPartition]) -> None:
         """The group has assigned these, too."""
