@@ -653,6 +653,13 @@ class Partition:
         log = self._log or self.log
         return log.high_watermark >= self.epoch_start_offset
 
+    @property
+    def known_watermark(self) -> int:
+        """The high watermark, as a client may be told it; UNKNOWN from a leader that has not caught up,
+        for a leader before it may have told more. (A follower tells what it knows, which may be less
+        than its leader's.)"""
+        return (self._log or self.log).high_watermark if self.has_caught_up else UNKNOWN
+
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Up to where this leader's log agrees with one whose last record is of `epoch`: as the log's
         own answer, but this term counts from its start, also while nothing was written in it. Without

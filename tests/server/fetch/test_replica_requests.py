@@ -202,6 +202,39 @@ def test_a_follower_out_of_range_is_told_so_and_does_not_count(
     assert ends == [2, 5]
 
 
+@pytest.mark.parametrize("isolation", [0, 1])
+@pytest.mark.parametrize("version", [4, 12, VERSION])
+def test_a_new_leader_tells_no_high_watermark_that_may_go_back(
+    inside: BrokerThread,
+    wire: Wire,
+    connect: Callable[[], Wire],
+    topic: Topic,
+    isolation: int,
+    version: int,
+) -> None:
+    """The leader before it may have told its clients that a sixth record is committed, which this one
+    has, and does not know to be."""
+    wire.call(produce_request(topic, (0, batch_of(b"5")), acks=1), ProduceResponse, 9)
+    set_state(inside, topic, epoch=EPOCH + 1)
+
+    def told() -> tuple[int, int, int, list[int]]:
+        request = fetch_request(topic, (0, 3))
+        request.isolation_level = isolation
+        (answer,) = wire.call(request, FetchResponse, version).responses[0].partitions
+        return (
+            answer.error_code,
+            answer.high_watermark,
+            answer.last_stable_offset,
+            offsets_of(answer.records),
+        )
+
+    # What is known to be committed is there to be read all the while.
+    assert told() == (0, -1, -1, [3, 4])
+    found = replica_fetch(connect(), topic, 6, epoch=EPOCH + 1)
+    assert found.high_watermark == 6
+    assert told() == (0, 6, 6, [3, 4, 5])
+
+
 # Logs that part: the leader has five records of epoch 0, and one of its own term -------------------
 
 

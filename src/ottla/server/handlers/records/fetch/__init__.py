@@ -14,6 +14,9 @@
   after it (a diverging epoch in the answer).
 - A follower serves consumers too, up to the high watermark it knows; a leader sends consumers that name
   their rack to an in-sync replica in it, if `replica.selector.class` asks for that (KIP-392).
+- A consumer is not told a high watermark (-1) by a leader that does not know yet all that was committed
+  before its term: it may have been told a larger one. (Kafka tells the smaller one, and keeps only
+  ListOffsets from going back, KIP-207.)
 - Who asks the wrong broker is told which one leads (KIP-951).
 - A replica reads to the log's end, and what it asks for tells the leader what it has; a tagged field of
   Ottla's own tells what of that it has synced (`visible.when.flushed`). Its fetch waits for the log to

@@ -168,9 +168,11 @@ class Reader:
             committed = self.request.isolation_level == 1 and self.replica < 0
             stable = log.last_stable_offset
             upper = stable if committed else log.high_watermark
+            answer.high_watermark = log.high_watermark
             if self.replica >= 0:
                 upper = log.log_end_offset
-            answer.high_watermark = log.high_watermark
+            elif partition.known_watermark < 0:
+                answer.high_watermark = stable = -1
             answer.last_stable_offset = stable
             answer.log_start_offset = log.log_start_offset
             closest = self._closest(partition, watched)
