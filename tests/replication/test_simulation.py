@@ -38,6 +38,40 @@ def test_seeds(first: int) -> None:
     assert acknowledged > 50 * IN_A_TEST
 
 
+@pytest.mark.parametrize("first", portions(IN_A_TEST * MOVING_TESTS, IN_A_TEST))
+def test_processes_that_stand_still(first: int) -> None:
+    """For a moment, or for longer than their sessions last; with `min.insync.replicas` of 1, 2 and 3."""
+    acknowledged = pauses = told = 0
+    for seed in range(first, first + IN_A_TEST):
+        world = run_seed(seed, pauses=0.3, min_isr=1 + seed % 3)
+        acknowledged += sum(map(len, world.acked.values()))
+        pauses += world.pauses
+        told += world.reader.answers
+    assert acknowledged > 10 * IN_A_TEST
+    assert pauses > 5 * IN_A_TEST
+    assert told > 20 * IN_A_TEST
+
+
+@pytest.mark.parametrize("min_isr", [1, 3])
+def test_other_minimums(min_isr: int) -> None:
+    acknowledged = 0
+    for seed in range(IN_A_TEST):
+        acknowledged += sum(map(len, run_seed(seed, min_isr=min_isr).acked.values()))
+    assert acknowledged > 10 * IN_A_TEST
+
+
+@pytest.mark.soak
+def test_many_pauses() -> None:
+    for seed in range(9_000_000, 9_000_000 + SOAK_SEEDS):
+        run_seed(
+            seed,
+            brokers=3 + seed % 3,
+            pauses=0.3,
+            min_isr=1 + seed % 3,
+            slow_disks=bool(seed % 2),
+        )
+
+
 def test_followers_with_slow_disks() -> None:
     waits = sum(run_seed(seed, slow_disks=True).waits_for_disks for seed in range(IN_A_TEST))
     assert waits > 10 * IN_A_TEST

@@ -130,7 +130,7 @@ class SlowDisk(FollowersDisk):
             except (StorageError, InvalidBatch) as failure:
                 done(failure)
             else:
-                life.world.after(self._chance.choice((0, 3, 30, 300)), lambda: take(step))
+                life.after(self._chance.choice((0, 3, 30, 300)), lambda: take(step))
 
         def take(step: Callable[[], None]) -> None:
             if life.ended:
@@ -141,7 +141,7 @@ class SlowDisk(FollowersDisk):
                 go_on(error)
             else:
                 # The loop comes to know of it a moment later.
-                life.world.after(self._chance.choice((0, 1, 20)), go_on)
+                life.after(self._chance.choice((0, 1, 20)), go_on)
 
         go_on()
 
@@ -154,6 +154,7 @@ class Life:
         self.world = broker.world
         self.lost_data = lost_data
         self.ended = False
+        self.paused_until = 0
         self.epoch = -1
         self.image: ClusterImage | None = None
         self.partitions: dict[tuple[str, int], Partition] = {}
@@ -188,9 +189,28 @@ class Life:
         def again() -> None:
             if not self.ended:
                 do()
-                self.world.after(self.world.chance.randint(1, 2 * interval), again)
+                self.after(self.world.chance.randint(1, 2 * interval), again)
 
-        self.world.after(self.world.chance.randint(1, interval), again)
+        self.after(self.world.chance.randint(1, interval), again)
+
+    @property
+    def is_paused(self) -> bool:
+        return not self.ended and self.world.now < self.paused_until
+
+    def at(self, when: int, do: Callable[[], None]) -> None:
+        """Something happens in this process then, or when it goes on after a pause; not if it has ended
+        by that time."""
+
+        def happen() -> None:
+            if self.is_paused:
+                self.world.at(self.paused_until, happen)
+            elif not self.ended:
+                do()
+
+        self.world.at(when, happen)
+
+    def after(self, delay: int, do: Callable[[], None]) -> None:
+        self.at(self.world.now + delay, do)
 
     def close(self) -> None:
         self.ended = True
@@ -202,11 +222,20 @@ class Life:
         if not self.ended:
             self.world.controller.register(self)
 
+    def lose_session(self) -> None:
+        """The store gave the session up. A process that stands still does not hear of it, and not at
+        once when it goes on."""
+        if self.is_paused:
+            assert self.world.pausing is not None
+            self.at(self.paused_until + self.world.pausing.randint(0, 400), self.session_lost)
+        elif not self.ended:
+            self.session_lost()
+
     def session_lost(self) -> None:
-        """The store gave the session up; the process goes on and registers anew when it notices."""
+        """The process notices it, goes on, and registers anew."""
         self.epoch = -1
         self.lost_data = False
-        self.world.after(self.world.chance.randint(1, 800), self.register)
+        self.after(self.world.chance.randint(1, 800), self.register)
 
     def learn(self, image: ClusterImage) -> None:
         """A newer image; states in between may have been skipped."""
@@ -316,7 +345,7 @@ class Life:
                 self.isr_wanted(partition)
 
         self.world.controller.alter_isr(self, wanted, answered)
-        self.world.after(300, again)
+        self.after(300, again)
 
     # Following ----------------------------------------------------------------------------------
 
@@ -338,7 +367,7 @@ class Life:
             self.asking.discard(leader)
             for lost in take_answer(following, response, self.world.now):
                 self.look_up(leader, following, lost)
-            self.world.after(self.world.chance.randint(1, 10), lambda: self.ask(leader))
+            self.after(self.world.chance.randint(1, 10), lambda: self.ask(leader))
 
         def lost() -> None:
             nonlocal is_done
@@ -349,7 +378,7 @@ class Life:
                 self.ask(leader)
 
         self.world.send(self.id, leader, lambda life: life.serve(request, self.id, answered))
-        self.world.at(asked_at + 200, lost)
+        self.at(asked_at + 200, lost)
 
     def look_up(self, leader: int, following: Following, partition: Partition) -> None:
         position = following.position_asked(partition)
@@ -416,7 +445,7 @@ class Life:
                 others,
             )
             self.world.controller.alter_isr(self, wanted, lambda _: None)
-        self.world.after(30, lambda: self._leave(partition))
+        self.after(30, lambda: self._leave(partition))
 
     # Leading ------------------------------------------------------------------------------------
 

@@ -132,6 +132,11 @@ def watermark_at_end_after_election() -> list[tuple[Any, str, Any]]:
     return [(Partition, "_begin_term", begun)]
 
 
+@mutation("A new leader names the end of what is committed before it knows that of earlier terms")
+def tell_before_caught_up() -> list[tuple[Any, str, Any]]:
+    return [(Partition, "has_caught_up", True)]
+
+
 @mutation("Who waits for a commit is told of success when the term ends")
 def acknowledge_at_end_of_term() -> list[tuple[Any, str, Any]]:
     def failed(self: Partition, _code: ErrorCode) -> None:

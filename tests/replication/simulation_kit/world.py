@@ -3,8 +3,8 @@
 Time is the world's own, in milliseconds; everything that happens is an event in one queue. Messages
 between brokers are delayed, lost, doubled and reordered, and links break for a while. Processes are
 killed, machines lose power (and with it what was not flushed) or get an empty disk, processes stand
-still, sessions with the store end while the process goes on. Partitions are moved from broker to broker
-meanwhile, moves are taken back and replaced by others.
+still and go on, sessions with the store end while the process goes on. Partitions are moved from broker
+to broker meanwhile, moves are taken back and replaced by others.
 
 What must hold, whatever happens:
 
@@ -13,6 +13,7 @@ What must hold, whatever happens:
   and replicas agree below their high watermarks;
 - what was acknowledged with acks=all is there, at its offset, once the cluster is healed, as long as
   fewer than `min.insync.replicas` brokers lost unflushed records before they were in sync again;
+- no client is told that less is committed than it was told before;
 - a broker that a partition was moved away from has no log of it any more, once the cluster is healed;
 - moves come to their end once the cluster is healed;
 - a single record whose deletion was acknowledged is hidden on every replica then, what a replica hides
@@ -41,20 +42,17 @@ from ottla.replication.partition import Partition, Role
 from ottla.storage.log.deletions import marks_from
 from simulation_kit.broker import Broker, Life, committed_values
 from simulation_kit.deleting import delete, erase, marked_in
+from simulation_kit.names import TOPIC, name_of
+from simulation_kit.reading import Reader
 
 if TYPE_CHECKING:
     from ottla.storage.log.log import Log
     from simulation_kit.coordination import Coordination
 
-TOPIC = "orders"
 START = 1_700_000_000_000
 SESSION_MS = 1000
-
-
-def name_of(key: tuple[str, int]) -> str:
-    """A partition in a message."""
-    topic, index = key
-    return str(index) if topic == TOPIC else f"{topic}-{index}"
+# Questions of a client in each step.
+READS = 3
 
 
 class Broken(AssertionError):
@@ -146,8 +144,7 @@ class Controller:
                     end_moves(draft, list(draft.topics.values()), self.policy_of)
 
                 self._decide(decide)
-                if not life.ended:
-                    life.session_lost()
+                life.lose_session()
 
         self._when_here(fence)
 
@@ -223,8 +220,13 @@ class World:
         damage: float = 0.0,
         slow_disks: bool = False,
         deletes: bool = False,
+        pauses: bool = False,
     ) -> None:
         self.seed = seed
+        # Of its own: the seeds that are known to find something go on finding it.
+        self.pausing = random.Random(seed) if pauses else None
+        self.pauses = 0
+        self.reader = Reader(self)
         # Of its own: the seeds that are known to find something go on finding it.
         self.deleting = random.Random(seed) if deletes else None
         self.erased = 0  # records
@@ -293,14 +295,16 @@ class World:
 
     def tell(self, receiver: int, do: Callable[[Life], None], later: int = 0) -> None:
         """Something reaches a broker after a while, unless its process has ended by then."""
-        life = self.brokers[receiver].life
         delay = int(self.chance.expovariate(0.3)) if self.chance.random() < 0.95 else 150
+        self.reach(receiver, later + delay, do)
 
-        def arrive() -> None:
-            if life is not None and not life.ended:
-                do(life)
-
-        self.after(later + delay, arrive)
+    def reach(self, receiver: int, delay: int, do: Callable[[Life], None]) -> None:
+        """The same after so long."""
+        life = self.brokers[receiver].life
+        if life is None:
+            self.after(delay, lambda: None)
+        else:
+            life.after(delay, lambda: do(life))
 
     def run(self, milliseconds: int) -> None:
         end = self.now + milliseconds
@@ -337,7 +341,36 @@ class World:
         if leader >= 0:
             self.tell(leader, lambda life: delete(life, key, where, self.deleted[key].add))
 
+    def leader_of(self, key: tuple[str, int]) -> int:
+        """As the controller knows it; -1 without one."""
+        topic, index = key
+        return self.controller.image.topics[topic].partitions[index].leader
+
     # Faults -------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """A process stands still, and goes on later as if nothing had happened. What it was sent waits
+        in its sockets; its session ends if that takes too long, of which it learns some time after."""
+        assert self.pausing is not None
+        chance = self.pausing
+        broker = chance.choice(list(self.brokers.values()))
+        leader = self.leader_of(chance.choice(self.keys))
+        if leader >= 0 and chance.random() < 0.5:
+            broker = self.brokers[leader]
+        life = broker.life
+        if life is None or life.is_paused:
+            return
+        length = chance.choice((30, 300, 1500, 3000))
+        self.pauses += 1
+        self.note(f"broker {broker.id} stands still for {length} ms")
+        life.paused_until = self.now + length
+
+        def expire() -> None:
+            if life.is_paused:
+                self.controller.gone(life)
+
+        if length > SESSION_MS:
+            self.after(SESSION_MS, expire)
 
     def faults(self) -> None:
         """One thing that goes wrong, or is mended."""
@@ -622,12 +655,16 @@ def run_seed(
     slow_disks: bool = False,
     damage: float = 0.0,
     deletes: bool = False,
+    pauses: float = 0.0,
+    min_isr: int = 2,
 ) -> World:
     """A cluster's life with faults, and its recovery; Broken if a promise was. `moves`: how probable it
-    is in a step that a partition is moved; `damage`: that a log is found damaged. `deletes`: single
-    records are deleted, and erased."""
+    is in a step that a partition is moved; `damage`: that a log is found damaged; `pauses`: that a
+    process stands still for a while. `deletes`: single records are deleted, and erased."""
     world = World(
         seed,
+        min_isr=min_isr,
+        pauses=pauses > 0,
         brokers=brokers,
         is_moving=moves > 0,
         slow_disks=slow_disks,
@@ -643,6 +680,10 @@ def run_seed(
                 world.delete()
         if world.chance.random() < 0.5:
             world.faults()
+        for _ in range(READS):
+            world.reader.ask()
+        if world.pausing is not None and world.pausing.random() < pauses:
+            world.pause()
         if world.damage is not None and world.damage.random() < damage:
             broker = world.damage.choice(list(world.brokers.values()))
             if broker.life is not None:
