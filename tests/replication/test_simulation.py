@@ -43,7 +43,7 @@ def test_processes_that_stand_still(first: int) -> None:
     """For a moment, or for longer than their sessions last; with `min.insync.replicas` of 1, 2 and 3."""
     acknowledged = pauses = told = 0
     for seed in range(first, first + IN_A_TEST):
-        world = run_seed(seed, pauses=0.3, min_isr=1 + seed % 3)
+        world = run_seed(seed, pauses=0.3, min_isr=1 + seed % 3, fetch_sessions=True)
         acknowledged += sum(map(len, world.acked.values()))
         pauses += world.pauses
         told += world.reader.answers
@@ -69,6 +69,7 @@ def test_many_pauses() -> None:
             pauses=0.3,
             min_isr=1 + seed % 3,
             slow_disks=bool(seed % 2),
+            fetch_sessions=bool(seed % 5),
         )
 
 

@@ -8,6 +8,7 @@ off in `replication.following`, the log itself in `storage`.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,8 @@ from ottla.replication import positions
 from ottla.replication.following import Disk as FollowersDisk
 from ottla.replication.following import Done, FetchLimits, Following
 from ottla.replication.partition import Partition, Role
-from ottla.server.handlers.records.fetch.request import named
+from ottla.server.handlers.records.fetch.request import establish, named, positions_told
+from ottla.server.sessions import FetchSessions
 from ottla.server.upkeep import strays
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OffsetOutOfRange, StorageError
@@ -155,6 +157,8 @@ class Life:
         self.lost_data = lost_data
         self.ended = False
         self.paused_until = 0
+        # Without slots nobody gets a session.
+        self.sessions = FetchSessions(100 if broker.world.fetch_sessions else 0)
         self.epoch = -1
         self.image: ClusterImage | None = None
         self.partitions: dict[tuple[str, int], Partition] = {}
@@ -456,7 +460,18 @@ class Life:
         assert state is not None
         response = FetchResponse(responses=[])
         answers: dict[str | bytes, FetchableTopicResponse] = {}
-        for told in named(request, VERSION).values():
+        asked = named(request, VERSION)
+        try:
+            session, watched = establish(
+                request, VERSION, asked, self.sessions, self.world.now / 1000
+            )
+        except ProtocolError as error:
+            response.error_code = error.code
+            self.world.send(self.id, replica, lambda _: answered(response))
+            return
+        response.session_id = 0 if session is None else session.id
+        noted = {*positions_told(session, asked, watched, self.world.now)}
+        for told in watched:
             assert isinstance(told.topic, bytes)
             of_topic = answers.get(told.topic)
             if of_topic is None:
@@ -464,15 +479,17 @@ class Life:
                 answers[told.topic] = of_topic
                 response.responses.append(of_topic)
             partition = self.by_id.get((told.topic, told.index))
-            of_topic.partitions.append(
-                self.read(partition, told, state.replica_id, state.replica_epoch)
-            )
+            if partition is not None and told in noted:
+                with contextlib.suppress(ProtocolError, StorageError):  # the answer says why
+                    positions.note(
+                        partition, state.replica_id, state.replica_epoch, told, self.world.now
+                    )
+            of_topic.partitions.append(self.read(partition, told, state.replica_id))
         self.world.send(self.id, replica, lambda _: answered(response))
 
     def read(
-        self, partition: Partition | None, told: WatchedPartition, replica: int, epoch: int
+        self, partition: Partition | None, told: WatchedPartition, replica: int
     ) -> PartitionData:
-        """As the server does: what the position counts for is noted first, then it is answered."""
         answer = PartitionData(
             partition_index=told.index,
             high_watermark=-1,
@@ -482,12 +499,13 @@ class Life:
         try:
             if partition is None:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID)
-            positions.note(partition, replica, epoch, told, self.world.now)
             partition.check_leader()
             if told.current_leader_epoch < partition.leader_epoch:
                 raise ProtocolError(ErrorCode.FENCED_LEADER_EPOCH)
             if told.current_leader_epoch > partition.leader_epoch:
                 raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+            if replica not in partition.followers:
+                raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             log = partition.log
             if told.last_fetched_epoch >= 0:
                 parted = positions.parting(partition, told.fetch_offset, told.last_fetched_epoch)

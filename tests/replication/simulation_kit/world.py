@@ -221,8 +221,10 @@ class World:
         slow_disks: bool = False,
         deletes: bool = False,
         pauses: bool = False,
+        fetch_sessions: bool = False,
     ) -> None:
         self.seed = seed
+        self.fetch_sessions = fetch_sessions
         # Of its own: the seeds that are known to find something go on finding it.
         self.pausing = random.Random(seed) if pauses else None
         self.pauses = 0
@@ -657,12 +659,15 @@ def run_seed(
     deletes: bool = False,
     pauses: float = 0.0,
     min_isr: int = 2,
+    fetch_sessions: bool = False,
 ) -> World:
     """A cluster's life with faults, and its recovery; Broken if a promise was. `moves`: how probable it
     is in a step that a partition is moved; `damage`: that a log is found damaged; `pauses`: that a
-    process stands still for a while. `deletes`: single records are deleted, and erased."""
+    process stands still for a while. `deletes`: single records are deleted, and erased.
+    `fetch_sessions`: followers tell their leaders only what changed, in the short form if they can."""
     world = World(
         seed,
+        fetch_sessions=fetch_sessions,
         min_isr=min_isr,
         pauses=pauses > 0,
         brokers=brokers,

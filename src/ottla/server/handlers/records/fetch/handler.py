@@ -11,7 +11,12 @@ from ottla.replication.positions import note
 from ottla.server.api import encode_large, failed
 from ottla.server.handlers.records.fetch.cold import complete, fail
 from ottla.server.handlers.records.fetch.reader import FIRST_FORMAT_2, Reader
-from ottla.server.handlers.records.fetch.request import establish, named, named_in_steps
+from ottla.server.handlers.records.fetch.request import (
+    establish,
+    named,
+    named_in_steps,
+    positions_told,
+)
 from ottla.server.handlers.records.fetch.response import (
     PARTITIONS_AT_ONCE,
     records_of_one,
@@ -25,7 +30,6 @@ from ottla.storage.errors import StorageError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable
 
     from ottla.protocol.messages.fetch import FetchRequest, PartitionData
     from ottla.replication.partition import Partition, Waiter
@@ -178,10 +182,7 @@ class Fetch:
         now = monotonic_ms()
         if self.session is not None:
             reader.tells_watermarks = self.session.is_time_to_tell_all(now)
-        positions: Iterable[WatchedPartition] = self.watched
-        if self.session is not None and not self.session.is_time_to_note_all(now):
-            positions = asked.values()  # the others stand where they stood
-        for watched in positions:
+        for watched in positions_told(self.session, asked, self.watched, now):
             partition = reader.partition_of(watched)
             if partition is None:
                 continue  # the answer says so

@@ -8,6 +8,8 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.server.sessions import FINAL_EPOCH, INITIAL_EPOCH, WatchedPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ottla.protocol.messages.fetch import FetchPartition, FetchRequest
     from ottla.server.sessions import FetchSession, FetchSessions, Key
     from ottla.server.turns import Steps
@@ -93,3 +95,16 @@ def establish(
             session.partitions.pop((topic, index), None)
     session.advance()
     return session, list(session.partitions.values())
+
+
+def positions_told(
+    session: FetchSession | None,
+    named: dict[Key, WatchedPartition],
+    watched: list[WatchedPartition],
+    now_ms: int,
+) -> Iterable[WatchedPartition]:
+    """Of the partitions that a replica's request is about, those whose positions are to be noted: all
+    of them, or now and then only those that it names, for the others stand where they stood."""
+    if session is None or session.is_time_to_note_all(now_ms):
+        return watched
+    return named.values()
