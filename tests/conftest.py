@@ -21,7 +21,7 @@ import pytest
 
 # Kits that tests of several folders use. They are packages beside the tests of their own; with pytest's
 # importlib mode nothing else puts them on the path.
-for kit in ("wire", "storage", "cluster_model", "record", "replication", "cluster"):
+for kit in ("wire", "storage", "cluster_model", "record", "replication", "cluster", "server"):
     sys.path.insert(0, str(Path(__file__).resolve().parent / kit))
 
 # What they assert is told in full, as in a test.

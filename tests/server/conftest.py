@@ -7,15 +7,10 @@ see whether a test asks for what Kafka does); tests that look inside are skipped
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-# The kit is a package beside the tests; with pytest's importlib mode nothing else puts it on the path.
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from server_kit.broker_thread import BrokerElsewhere, BrokerThread, Complaints
 from server_kit.calls import Topic, create_topic
 from server_kit.wire import Wire
