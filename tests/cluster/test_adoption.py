@@ -99,7 +99,8 @@ def test_from_one_node_to_three(single: Path, cluster: LocalCluster) -> None:
             assert all(len(each.in_sync) == 3 for each in topic.partitions), topic
         config = admin.describe_configs(Resource.topic(TOPIC))[Resource.topic(TOPIC)]
         assert config["retention.ms"].value == "86400000"
-        assert admin.committed_offsets(GROUP)
+        (offset,) = admin.committed_offsets(GROUP).items()
+        assert (str(offset[0]), offset[1].offset) == (f"{TOPIC}-0", 42)
     # The one with all of it dies, and nobody misses anything.
     cluster.kill(number)
     produce(cluster.bootstrap, range(RECORDS, RECORDS + 30))

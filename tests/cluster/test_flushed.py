@@ -5,18 +5,18 @@ from __future__ import annotations
 import fcntl
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cluster_kit.scene import SETTINGS, TOPIC, Scene, wait_until
+from cluster_kit.scene import TOPIC, Scene, wait_until
+from cluster_kit.separate import separate_brokers
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla import Admin, Producer
 from ottla.client.admin.configs import Resource
 from ottla.client.consumer import Consumer
 from ottla.testing import BrokerProcess
-from ottla.testing.zookeeper import ZooKeeperProcess
 
 COUNT = 30
 PLAIN = "plain"
@@ -65,28 +65,19 @@ class GatedBroker(BrokerProcess):
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[list[BrokerProcess]]:
     """Three brokers; the syncs of the last may be held."""
-    with ExitStack() as stack:
-        zookeeper = stack.enter_context(ZooKeeperProcess(tmp_path / "zookeeper"))
-        started: list[BrokerProcess] = []
-        gate = tmp_path / "gate"
-        gate.touch()
-        for number in (1, 2, 3):
-            settings = {
-                **SETTINGS,
-                "node.id": str(number),
-                "zookeeper.connect": f"{zookeeper.address}/ottla",
-                # However long its disk stands still, it is in sync.
-                "replica.lag.time.max.ms": "600000",
-            }
-            kind = GatedBroker if number == 3 else BrokerProcess
-            broker = kind(tmp_path / f"broker-{number}", settings=settings)
-            if isinstance(broker, GatedBroker):
-                broker.gate = gate
-            broker.spawn()
-            stack.callback(broker.kill)
-            started.append(broker)
-        for broker in started:
-            broker.wait_until_ready()
+    gate = tmp_path / "gate"
+    gate.touch()
+
+    def make(data: Path, *, settings: dict[str, str]) -> BrokerProcess:
+        if settings["node.id"] != "3":
+            return BrokerProcess(data, settings=settings)
+        broker = GatedBroker(data, settings=settings)
+        broker.gate = gate
+        return broker
+
+    # However long its disk stands still, it is in sync.
+    patient = {"replica.lag.time.max.ms": "600000"}
+    with separate_brokers(tmp_path, lambda _: patient, make) as started:
         yield started
 
 
