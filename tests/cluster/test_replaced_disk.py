@@ -1,10 +1,14 @@
-"""A broker comes back with an empty disk: it fills itself up again, and never leads before it has."""
+"""A broker comes back with an empty disk, or with an old one: it fills itself up again, and never leads
+before it has."""
 
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
+from cluster_kit.asking import ask
+from cluster_kit.records import leave_alone_in_sync, read, write
 from cluster_kit.scene import PARTITIONS, TOPIC, Scene, expect_no_anomaly, wait_until
 
 from ottla import Admin, Producer
@@ -123,3 +127,51 @@ def test_an_empty_disk_of_the_last_in_sync_leads_nothing(scene: Scene) -> None:
         cluster.start()
         scene.wait_until_in_sync()
         assert admin.list_offsets({place: "latest"})[place].offset == 5
+
+
+@pytest.mark.timeout(300)
+def test_an_old_copy_of_a_disk(scene: Scene, tmp_path: Path) -> None:
+    """The last broker in sync is stopped, and comes back with a disk of yesterday."""
+    cluster, old = scene.cluster, 1
+    write(scene, range(300))
+    cluster.stop([old])
+    shutil.copytree(scene.data(old), tmp_path / "copy", copy_function=shutil.copy2)
+    cluster.start()
+    scene.wait_until_in_sync()
+    write(scene, range(300, 600))
+    leave_alone_in_sync(scene, old)
+    cluster.stop([old])
+    shutil.rmtree(scene.data(old))
+    shutil.copytree(tmp_path / "copy", scene.data(old), copy_function=shutil.copy2)
+    cluster.start([old])
+    view = ask(scene.address(old), TOPIC)
+    assert view is not None
+    assert len(view.partitions) == PARTITIONS
+    assert {(each.leader, each.in_sync) for each in view.partitions.values()} == {(-1, frozenset())}
+    told = cluster.log_path(old).read_text()
+    assert f"broker {old} comes with an old copy of its data" in told
+    assert "put that one back" in told
+    # Those who have everything lead, and it fetches what it lacks.
+    cluster.start()
+    scene.wait_until_in_sync()
+    assert read(scene, 600) == list(range(600))
+    write(scene, range(600, 700))
+    assert read(scene, 700) == list(range(700))
+
+
+@pytest.mark.timeout(300)
+def test_brokers_that_are_killed_time_and_again_keep_their_disks(scene: Scene) -> None:
+    """All of them, as soon as they are up: none takes its own disk for an old one."""
+    cluster = scene.cluster
+    write(scene, range(300))
+    for _ in range(3):
+        for broker in scene.numbers:
+            cluster.kill(broker)
+        cluster.start()
+        for broker in scene.numbers:
+            cluster.kill(broker)
+        cluster.start()
+    scene.wait_until_in_sync()
+    assert read(scene, 300) == list(range(300))
+    for broker in scene.numbers:
+        assert "old copy" not in cluster.log_path(broker).read_text()

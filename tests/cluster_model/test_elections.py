@@ -275,6 +275,87 @@ def test_an_empty_disk_never_leads_for_want_of_another() -> None:
     assert of(alone).leader == NO_LEADER
 
 
+def with_run(broker: RegisteredBroker, run: str, *former: str) -> RegisteredBroker:
+    return replace(broker, run=run, former_runs=former)
+
+
+def test_an_old_copy_of_a_disk_leaves_every_set_and_leads_nothing() -> None:
+    known = with_run(member(1, 10, "disk"), "4-d")
+    old = with_run(member(1, 99, "disk"), "5-e", "2-b", "3-c")
+    draft = draft_of(
+        state(), state(isr=(2,), leader=2, elr=(1,)), alive=(known, member(2), member(3))
+    )
+    brokers.take_in(draft, old, lost_data=False, policy_of=policy(TWO))
+    assert (of(draft).leader, of(draft).isr, of(draft).elr) == (2, (2, 3), ())
+    assert (of(draft, 1).isr, of(draft, 1).elr) == ((2,), ())
+    # What only it was in sync with: others may have more of it, whoever they are.
+    for before, minimum in (
+        (state(isr=(1,)), ONE),
+        (state(isr=(1,), replicas=(1,)), ONE),
+        (state(isr=(), leader=NO_LEADER, elr=(1,), last=1), TWO),
+        (state(isr=(), leader=NO_LEADER, last=1), TWO),
+    ):
+        for alive in ((known,), (known, member(2))):
+            alone = draft_of(before, alive=alive)
+            brokers.take_in(alone, old, lost_data=False, policy_of=policy(minimum))
+            assert (of(alone).leader, of(alone).isr, of(alone).elr) == (NO_LEADER, (), ())
+            brokers.settle_all(alone, policy_of=policy(minimum))
+            assert of(alone).leader == NO_LEADER
+    # What is eligible elsewhere waits for that.
+    waiting = draft_of(state(isr=(1,), elr=(2, 3)), alive=(known,), fenced=(member(2), member(3)))
+    brokers.take_in(waiting, old, lost_data=False, policy_of=policy(TWO))
+    assert (of(waiting).leader, of(waiting).isr, of(waiting).elr) == (NO_LEADER, (), (2, 3))
+    brokers.take_in(waiting, member(2, 100), lost_data=False, policy_of=policy(TWO))
+    assert (of(waiting).leader, of(waiting).isr, of(waiting).elr) == (2, (2,), (3,))
+    # It is the broker's last run from now on, and the newer disk would lack what is written in it.
+    assert (draft.brokers[1].run, draft.brokers[1].former_runs) == ("5-e", ())
+    newer = with_run(member(1, 100, "disk"), "6-f", "4-d")
+    assert brokers.has_old_folders(draft.brokers[1], newer)
+
+
+@pytest.mark.parametrize(
+    ("last", "run", "former"),
+    [
+        pytest.param("4-d", "5-e", ("4-d",), id="a stop and a start"),
+        pytest.param("4-d", "4-d", ("3-c",), id="the same run registers again"),
+        pytest.param(
+            "3-c", "6-f", ("3-c", "4-d", "5-e"), id="starts that ended before they registered"
+        ),
+        pytest.param("4-d", "6-f", ("3-c", "4-d", "5-e"), id="one of them did"),
+        pytest.param("", "5-e", (), id="the cluster was told of no run"),
+        pytest.param("4-d", "", (), id="an older version tells of none"),
+        pytest.param("3-c", "7-a", ("5-e", "6-f"), id="the metadata are older than the folders"),
+    ],
+)
+def test_a_disk_of_the_last_run_is_complete(last: str, run: str, former: tuple[str, ...]) -> None:
+    known = with_run(member(1, 10, "disk"), last)
+    new = with_run(member(1, 99, "disk"), run, *former)
+    draft = draft_of(state(isr=(1,)), alive=(known, member(2)))
+    brokers.take_in(draft, new, lost_data=False, policy_of=policy(ONE))
+    assert (of(draft).leader, of(draft).isr) == (1, (1,))
+    alone = draft_of(state(isr=(1,), replicas=(1,)), alive=(known,))
+    brokers.take_in(alone, new, lost_data=False, policy_of=policy(ONE))
+    assert of(alone).leader == 1
+
+
+@pytest.mark.parametrize(
+    ("last", "former"),
+    [
+        pytest.param("4-d", (), id="a copy from before runs had names"),
+        pytest.param("4-d", ("3-c",), id="a copy"),
+        pytest.param("4-d", ("3-c", "4-x", "5-y"), id="a copy that was started elsewhere"),
+        pytest.param("4-d", ("4-x",), id="another fourth run"),
+    ],
+)
+def test_a_disk_that_does_not_know_the_last_run_is_old(last: str, former: tuple[str, ...]) -> None:
+    known = with_run(member(1, 10, "disk"), last)
+    assert brokers.has_old_folders(known, with_run(member(1, 99, "disk"), "9-e", *former))
+    # Unless one of its folders could not be read then: that one missed it.
+    unread = replace(known, folder_id="disk,other,")
+    new = with_run(member(1, 99, "disk,other"), "9-e", *former)
+    assert not brokers.has_old_folders(unread, new)
+
+
 def test_one_more_disk_is_no_loss() -> None:
     draft = draft_of(state(isr=(1,)), alive=(member(1, 10, "a"), member(2)))
     brokers.take_in(draft, member(1, 99, "a,b"), lost_data=False, policy_of=policy(TWO))

@@ -92,16 +92,17 @@ def test_a_broker_comes_back_with_the_epoch_of_its_node() -> None:
     broker = RegisteredBroker(
         7, -1, "rack 1", (Endpoint("IN", "host", 1, "SSL"), Endpoint("O", "h", 2, "P"))
     )
+    broker = replace(broker, run="3-c", former_runs=("1-a", "2-b"))
     node = Node(layout.encode_broker(broker), 0, 42, 42, 5)
     assert layout.decode_broker(7, node) == (
-        RegisteredBroker(7, 42, "rack 1", broker.endpoints),
+        replace(broker, epoch=42),
         False,
     )
 
 
 def test_a_registration_comes_back() -> None:
     broker = RegisteredBroker(
-        7, 42, None, (Endpoint("IN", "host", 1, "SSL"),), "folder", leaving=True
+        7, 42, None, (Endpoint("IN", "host", 1, "SSL"),), "folder", leaving=True, run="3-c"
     )
     for fenced in (False, True):
         value = layout.encode_registration(broker, fenced)

@@ -312,6 +312,66 @@ def test_a_life_that_lost_its_records_leaves_the_sets_before_it_is_taken_in(run:
     run(scenario)
 
 
+def test_an_old_copy_of_a_disk_leaves_the_sets_before_it_is_taken_in(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.joined(1)
+
+        async def second_with(run: str, *former: str) -> Membership:
+            """Its former process was killed, and its session stands."""
+            member = cluster.member(2)
+            await member.open()
+            await member.join(replace(broker(2), run=run, former_runs=former), lost_data=False)
+            return member
+
+        async def sets() -> set[tuple[int, ...]]:
+            image = await cluster.agree(first)
+            return {each.isr for each in image.topics["t"].partitions}
+
+        seen: list[tuple[int, ...]] = []
+        second = await second_with("1-a")
+        await cluster.controller.create_topics([NewTopic("t", 4, 2)])
+        second.leave()
+        second = await second_with("2-b", "1-a")
+        second.leave()
+        assert await sets() <= {(1, 2), (2, 1)}
+        assert first.image.brokers[2].run == "2-b"
+        last = first.image.brokers[2].epoch
+        first.follower.subscribe(
+            lambda _old, new, _delta: (
+                seen.extend(each.isr for each in new.topics["t"].partitions)
+                if 2 in new.brokers and new.brokers[2].epoch > last
+                else None
+            )
+        )
+        assert "old copy" not in caplog.text
+        await second_with("3-c", "1-a")
+        assert await sets() == {(1,)}
+        assert set(seen) == {(1,)}
+        assert (first.image.brokers[2].run, first.image.brokers[2].former_runs) == ("3-c", ())
+
+    run(scenario)
+    assert "broker 2 comes with an old copy of its data" in caplog.text
+
+
+def test_a_run_may_register_again_and_again(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.joined(1)
+        second = cluster.member(2)
+        await second.open()
+        await second.join(replace(broker(2), run="2-b", former_runs=("1-a",)), lost_data=False)
+        await cluster.controller.create_topics([NewTopic("t", 1, 2)])
+        for _ in range(2):
+            epoch = second.epoch
+            await cluster.controller.fence_broker(2, epoch)
+            await eventually(lambda epoch=epoch: second.epoch > epoch and second.is_member)
+        assert (await cluster.agree(first)).brokers[2].run == "2-b"
+
+    run(scenario)
+    assert "old copy" not in caplog.text
+
+
 # Going ----------------------------------------------------------------------------------------------
 
 

@@ -62,7 +62,14 @@ from ottla.cluster.decisions.topics import (
 )
 from ottla.cluster.draft import Draft
 from ottla.cluster.loading import folder
-from ottla.cluster.metadata import ClusterImage, ImageDelta, ResourceType, difference, stages
+from ottla.cluster.metadata import (
+    ClusterImage,
+    ImageDelta,
+    RegisteredBroker,
+    ResourceType,
+    difference,
+    stages,
+)
 from ottla.cluster.retries import PAUSES, Retries, Undecided, new_mark
 from ottla.cluster.store import (
     Check,
@@ -503,6 +510,7 @@ class Controller:
                 known = draft.brokers.get(broker_id)
                 if known is None or known.epoch != broker.epoch:
                     policy_of = self._policy_of(draft)
+                    self._look_at_folders(draft, broker)
                     try:
                         turnover.take_in(broker, lost_data=lost_data, policy_of=policy_of)
                     except ProtocolError as error:
@@ -540,6 +548,17 @@ class Controller:
                 "alike on all of them, or for the cluster with `ottla config set`",
                 ", ".join(f"broker {each}: {minimums[each]}" for each in sorted(minimums)),
             )
+
+    def _look_at_folders(self, draft: Draft, broker: RegisteredBroker) -> None:
+        """Tells of a broker whose disk is not the one that it should be."""
+        last = draft.brokers.get(broker.id) or draft.fenced.get(broker.id)
+        if last is not None and broker_decisions.has_old_folders(last, broker):
+            log.error(
+                "broker %d comes with an old copy of its data: its folders know nothing of its last run "
+                "(%s; they know %s). It leads nothing until it has fetched what it lacks, and nothing "
+                "at all of what nobody else can lead",
+                broker.id, last.run, ", ".join(broker.former_runs) or "none",
+            )  # fmt: skip
 
     def _is_only_broker(self, draft: Draft) -> bool:
         """Whether no other broker than this one was ever part of the cluster."""

@@ -14,10 +14,12 @@ The paths are those that Kafka used in ZooKeeper, where it had them. Values are 
     /controller                  ephemeral: {"broker":N}, of the broker whose controller is in office
     /leader_epoch_base           a decimal number that is added to all leader epochs in the store
     /brokers/ids/N               ephemeral, written by the broker itself: {"rack":…,"folder_id":"…",
-                                 "lost_data":…,"endpoints":[{"listener","host","port","protocol"},
-                                 …]}; the transaction that created it is the broker's epoch
+                                 "lost_data":…,"run":"…","former_runs":["…", …],
+                                 "endpoints":[{"listener","host","port","protocol"}, …]}; the
+                                 transaction that created it is the broker's epoch
     /brokers/registrations/N     the same once the controller has taken the broker in, with
-                                 "epoch" and "state", which is "alive", "leaving" or "fenced"
+                                 "epoch" and "state", which is "alive", "leaving" or "fenced", and
+                                 without "former_runs"
     /brokers/topics/NAME         {"topic_id":"<22 characters>","partitions":[{"replicas":[…],
                                  "isr":[…],"leader":N,"leader_epoch":N,"partition_epoch":N}, …]}, in
                                  a reassignment also "adding" and "removing", and where too few are
@@ -339,6 +341,8 @@ def _broker_fields(broker: RegisteredBroker) -> dict[str, Any]:
         **({"machine": broker.machine} if broker.machine else {}),
         **({"min_isr": broker.min_isr} if broker.min_isr else {}),
         **({"features": broker.features} if broker.features else {}),
+        **({"run": broker.run} if broker.run else {}),
+        **({"former_runs": broker.former_runs} if broker.former_runs else {}),
         "rack": broker.rack,
         "folder_id": broker.folder_id,
         "endpoints": [
@@ -370,6 +374,8 @@ def _broker_of(
         fields.get("machine", ""),
         fields.get("min_isr", 0),
         tuple((str(name), int(low), int(high)) for name, low, high in fields.get("features", ())),
+        str(fields.get("run", "")),
+        tuple(str(each) for each in fields.get("former_runs", ())),
     )
 
 

@@ -73,6 +73,10 @@ class RegisteredBroker:
     min_isr: int = 0
     # The levels of features that it supports: name, lowest, highest. Empty: not told.
     features: tuple[tuple[str, int, int], ...] = ()
+    # Names the run of its process with its data folders, which say so (runs.py); "": not told.
+    run: str = ""
+    # As it registers: the runs before this one that all its data folders know of, the first first.
+    former_runs: tuple[str, ...] = ()
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Where clients of a listener reach this broker."""

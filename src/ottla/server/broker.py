@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.cluster.controller import Controller
+from ottla.cluster.decisions.brokers import has_old_folders
 from ottla.cluster.decisions.elections import ElectionPolicy
 from ottla.cluster.decisions.features import (
     OTTLA_VERSION,
@@ -460,6 +461,9 @@ class Broker:
             self._follow_broker_settings()
             # Recovery reads every batch that was not flushed: not on the loop, which has to see signals.
             await self.loop.run_in_executor(self.threads, self.logs.open)
+            if self.is_in_cluster:
+                # Before a new folder is claimed, which would else look like an old copy.
+                await self._begin_run()
             await self.loop.run_in_executor(
                 self.threads, strays.sort_out, self.logs, self.image, self.id
             )
@@ -597,7 +601,24 @@ class Broker:
             machine="" if self.place is None else self.place.machine,
             min_isr=self._own_min_isr(),
             features=registered_ranges(SUPPORTED_FEATURES),
+            run=self.logs.run,
+            former_runs=self.logs.former_runs,
         )
+
+    async def _begin_run(self) -> None:
+        """Names this run in the data folders, so that an old copy of them can be told from them."""
+        known = self.image.brokers.get(self.id) or self.image.fenced.get(self.id)
+        await self.loop.run_in_executor(
+            self.threads, self.logs.begin_run, "" if known is None else known.run
+        )
+        if known is not None and has_old_folders(known, self._node()):
+            log.error(
+                "the data folders (%s) are an old copy: they know nothing of the last run of broker %d. "
+                "Records that it had acknowledged are missing. It follows until it has fetched them "
+                "from other brokers, and does not lead what nobody else can: if there is a newer "
+                "disk, stop this broker and put that one back",
+                ", ".join(folder.path for folder in self.logs.folders), self.id,
+            )  # fmt: skip
 
     def _require_support(self, image: ClusterImage) -> None:
         fault = fault_of_levels(image.features, SUPPORTED_FEATURES)

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ottla.logfiles.names import (
@@ -27,6 +27,7 @@ from ottla.logfiles.names import (
     name_before_set_aside,
     parse_folder_name,
 )
+from ottla.storage import runs
 from ottla.storage.checkpoints import (
     lock_folder,
     read_clean_shutdown,
@@ -46,6 +47,7 @@ Key: TypeAlias = tuple[str, int]
 
 _IDENTITY_VERSION = "1"
 RUNNING = ".running"  # which boot of the machine a broker last ran in
+RUNS = ".runs"  # the broker's runs that the folder knows of (runs.py)
 
 
 class Checkpoints(NamedTuple):
@@ -115,11 +117,11 @@ class DataFolder:
     """A folder of logs.
 
     Files beside the logs' folders: `.lock`, `.running` (the boot in which a broker last ran here),
-    `.kafka_cleanshutdown` (only while no broker runs), `meta.properties` (whose logs these are) and
-    the checkpoints of recovery points, log starts, high watermarks, the offsets where compaction goes
-    on, the sealed segments of long logs and the ends of snapshots of deleted records, each replaced as
-    a whole. A checkpoint may be older than the logs, never newer: a recovery point is stored after the
-    sync, and lowered before a truncation.
+    `.runs` (the runs of the broker that the folder knows of), `.kafka_cleanshutdown` (only while no
+    broker runs), `meta.properties` (whose logs these are) and the checkpoints of recovery points, log
+    starts, high watermarks, the offsets where compaction goes on, the sealed segments of long logs and
+    the ends of snapshots of deleted records, each replaced as a whole. A checkpoint may be older than
+    the logs, never newer: a recovery point is stored after the sync, and lowered before a truncation.
     """
 
     def __init__(self, path: str, files: Files, reserve: Reserve | None = None) -> None:
@@ -128,9 +130,8 @@ class DataFolder:
         self._reserve = reserve or Reserve(0)
         # Why the folder cannot be used; None while it can.
         self.offline: str | None = None
-        # The last shutdown was clean, and by which broker epoch (-1: unknown).
+        # The last shutdown was clean.
         self.clean = False
-        self.broker_epoch = -1
         # Names the folder, whatever its path; "" until it was claimed.
         self.directory_id = ""
         # The machine has been running since the last broker opened the folder: whatever that one wrote
@@ -138,6 +139,8 @@ class DataFolder:
         self.same_boot = False
         # The cluster whose logs these are: None if the folder does not say, "" if that is unreadable.
         self.cluster_id: str | None = None
+        # The runs of the broker that the folder knows of, the present one last once it has begun.
+        self.runs: tuple[str, ...] = ()
         # The broker whose logs these are, as the folder says it; None if it does not.
         self.node_id: int | None = None
         # Names of the folders of logs that were set aside.
@@ -169,10 +172,8 @@ class DataFolder:
         self.files.make_folders(self.path)
         self._lock_fd = lock_folder(self.path, self.files)
         marker = self._file(CLEAN_SHUTDOWN)
-        epoch = read_clean_shutdown(marker, self.files)
-        self.clean = epoch is not None
-        if epoch is not None:
-            self.broker_epoch = epoch
+        self.clean = read_clean_shutdown(marker, self.files) is not None
+        if self.clean:
             # Before anything is written: a crash from now on is one.
             self.files.unlink(marker)
         self.files.fsync_folder(self.path)
@@ -186,6 +187,7 @@ class DataFolder:
         )
         self.cluster_id = self._read_cluster_id()
         self._compare_boots()
+        self._read_runs()
         names = sorted(self.files.folders(self.path))
         self.strays = [name for name in names if name.endswith(STRAY_SUFFIX)]
         return names
@@ -214,6 +216,20 @@ class DataFolder:
             self.same_boot = bool(now) and self.files.read_file(self._file(RUNNING)) == now
         except FileNotFoundError:
             self.same_boot = False
+
+    def _read_runs(self) -> None:
+        try:
+            data = self.files.read_file(self._file(RUNS))
+        except FileNotFoundError:
+            return
+        self.runs = runs.parse(data)
+        if data and not self.runs:
+            logger.warning("%s makes no sense; ignored", self._file(RUNS))
+
+    def note_runs(self, names: Sequence[str]) -> None:
+        """Makes it last which runs the folder knows of, the present one last. OSError."""
+        self.files.replace_file(self._file(RUNS), runs.render(names))
+        self.runs = tuple(names)
 
     def mark_running(self) -> None:
         """Notes which boot of the machine the broker runs in. Only once the cluster knows of what may

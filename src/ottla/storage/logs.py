@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 from ottla.logfiles.names import DELETE_SUFFIX, FUTURE_SUFFIX, LOG_SUFFIX, PARTITION_METADATA
+from ottla.storage import runs
 from ottla.storage.checkpointing import Checkpointing
 from ottla.storage.checkpoints import write_partition_metadata
 from ottla.storage.config import LogConfig
@@ -125,6 +126,10 @@ class Logs(LogOwner):
         self._dirty: dict[Log, None] = {}
         self._removals = Removals()
         self._checkpoints = Checkpointing(self.folders, self._places, self._loaded)
+        # The name of this run of the broker, "" if it has none, and the runs before it that are known
+        # in all folders.
+        self.run = ""
+        self.former_runs: tuple[str, ...] = ()
         # What the clock said when it was last read.
         self._last_looked_ms = 0
         # When it was last said that a folder has no room, or that there were no descriptors for it.
@@ -226,11 +231,22 @@ class Logs(LogOwner):
         """Names the data folders together; other ones have other data."""
         return ",".join(folder.directory_id for folder in self.folders)
 
-    @property
-    def previous_broker_epoch(self) -> int:
-        """The broker epoch of the last clean shutdown; -1 if it was none."""
-        epochs = {folder.broker_epoch for folder in self.folders}
-        return epochs.pop() if len(epochs) == 1 and self.was_clean else -1
+    def begin_run(self, last: str) -> None:
+        """Names this run of the broker, and notes it in the folders before the cluster hears of it.
+        `last` is the run that the cluster knows of. Blocks."""
+        in_use = [folder for folder in self.folders if folder.offline is None]
+        # A folder that belongs to nobody yet is new: it need not know anything.
+        former = runs.known_to_all([each.runs for each in in_use if each.cluster_id is not None])
+        names = runs.with_next(former, last)
+        try:
+            for folder in in_use:
+                folder.note_runs(names)
+        except OSError as error:
+            # No room, perhaps. Then the cluster is told nothing of runs, and an old copy of these
+            # folders is not found out until the broker has been started once more.
+            logger.warning("this run is not noted in %s: %s", folder.path, error)
+            return
+        self.former_runs, self.run = former, names[-1]
 
     def close(
         self,

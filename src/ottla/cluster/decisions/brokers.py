@@ -17,6 +17,7 @@ from ottla.cluster.decisions.elections import PolicyOf
 from ottla.cluster.decisions.features import fault_of_broker
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import NO_LEADER, Partition, RegisteredBroker, Topic
+from ottla.cluster.runs import may_lack_records
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.turns import Steps, at_once, stepwise
 
@@ -60,8 +61,9 @@ def take_in(
     draft: Draft, broker: RegisteredBroker, *, lost_data: bool, policy_of: PolicyOf
 ) -> None:
     """A new life of a broker becomes part of the cluster. `lost_data`: it may have come back without
-    records that its former life had acknowledged. One that came back without a data folder that it had
-    is worse: it may have nothing, and leads nothing that it would lead only for want of another."""
+    records that its former life had acknowledged. One that came back without a data folder that it had,
+    or with an old copy of one, is worse: it may lack anything, and leads nothing that it would lead only
+    for want of another."""
     turnover = Turnover(draft)
     turnover.take_in(broker, lost_data=lost_data, policy_of=policy_of)
     turnover.settle()
@@ -103,6 +105,8 @@ class Turnover:
                 broker = replace(broker, folder_id=",".join([*readable, *sorted(missing), ""]))
             else:
                 is_replaced = bool(missing)
+            is_replaced = is_replaced or has_old_folders(known, broker)
+        broker = replace(broker, former_runs=())
         lost_data = lost_data or is_replaced
         if not is_replaced and {*draft.brokers, *draft.fenced} <= {broker.id}:
             self.settle()
@@ -170,6 +174,14 @@ class Turnover:
 
         if steps:
             yield from _change_partitions(self._draft, settle)
+
+
+def has_old_folders(known: RegisteredBroker, broker: RegisteredBroker) -> bool:
+    """Whether a broker comes with data folders that are older than what is known of it."""
+    # One that could not be read in its last life may have missed that, and lacks nothing of it.
+    return not _has_unreadable(known) and may_lack_records(
+        known.run, broker.run, broker.former_runs
+    )
 
 
 def _folders(broker: RegisteredBroker) -> set[str]:
