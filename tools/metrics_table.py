@@ -26,9 +26,24 @@ is asking: listen where only those can reach it who may know the names of topics
 A partition that nobody has used since the start is asleep, and has no samples until somebody does.
 Values are taken when they are asked for; the broker itself only counts.
 
-What to look at first at 3 a.m.: `ottla_partition_offline` (there should be none), `ottla_group_lag`, a
-`ottla_partition_last_stable_offset` that stands still, `ottla_unflushed_bytes`, and `rate` of
-`process_cpu_seconds_total`: near 1 the loop is what limits.
+What to look at first at 3 a.m.: `ottla_partition_offline` (there should be none), in a cluster also
+`ottla_leaderless_partitions`, `ottla_under_min_isr_partitions` and `ottla_unclean_elections_total`;
+`ottla_group_lag`, a `ottla_partition_last_stable_offset` that stands still, `ottla_unflushed_bytes`, and
+`rate` of `process_cpu_seconds_total`: near 1 the loop is what limits.
+
+What Kafka's users look for:
+
+| Kafka's | here |
+|---|---|
+| `UnderReplicatedPartitions` | `ottla_under_replicated_partitions` |
+| `UnderMinIsrPartitionCount` | `ottla_under_min_isr_partitions` |
+| `OfflinePartitionsCount` | `ottla_leaderless_partitions` |
+| `ActiveControllerCount` | `ottla_active_controller` |
+| `UncleanLeaderElectionsPerSec` | the rate of `ottla_unclean_elections_total` |
+| `IsrShrinksPerSec` | the rate of `ottla_isr_shrinks_total` |
+| `IsrExpandsPerSec` | the rate of `ottla_isr_expands_total` |
+
+What the controller tells is told by the broker that holds the office at the time: add the brokers up.
 
 | metric | kind | meaning |
 |---|---|---|

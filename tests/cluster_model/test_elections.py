@@ -748,3 +748,47 @@ def test_settings_that_change_say_who_is_eligible() -> None:
     partitions.follow_policies(draft, ["t"], policy(ONE))
     assert of(draft).elr == ()
     assert of(draft, 1) is fine
+
+
+# Unclean elections are told of ----------------------------------------------------------------------
+
+
+def unclean(draft: Draft) -> list[tuple[str, int, int, int]]:
+    return [
+        (topic, before.index, before.leader, after.leader)
+        for topic, before, after in draft.unclean_elections
+    ]
+
+
+def test_unclean_elections_are_noted_whatever_the_occasion() -> None:
+    gone = draft_of(state(isr=(1,)), state(isr=(1, 2)), state(isr=(1,), elr=(3,)))
+    brokers.fence(gone, 1, policy_of=policy(UNCLEAN))
+    assert unclean(gone) == [("t", 0, 1, 2)], "the second is in sync, the third eligible"
+    refused = draft_of(state(isr=(1,)))
+    brokers.fence(refused, 1, policy_of=policy(TWO))
+    assert unclean(refused) == []
+
+    leaderless = state(isr=(), leader=NO_LEADER, elr=(1,), last=1)
+    settled = draft_of(leaderless, leaderless, fenced=(member(1),))
+    brokers.settle_all(settled, policy_of=policy(TWO))
+    assert unclean(settled) == []
+    brokers.settle_all(settled, policy_of=policy(UNCLEAN), topics=["another"])
+    assert unclean(settled) == []
+    brokers.settle_all(settled, policy_of=policy(UNCLEAN), topics=["t"])
+    assert unclean(settled) == [("t", 0, NO_LEADER, 2), ("t", 1, NO_LEADER, 2)]
+
+    demanded = draft_of(leaderless, state(), fenced=(member(1),))
+    partitions.elect_leaders(demanded, ElectionType.UNCLEAN, None, policy(TWO))
+    assert unclean(demanded) == [("t", 0, NO_LEADER, 2)]
+    preferred = draft_of(state(leader=2))
+    partitions.elect_leaders(preferred, ElectionType.PREFERRED, None, policy(TWO))
+    assert (of(preferred).leader, unclean(preferred)) == (1, [])
+
+    # The last leader may have lost records, and is the best that is left.
+    back = draft_of(state(isr=(1,)), state(), alive=(member(1), member(2)))
+    brokers.take_in(back, member(1, 99), lost_data=True, policy_of=policy(TWO))
+    assert of(back).leader == 1
+    assert unclean(back) == [("t", 0, NO_LEADER, 1)]
+    complete = draft_of(state(isr=(), leader=NO_LEADER, elr=(1,), last=1), fenced=(member(1),))
+    brokers.take_in(complete, member(1, 99), lost_data=False, policy_of=policy(TWO))
+    assert (of(complete).leader, unclean(complete)) == (1, [])

@@ -25,6 +25,7 @@ from ottla.cluster.following import MetadataFollower
 from ottla.cluster.loading import load_image
 from ottla.cluster.membership import BrokerIdTaken, Membership
 from ottla.cluster.metadata import (
+    NO_LEADER,
     ClusterImage,
     Endpoint,
     ImageDelta,
@@ -33,6 +34,7 @@ from ottla.cluster.metadata import (
     difference,
 )
 from ottla.cluster.store import Create, Delete, SessionEvent, Store, StoreUnavailable
+from ottla.cluster.tally import Tally
 
 SECONDS = 20
 FEATURES = {"group.version": FeatureRange(0, 1, 1)}
@@ -62,6 +64,7 @@ class Cluster:
         self._faults = faults
         self._seed = seed
         self.members: list[Membership] = []
+        self.tally = Tally()  # of all controllers
 
     def connect(self) -> Store:
         store: Store = self.own.join()
@@ -73,7 +76,13 @@ class Cluster:
     def member(self, broker_id: int) -> Membership:
         def make(store: Store) -> Controller:
             return Controller(
-                store, broker_id, AnyRules(), FEATURES, random=Random(1), pauses=(0.0,) * 60
+                store,
+                broker_id,
+                AnyRules(),
+                FEATURES,
+                tally=self.tally,
+                random=Random(1),
+                pauses=(0.0,) * 60,
             )
 
         member = Membership(broker_id, self.connect, make, reconnects=True)
@@ -726,6 +735,69 @@ def test_a_minimum_that_is_lowered_or_removed_ends_eligibility(run: Run) -> None
         change = AlteredResource(ResourceType.TOPIC, "own", [removed])
         await controller.alter_configs([change], incremental=True)
         assert eligible("own") == ()
+
+    run(scenario)
+
+
+def test_a_setting_that_allows_unclean_elections_elects_at_once(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.joined(1)
+        second = await cluster.joined(2)
+        await cluster.joined(3)
+        controller = cluster.controller
+        for name in ("t", "u"):
+            await controller.create_topics([NewTopic(name, -1, -1, [(0, (2, 3)), (1, (2, 3))])])
+            topic = controller.image.topics[name]
+            epoch = controller.image.brokers[2].epoch
+            for state in topic.partitions:
+                epochs = (state.leader_epoch, state.partition_epoch)
+                wanted = WantedIsr(topic.topic_id, state.index, *epochs, [(2, -1)])
+                await controller.alter_isr(2, epoch, [wanted])
+        await second.close()
+        cluster.members.remove(second)
+
+        def leaders(name: str) -> list[int]:
+            return [each.leader for each in first.image.topics[name].partitions]
+
+        await eventually(lambda: leaders("t") == leaders("u") == [NO_LEADER, NO_LEADER])
+        allowed = ConfigChange("unclean.leader.election.enable", ConfigOperation.SET, "true")
+        change = AlteredResource(ResourceType.TOPIC, "t", [allowed])
+        await controller.alter_configs([change], incremental=True)
+        assert leaders("t") == [3, 3]
+        assert leaders("u") == [NO_LEADER, NO_LEADER], "it is still not allowed there"
+        assert cluster.tally.unclean_elections == 2
+
+    run(scenario)
+    said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    for partition in (0, 1):
+        begin = f"unclean election: topic=t partition={partition} leader=3 epoch="
+        (line,) = [each for each in said if each.startswith(begin)]
+        assert "before it leader=2." in line
+
+
+def test_brokers_that_are_taken_for_dead_are_counted(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.joined(1)
+        second, third = await cluster.joined(2), await cluster.joined(3)
+        tally, controller = cluster.tally, cluster.controller
+        # In good order.
+        await controller.shut_down_broker(3, third.epoch)
+        await third.close()
+        cluster.members.remove(third)
+        await eventually(lambda: 3 not in first.image.brokers)
+        assert (tally.refused, tally.lost_sessions) == (0, 0)
+        # By a hint; it is alive, and comes back.
+        epoch = second.epoch
+        await controller.fence_broker(2, epoch)
+        await eventually(lambda: second.epoch > epoch and second.is_member)
+        assert tally.lost_sessions == 0
+        assert tally.refused == 1
+        await second.close()
+        cluster.members.remove(second)
+        await eventually(lambda: 2 not in first.image.brokers)
+        assert (tally.refused, tally.lost_sessions) == (1, 1)
 
     run(scenario)
 

@@ -126,6 +126,23 @@ def test_groups_and_transactions(measured) -> None:
     assert found[of("ottla_transactional_ids", state="complete_commit")] == 1
 
 
+def test_a_single_broker_is_the_controller_and_lacks_nothing(measured) -> None:
+    create_topic(measured.wire(), partitions=2)
+    found = samples(measured)
+    assert found[of("ottla_active_controller")] == 1
+    for name in (
+        "ottla_under_replicated_partitions",
+        "ottla_under_min_isr_partitions",
+        "ottla_leaderless_partitions",
+        "ottla_unclean_elections_total",
+        "ottla_isr_shrinks_total",
+        "ottla_isr_expands_total",
+    ):
+        assert found[of(name)] == 0, name
+    for reason in ("refused", "session"):
+        assert found[of("ottla_fenced_brokers_total", reason=reason)] == 0
+
+
 def test_more_than_a_piece(measured) -> None:
     """Every partition once, also where an answer is made in several pieces."""
     wire = measured.wire()

@@ -86,6 +86,7 @@ from ottla.cluster.store import (
     Unknown,
     in_parts,
 )
+from ottla.cluster.tally import Tally
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import uuid_text
 from ottla.turns import Steps, Turns, in_turns
@@ -149,11 +150,13 @@ class Controller:
         *,
         defaults: TopicDefaults | None = None,
         cluster_id: str | None = None,
+        tally: Tally | None = None,
         random: Random | None = None,
         pauses: Sequence[float] = PAUSES,
     ) -> None:
         """`cluster_id` is the one a new cluster gets, or must be the one that is found."""
         self.defaults = defaults or TopicDefaults()  # may be replaced while running
+        self._tally = Tally() if tally is None else tally
         self._default_policy = ElectionPolicy()
         self._minimums: Mapping[int, int] = {}  # min.insync.replicas of brokers, as last compared
         # Called when another has taken office, or the session is over.
@@ -308,6 +311,8 @@ class Controller:
                 topics = draft.topics
             policy_of = self._policy_of(draft)
             yield from partition_decisions.follow_policies.steps(draft, topics, policy_of)
+            # A partition without a leader gets one at once if an unclean election is allowed now.
+            yield from broker_decisions.settle_all.steps(draft, policy_of=policy_of, topics=topics)
             touched = [draft.topics[name] for name in topics if name in draft.topics]
             yield from move_decisions.end_moves.steps(draft, touched, policy_of)
             return results
@@ -425,10 +430,13 @@ class Controller:
             node = await self._patiently(partial(self._store.get, path))
             if node is None or node.created != epoch:
                 break
+            self._tally.suspects.add((broker_id, epoch))
             answer = await self._store.multi(
                 [Check(layout.CONTROLLER_EPOCH, self._epoch), Delete(path, node.version)]
             )
             log.warning("broker %d of epoch %d is fenced: %s", broker_id, epoch, answer)
+            if isinstance(answer, Conflict):
+                self._tally.suspects.discard((broker_id, epoch))
             if not isinstance(answer, Unknown):
                 break
             await self._patiently(self._store.sync)
@@ -652,6 +660,7 @@ class Controller:
             version += 1
         old = self.image
         new, delta = await in_turns(draft.finishing(version))
+        self._tally.written(draft)
         await self._publish(old, new, delta)
         self._stale = False
         return True

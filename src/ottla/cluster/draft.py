@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ottla.cluster.metadata import (
+    NO_LEADER,
     ClusterImage,
     ImageDelta,
     Partition,
@@ -33,6 +34,8 @@ class Draft:
         self.touched_brokers: dict[int, None] = {}
         self.touched_configs: dict[Resource, None] = {}
         self.touched_features: dict[str, None] = {}
+        # Elections of replicas that were neither in sync nor eligible: topic, before and after.
+        self.unclean_elections: list[tuple[str, Partition, Partition]] = []
         self.next_producer_id = base.next_producer_id
         self._brokers = base.brokers
         # With the brokers of which it is true.
@@ -93,6 +96,12 @@ class Draft:
         )
 
     # Changing
+
+    def note_election(self, topic: str, before: Partition, after: Partition) -> None:
+        """An election may have been an unclean one."""
+        leader = after.leader
+        if leader not in (NO_LEADER, before.leader, *before.isr, *before.elr):
+            self.unclean_elections.append((topic, before, after))
 
     def put_topics(self, topics: Iterable[Topic]) -> None:
         """Adds topics, or replaces those with the same name."""

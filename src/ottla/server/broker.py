@@ -40,6 +40,7 @@ from ottla.cluster.metadata import (
 from ottla.cluster.metadata import Partition as PartitionState
 from ottla.cluster.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from ottla.cluster.store import Store, StoreError
+from ottla.cluster.tally import Tally
 from ottla.coordinator.groups.settings import GroupSettings
 from ottla.coordinator.transactions.settings import TransactionSettings
 from ottla.protocol.apis import ApiKey
@@ -206,6 +207,8 @@ class Broker:
         self.periodic_work.on_flushed = self.partitions.flushed
         self.logs.on_offline = self._log_went_offline
         self.logs.on_full = self._log_is_full
+        # What its controllers have counted.
+        self.tally = Tally()
         self.membership = Membership(
             self.id,
             self._connect_to_store,
@@ -290,6 +293,7 @@ class Broker:
             Rules(lambda: self.config),
             SUPPORTED_FEATURES,
             defaults=self._topic_defaults(),
+            tally=self.tally,
         )
         controller.default_policy = self._default_policy()
         return controller

@@ -8,7 +8,7 @@ a life of a broker as leader of what only its former life was elected for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -132,7 +132,9 @@ class Turnover:
                     partition, everybody, policy._replace(unclean=False), new_epoch=True
                 )
             if partition.leader == NO_LEADER:
-                partition = elections.led_anew(partition, candidates, policy)
+                leaderless = partition
+                partition = elections.led_anew(leaderless, candidates, policy)
+                draft.note_election(topic.name, leaderless, partition)
             return partition
 
         self._add(broker.id, settle)
@@ -140,12 +142,16 @@ class Turnover:
 
     def fence(self, broker_id: int, *, policy_of: PolicyOf) -> None:
         """A broker is gone, as in the function of this name."""
-        alive = self._draft.eligible - {broker_id}
+        draft = self._draft
+        alive = draft.eligible - {broker_id}
 
         def settle(topic: Topic, partition: Partition) -> Partition:
             if partition.leader != broker_id and broker_id not in partition.isr:
                 return partition
-            return elections.without_broker(partition, broker_id, alive, policy_of(topic.name))
+            policy = policy_of(topic.name)
+            without = elections.without_broker(partition, broker_id, alive, policy)
+            draft.note_election(topic.name, partition, without)
+            return without
 
         self._add(broker_id, settle)
         self._draft.fence_broker(broker_id)
@@ -209,16 +215,21 @@ def _leads_everything(draft: Draft, broker_id: int) -> bool:
 
 
 @stepwise
-def settle_all(draft: Draft, *, policy_of: PolicyOf) -> Steps[None]:
-    """Elects leaders wherever one is missing or away: what a former controller may have left open."""
+def settle_all(
+    draft: Draft, *, policy_of: PolicyOf, topics: Collection[str] | None = None
+) -> Steps[None]:
+    """Elects leaders wherever one is missing or away, or in these topics: what a former controller may
+    have left open, and what a changed setting allows."""
     eligible, alive = draft.eligible, draft.brokers
 
     def settle(topic: Topic, partition: Partition) -> Partition:
         if partition.leader in alive and partition.leader in partition.isr:
             return partition
-        return elections.led_anew(partition, eligible, policy_of(topic.name))
+        led = elections.led_anew(partition, eligible, policy_of(topic.name))
+        draft.note_election(topic.name, partition, led)
+        return led
 
-    yield from _change_partitions(draft, settle)
+    yield from _change_partitions(draft, settle, topics)
 
 
 @stepwise
@@ -285,9 +296,15 @@ def allocate_producer_ids(draft: Draft) -> ProducerIdBlock:
     return ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK)
 
 
-def _change_partitions(draft: Draft, settle: _Settle) -> Steps[None]:
+def _change_partitions(
+    draft: Draft, settle: _Settle, names: Collection[str] | None = None
+) -> Steps[None]:
     changed: list[Topic] = []
-    for topic in draft.topics.values():
+    topics = draft.topics
+    for name in topics if names is None else names:
+        topic = topics.get(name)
+        if topic is None:
+            continue
         partitions: list[Partition] = []
         for first in range(0, len(topic.partitions), PARTITIONS_IN_A_STEP):
             some = topic.partitions[first : first + PARTITIONS_IN_A_STEP]

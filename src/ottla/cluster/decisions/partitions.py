@@ -174,6 +174,7 @@ def elect_leaders(
             if on_demand or error.code is not ErrorCode.ELECTION_NOT_NEEDED:
                 results.append(ElectionResult(name, index, error.with_traceback(None)))
             continue
+        draft.note_election(name, state, newer)
         changed.setdefault(name, {})[index] = newer
         results.append(ElectionResult(name, index))
     topics = []

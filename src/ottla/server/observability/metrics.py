@@ -19,11 +19,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.cluster.metadata import NO_LEADER
 from ottla.protocol.apis import api_name
+from ottla.replication.partition import Role
 from ottla.server.observability.timings import BOUNDS, TIMED_ONE_IN
 from ottla.version import __version__
 
 if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
     from ottla.server.api import Api
     from ottla.server.broker import Broker
 
@@ -34,6 +37,8 @@ SAMPLES_AT_ONCE = 500
 
 # (labels, value). Labels are rendered: `topic="a",partition="0"`.
 Sample = tuple[str, float]
+# What a long count says on its way, so that the loop gets its turn.
+_NOT_YET = None
 
 
 class Family(NamedTuple):
@@ -42,7 +47,7 @@ class Family(NamedTuple):
     name: str
     kind: str  # "counter" or "gauge"
     help: str
-    samples: Callable[[Broker], Iterable[Sample]]
+    samples: Callable[[Broker], Iterable[Sample | None]]
 
 
 def label(**values: object) -> str:
@@ -136,6 +141,44 @@ def _damaged(broker: Broker) -> Iterator[Sample]:
 
 def _unflushed(broker: Broker) -> float:
     return sum(log.appended_bytes - log.flushed_bytes for log in broker.logs.loaded())
+
+
+# Replication ---------------------------------------------------------------------------------
+
+
+def _led_here(
+    is_counted: Callable[[Partition], bool],
+) -> Callable[[Broker], Iterator[Sample | None]]:
+    """The number of partitions led here of which something is true."""
+
+    def samples(broker: Broker) -> Iterator[Sample | None]:
+        count = 0
+        for partitions in list(broker.partitions.by_name.values()):
+            for partition in partitions:
+                count += partition.role is Role.LEADER and is_counted(partition)
+                yield _NOT_YET
+        yield "", count
+
+    return samples
+
+
+def _is_under_replicated(partition: Partition) -> bool:
+    return len(partition.isr) < len(partition.replicas) - len(partition.adding)
+
+
+def _leaderless(broker: Broker) -> Iterator[Sample | None]:
+    count = 0
+    if broker.membership.controller is not None:
+        for topic in list(broker.image.topics.values()):
+            for partition in topic.partitions:
+                count += partition.leader == NO_LEADER
+                yield _NOT_YET
+    yield "", count
+
+
+def _fenced(broker: Broker) -> Iterator[Sample]:
+    yield label(reason="refused"), broker.tally.refused
+    yield label(reason="session"), broker.tally.lost_sessions
 
 
 # Groups and transactions ---------------------------------------------------------------------
@@ -329,6 +372,54 @@ def _families() -> Iterator[Family]:
         "1 for each partition whose log cannot be used; none is what one wants to see.",
         _offline,
     )
+    yield Family(
+        "ottla_under_replicated_partitions",
+        "gauge",
+        "Partitions led here that have fewer replicas in sync than they are to have; 0 is what one "
+        "wants to see.",
+        _led_here(_is_under_replicated),
+    )
+    yield Family(
+        "ottla_under_min_isr_partitions",
+        "gauge",
+        "Partitions led here that have fewer replicas in sync than `min.insync.replicas`: producers "
+        "with acks=all are refused.",
+        _led_here(lambda partition: partition.under_min_isr),
+    )
+    yield Family(
+        "ottla_leaderless_partitions",
+        "gauge",
+        "Partitions of the whole cluster that nobody leads; told by the controller, 0 elsewhere.",
+        _leaderless,
+    )
+    yield _gauge(
+        "ottla_active_controller",
+        "1 on the broker that is the controller; the sum over all brokers is 1.",
+        lambda broker: int(broker.membership.controller is not None),
+    )
+    yield _counter(
+        "ottla_unclean_elections_total",
+        "Elections, by a controller on this broker, of a leader that was not in sync: records may "
+        "be lost. Each is named in the log.",
+        lambda broker: broker.tally.unclean_elections,
+    )
+    yield Family(
+        "ottla_fenced_brokers_total",
+        "counter",
+        "Brokers that a controller on this broker took for dead: their port refused connections, or "
+        "their session ended. Those that leave in good order do not count.",
+        _fenced,
+    )
+    yield _counter(
+        "ottla_isr_shrinks_total",
+        "Times that a leader here took replicas out of an in-sync set, because they lagged.",
+        lambda broker: broker.replicas.isr_shrinks,
+    )
+    yield _counter(
+        "ottla_isr_expands_total",
+        "Times that a leader here took replicas that had caught up into an in-sync set.",
+        lambda broker: broker.replicas.isr_expands,
+    )
     yield _gauge(
         "ottla_unflushed_bytes",
         "Bytes written to logs that no flush to the disk covers yet.",
@@ -414,7 +505,7 @@ async def pieces(broker: Broker) -> AsyncIterator[str]:
         while some := list(islice(samples, SAMPLES_AT_ONCE)):
             yield "".join(
                 f"{family.name}{{{labels}}} {value}\n" if labels else f"{family.name} {value}\n"
-                for labels, value in some
+                for labels, value in filter(None, some)
             )
             await asyncio.sleep(0)
     yield timings_text(list(broker.apis.values()))
