@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -207,6 +208,38 @@ def test_an_advertised_address_that_nobody_reaches(tmp_path: Path) -> None:
         while "cannot be reached" not in process.log_text():
             assert process.running
     assert f"127.0.0.1:{nowhere}, cannot be reached from here (" in process.log_text()
+
+
+@pytest.mark.parametrize("wrong", ["one of two", "both"])
+def test_a_broker_that_advertises_a_wrong_address_is_not_fenced_for_ever(
+    address: str, tmp_path: Path, wrong: str
+) -> None:
+    """Its port refuses others, and its session stands: that is held against it once."""
+    advertised = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    brokers = [
+        member(tmp_path / "1", address, node_id="1"),
+        member(tmp_path / "2", address, node_id="2"),
+    ]
+    if wrong == "both":
+        brokers[0].arguments += ["--advertise", advertised[0]]
+    brokers[1].arguments += ["--advertise", advertised[1]]
+    watching = brokers if wrong == "both" else brokers[:1]
+    with brokers[0], brokers[1]:
+        for broker in watching:
+            while "still refuses connections" not in broker.log_text():
+                assert broker.running
+                time.sleep(0.05)
+        told = "".join(broker.log_text() for broker in brokers)
+        assert told.count("was fenced, and registers again") <= len(watching)
+        assert told.count(" is the controller, epoch ") <= 3
+        admin = AdminClient({"bootstrap.servers": brokers[0].bootstrap})
+        assert sorted(admin.list_topics(timeout=60).brokers) == [1, 2]
+        said = [line for line in told.splitlines() if "still refuses connections" in line]
+        assert any(
+            "broker 2 has come back, and the address that it advertises" in each
+            and f"({advertised[1]})" in each
+            for each in said
+        )
 
 
 def test_an_advertised_address_that_is_reached_is_no_news(

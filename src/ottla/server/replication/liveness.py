@@ -10,12 +10,16 @@ the others hold one to the controller's broker:
 Anything less (silence, a connection that ends while the port is open) says nothing, and the session's
 time-out decides. If the process is alive all the same, say with its port closed, its epoch is fenced by
 then: it can change nothing, and followers have other leaders.
+
+A broker that advertises a wrong address is alive, too. It registers again, and would be fenced again,
+for ever. So a refusal is acted on once, and then no more until somebody has answered at the address.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.cluster import layout
@@ -41,6 +45,9 @@ class Liveness:
         self._broker = broker
         self._watches: dict[int, tuple[RegisteredBroker, asyncio.Task[None]]] = {}
         self._in_office = False
+        # Addresses that refused and have not answered since, by broker: whom that was held against, as
+        # the epoch of a broker that was fenced, or of a controller against whom this broker stood.
+        self._refused: dict[tuple[int, Endpoint], dict[bool, int]] = {}
 
     def follow(self) -> None:
         """The image or the office changed: watch those who are to be watched now."""
@@ -74,20 +81,43 @@ class Liveness:
         endpoint = peer.endpoint(self._broker.config.inter_broker_listener)
         if endpoint is None:
             return
+        where = peer.id, endpoint
+        is_told = False
         while True:
             holder = await self._office_of(peer)
             began = self._broker.loop.time()
             try:
-                await _until_ended(endpoint)
+                await _until_ended(endpoint, lambda: self._refused.pop(where, None))
                 if self._broker.loop.time() - began < _PAUSE_SECONDS:
                     # It has no room for connections, and would be asked for one thousands of times.
                     await asyncio.sleep(_PAUSE_SECONDS)
             except ConnectionRefusedError:
-                log.warning("broker %d refuses connections: its process has ended", peer.id)
-                await self._is_dead(peer, holder)
+                if self._is_known_to_refuse(peer, endpoint, holder):
+                    if not is_told:
+                        is_told = True
+                        log.warning(
+                            "broker %d has come back, and the address that it advertises to other "
+                            "brokers (%s:%d) still refuses connections: it is left alone, as long as "
+                            "its session lasts. Correct its advertised.listeners",
+                            peer.id, endpoint.host, endpoint.port,
+                        )  # fmt: skip
+                else:
+                    log.warning("broker %d refuses connections: its process has ended", peer.id)
+                    await self._is_dead(peer, holder)
                 await asyncio.sleep(_PAUSE_SECONDS)
             except (OSError, TimeoutError):
                 await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _is_known_to_refuse(
+        self, peer: RegisteredBroker, endpoint: Endpoint, holder: Node | None
+    ) -> bool:
+        """Whether a refusal was held against an earlier registration of this broker, or an earlier term
+        of office, and nobody has answered there since."""
+        in_office = self._broker.membership.controller is not None
+        if not in_office and holder is None:
+            return False  # there is nothing to be done about it here
+        now = peer.epoch if in_office or holder is None else holder.created
+        return self._refused.setdefault((peer.id, endpoint), {}).setdefault(in_office, now) != now
 
     async def _office_of(self, peer: RegisteredBroker) -> Node | None:
         """The controller's node, if it is that broker's; read before its port is tried."""
@@ -122,11 +152,12 @@ class _Ended(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-async def _until_ended(endpoint: Endpoint) -> None:
+async def _until_ended(endpoint: Endpoint, connected: Callable[[], object]) -> None:
     """Connects, and returns when that connection has ended. OSError if it does not come about."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(_CONNECT_SECONDS):
         transport, protocol = await loop.create_connection(_Ended, endpoint.host, endpoint.port)
+    connected()
     try:
         await protocol.ended
     finally:
