@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import socket
 import threading
@@ -13,11 +14,17 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata
 from kazoo.client import KazooClient
+from server_kit.wire import Wire
 
 from ottla import Consumer, Producer
 from ottla.cluster.metadata import Endpoint
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from ottla.server.network.advertised import warn_of_unreachable
 from ottla.testing import BrokerDied, BrokerProcess, free_port
 from ottla.testing.zookeeper import ZooKeeperProcess
@@ -255,3 +262,69 @@ def test_an_advertised_address_that_is_reached_is_no_news(
         server.close()
 
     asyncio.run(run())
+
+
+# Internal topics
+
+
+def coordinator_error(broker: BrokerProcess) -> int:
+    with Wire("127.0.0.1", broker.port) as wire:
+        request = FindCoordinatorRequest(coordinator_keys=["group"])
+        (found,) = wire.call(request, FindCoordinatorResponse, 4).coordinators
+        return found.error_code
+
+
+def internal_topic(broker: BrokerProcess) -> TopicMetadata:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    return admin.list_topics("__consumer_offsets", timeout=60).topics["__consumer_offsets"]
+
+
+def of_three(tmp_path: Path, address: str) -> list[BrokerProcess]:
+    settings = {
+        "offsets_topic_replication_factor": "3",
+        "offsets_topic_num_partitions": "3",
+        "zookeeper_session_timeout_ms": "2000",
+    }
+    return [
+        member(tmp_path / str(each), address, node_id=str(each), **settings) for each in (1, 2, 3)
+    ]
+
+
+def test_internal_topics_wait_for_as_many_brokers_as_they_are_to_have_replicas(
+    address: str, tmp_path: Path
+) -> None:
+    """Made by the first broker alone, they would stay on it alone. Clients ask again meanwhile."""
+    first, second, third = of_three(tmp_path, address)
+    with first, contextlib.ExitStack() as others:
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": first.bootstrap, "group.id": "group", "log_level": 0}
+        )
+        for broker in (second, third):
+            assert coordinator_error(first) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            others.enter_context(broker)
+        write_one(first.bootstrap)
+        wanted = confluent_kafka.TopicPartition("kept", 0, 1)
+        assert consumer.commit(offsets=[wanted], asynchronous=False)[0].error is None
+        consumer.close()
+        partitions = internal_topic(first).partitions.values()
+        assert {tuple(sorted(each.replicas)) for each in partitions} == {(1, 2, 3)}
+
+
+def test_a_broker_that_is_away_counts_for_internal_topics(address: str, tmp_path: Path) -> None:
+    """As in Kafka: it gets its replicas, and groups need not wait for it."""
+    first, second, third = of_three(tmp_path, address)
+    with first, second:
+        with third:
+            pass
+        while coordinator_error(first) != ErrorCode.NONE:
+            time.sleep(0.05)
+
+        def sets(name: str) -> set[tuple[int, ...]]:
+            partitions = internal_topic(first).partitions.values()
+            return {tuple(sorted(getattr(each, name))) for each in partitions}
+
+        assert sets("replicas") == {(1, 2, 3)}
+        assert sets("isrs") == {(1, 2)}
+        with third:
+            while sets("isrs") != {(1, 2, 3)}:
+                time.sleep(0.05)

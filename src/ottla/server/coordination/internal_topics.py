@@ -22,7 +22,8 @@ async def ensure_internal_topic(broker: Broker, name: str) -> None:
     if name in broker.image.topics:
         return
     # A cluster's internal topics wait for as many brokers as they are to have replicas: one that
-    # was made with fewer, because a broker came first, would stay so.
+    # was made with fewer, because a broker came first, would stay so. Brokers that are away count, as
+    # in Kafka: they get replicas, which are in sync once they are back.
     # Without a ZooKeeper there is one machine, and a second replica on it would protect from nothing.
     here = machines(broker.image.brokers.values())
     most = 1 << 15 if broker.config.zookeeper_connect else here
