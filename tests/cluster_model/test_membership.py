@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -33,7 +34,7 @@ from ottla.cluster.metadata import (
     ResourceType,
     difference,
 )
-from ottla.cluster.store import Create, Delete, SessionEvent, Store, StoreUnavailable
+from ottla.cluster.store import Create, Delete, SessionEvent, Set, Store, StoreUnavailable
 from ottla.cluster.tally import Tally
 
 SECONDS = 20
@@ -61,13 +62,15 @@ class Cluster:
     def __init__(self, path: Path, faults: Faults | None, seed: int = 0) -> None:
         # Keeps the file open while members come and go; it also reads behind all faults.
         self.own = EmbeddedStore(path)
+        # Where new sessions find what there is.
+        self.found = self.own
         self._faults = faults
         self._seed = seed
         self.members: list[Membership] = []
         self.tally = Tally()  # of all controllers
 
     def connect(self) -> Store:
-        store: Store = self.own.join()
+        store: Store = self.found.join()
         if self._faults is not None:
             self._seed += 1
             store = FaultyStore(store, self._seed, self._faults)
@@ -507,6 +510,84 @@ def test_a_controller_that_lost_its_session_comes_back_as_a_follower(run: Run) -
         assert second.is_member
 
     run(scenario)
+
+
+@pytest.mark.parametrize("found", ["nothing", "another cluster", "an older state"])
+def test_a_broker_whose_cluster_is_gone_from_the_store_keeps_what_it_knows(
+    tmp_path: Path, found: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ZooKeeper came back without its files, with those of another cluster, or with old ones. A
+    broker that believed that would delete the logs of all topics that it does not find there."""
+    reason = {
+        "nothing": "the metadata store has none any more",
+        "another cluster": "instead",
+        "an older state": "has an older state of it",
+    }[found]
+
+    async def scenario(cluster: Cluster, other: EmbeddedStore) -> None:
+        first, second = await cluster.joined(1), await cluster.joined(2)
+        if found == "an older state":
+            # The write-ahead log too; nobody writes at the moment.
+            for ending in ("", "-wal"):
+                shutil.copy(tmp_path / f"metadata.db{ending}", tmp_path / f"other.db{ending}")
+        await cluster.controller.create_topics([NewTopic("t", 2, 2)])
+        known = await cluster.agree()
+        await other.start()
+        if found == "another cluster":
+            stranger = Controller(other.join(), 7, AnyRules(), FEATURES)
+            await stranger._store.start()
+            await stranger.open()
+            await stranger.create_topics([NewTopic("strange", 1, 1)])
+            await stranger.close()
+        before = await load_image(other)
+        cluster.found = other
+        heard: list[ImageDelta] = []
+        for member in (first, second):
+            member.follower.subscribe(lambda _old, _new, delta: heard.append(delta))
+        for member in (first, second):
+            await cluster.lose_session(member)
+        await eventually(lambda: sum(reason in each for each in caplog.messages) == 2)
+        assert not any(delta.deleted for delta in heard), "no topic was taken for deleted"
+        assert await load_image(other) == before, "nothing is made or changed in what was found"
+        assert not first.is_member or first.epoch < 0
+        assert first.controller is None
+        cluster.found = cluster.own
+        await eventually(lambda: first.is_member and second.is_member)
+        image = await cluster.agree()
+        assert (image.cluster_id, set(image.topics)) == (known.cluster_id, {"t"})
+
+    async def whole() -> None:
+        other = EmbeddedStore(tmp_path / "other.db")
+        try:
+            async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+                await asyncio.wait_for(scenario(cluster, other), SECONDS)
+        finally:
+            await other.close()
+
+    asyncio.run(whole())
+
+
+def test_a_cluster_that_is_founded_anew_in_the_same_session_is_not_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await cluster.joined(1)
+            second = await cluster.joined(2)
+            await cluster.controller.create_topics([NewTopic("t", 1, 1)])
+            await cluster.agree()
+            known = second.image.cluster_id
+            other = layout.dump({"version": "1", "id": "another"})
+            await cluster.own.multi([Set(layout.CLUSTER_ID, other)])
+            second.follower.resync()
+            reason = (
+                f"this broker is of cluster {known}, and the metadata store has cluster another"
+            )
+            await eventually(lambda: any(reason in each for each in caplog.messages))
+            await eventually(lambda: second.epoch == -1)
+            assert (second.image.cluster_id, set(second.image.topics)) == (known, {"t"})
+
+    asyncio.run(whole())
 
 
 def test_a_fenced_broker_registers_again(run: Run) -> None:

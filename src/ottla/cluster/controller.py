@@ -61,7 +61,7 @@ from ottla.cluster.decisions.topics import (
     new_uuid,
 )
 from ottla.cluster.draft import Draft
-from ottla.cluster.loading import folder
+from ottla.cluster.loading import folder, require_same_cluster
 from ottla.cluster.metadata import (
     ClusterImage,
     ImageDelta,
@@ -224,11 +224,15 @@ class Controller:
         self,
         replacing: Node | None = None,
         elected: Callable[[ClusterImage], Awaitable[None]] | None = None,
+        known: ClusterImage | None = None,
     ) -> ClusterImage:
         """Takes office, and makes the cluster if there is none. NotElected while another holds it,
         unless that is the one to replace: the node /controller of one that is known to be dead.
-        `elected` is called with the image with which it begins, before anything changes."""
+        `elected` is called with the image with which it begins, before anything changes. `known` is
+        what the broker knows of its cluster: it leads no other (ClusterGone), and makes none."""
         image = await self._retries.load()
+        if known is not None:
+            require_same_cluster(known, image)
         if image is None:
             image = await self._found_cluster()
         if self._wanted_cluster_id not in (None, image.cluster_id):

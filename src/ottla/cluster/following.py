@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from ottla.cluster import layout
-from ottla.cluster.loading import load_image
+from ottla.cluster.loading import ClusterGone, load_image, require_same_cluster
 from ottla.cluster.metadata import (
     ClusterImage,
     ImageDelta,
@@ -130,7 +130,7 @@ class MetadataFollower:
         self._resync = True
 
     async def open(self) -> ClusterImage | None:
-        """Reads the image; None if there is no cluster in the store."""
+        """Reads the image; None if there is no cluster in the store. ClusterGone if there was one."""
         while True:
             try:
                 await self._store.sync()
@@ -139,12 +139,14 @@ class MetadataFollower:
                 log.warning("the metadata store gives no answer: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
+            if self._image is not None:
+                require_same_cluster(self._image, image)
             if image is not None:
                 await self.take_over(image)
             return image
 
     async def run(self) -> None:
-        """Follows until the session ends."""
+        """Follows until the session ends. It ends the session if another cluster is found in it."""
         stream = self._stream = self._store.watch("/")
         # What happened before the watch stood.
         self._resync = True
@@ -158,6 +160,9 @@ class MetadataFollower:
                     return
                 self._note(change)
                 self._note_waiting(stream)
+        except ClusterGone as error:
+            log.error("%s", error)
+            await self._store.close()
         finally:
             self._stream = None
             stream.close()
@@ -215,6 +220,7 @@ class MetadataFollower:
                     self._dirty.clear()
                     image = await load_image(self._store)
                     if image is not None and not self.led:
+                        require_same_cluster(self.image, image)
                         await self.take_over(image)
                     continue
                 dirty, self._dirty = self._dirty, set()
@@ -238,6 +244,9 @@ class MetadataFollower:
             return
         revision = nodes[layout.REVISION]
         if revision is None:
+            return
+        if revision.version < self.image.version:
+            self._resync = True  # not what it was: see what there is before anything is believed
             return
         if not await self._read_chunks(nodes):
             self._resync = True  # the topic changed while it was read

@@ -6,7 +6,7 @@ import asyncio
 
 from ottla.cluster import layout
 from ottla.cluster.metadata import ClusterImage, Resource
-from ottla.cluster.store import Node, Store
+from ottla.cluster.store import Node, Store, StoreError
 from ottla.turns import in_turns
 
 _SINGLE = (
@@ -19,6 +19,32 @@ _SINGLE = (
     layout.REVISION,
     layout.SECRET,
 )
+
+
+class ClusterGone(StoreError):
+    """The store no longer holds what a broker knows from it: it is empty, of another cluster, or older.
+
+    Its files were lost, exchanged or restored. What is missing there was not deleted by anybody, so no
+    broker may delete its logs for it.
+    """
+
+
+def require_same_cluster(known: ClusterImage, found: ClusterImage | None) -> None:
+    """ClusterGone unless what was found in the store can follow on what is known from it."""
+    if found is None:
+        what = "has none any more"
+    elif found.cluster_id != known.cluster_id:
+        what = f"has cluster {found.cluster_id} instead"
+    elif found.version < known.version:
+        what = (
+            f"has an older state of it (revision {found.version}, known was {known.version}); start "
+            "the broker anew to go on with that"
+        )
+    else:
+        return
+    raise ClusterGone(
+        f"this broker is of cluster {known.cluster_id}, and the metadata store {what}"
+    )
 
 
 async def load_image(store: Store) -> ClusterImage | None:

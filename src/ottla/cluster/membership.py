@@ -4,7 +4,9 @@
 - `join` registers the broker by an ephemeral node and waits until the controller has taken it in.
 - From `open` on the broker stands for controller whenever there is none.
 - A session that is lost is replaced by a new one: the broker registers anew, with a new epoch, and
-  until it is taken in again it is not part of the cluster.
+  until it is taken in again it is not part of the cluster. A store that has lost the cluster, or has
+  another one, is no reason to found one or to follow that: it is looked at again until the right one is
+  back.
 
 Two brokers with one id: the node of the first stands in the way of the second. Only a broker with the
 same data folder takes the node over, for a folder's lock has one holder: its former life has ended. A
@@ -22,6 +24,7 @@ from ottla.cluster import layout
 from ottla.cluster.controller import Controller, NotElected, UnsupportedFeature
 from ottla.cluster.decisions.features import fault_of_broker
 from ottla.cluster.following import MetadataFollower
+from ottla.cluster.loading import ClusterGone
 from ottla.cluster.metadata import ClusterImage, ImageDelta, RegisteredBroker
 from ottla.cluster.store import (
     Conflict,
@@ -378,7 +381,11 @@ class Membership:
         controller = self._make_controller(self.store)
         controller.on_resigned = self._resigned
         try:
-            await controller.open(replacing=dead, elected=self._elected)
+            await controller.open(
+                replacing=dead,
+                elected=self._elected,
+                known=self.image if self.follower.is_open else None,
+            )
         except NotElected:
             return
         self._controller = controller
@@ -440,6 +447,7 @@ class Membership:
     async def _reconnect(self) -> None:
         log.warning("broker %d lost its session and connects anew", self.broker_id)
         await self._let_go()
+        told = ""
         while not self._is_closing:
             try:
                 self.store = self._connect()
@@ -451,7 +459,9 @@ class Membership:
                     await self._register_again()
                 return
             except StoreError as error:
-                log.error("no new session with the metadata store: %s", error)
+                if not isinstance(error, ClusterGone) or str(error) != told:
+                    log.error("no new session with the metadata store: %s", error)
+                told = str(error)  # a cluster may be gone for hours
                 await self._let_go()
                 await self.store.close()  # it may live, and hold the office
                 await asyncio.sleep(_RETRY_SECONDS * 10)
