@@ -118,6 +118,31 @@ def test_a_folder_of_another_cluster(
         assert consumer.read("kept", columns=["value"]).num_rows == 1
 
 
+def test_a_log_that_was_taken_out_of_the_folder_of_the_only_broker_with_it(
+    address: str, tmp_path: Path
+) -> None:
+    """An empty log in its place would be the truth for its followers."""
+    with member(tmp_path / "data", address) as own:
+        write_one(own.bootstrap)
+    taken = tmp_path / "kept-0"
+    (own.data / "kept-0").rename(taken)
+    for _ in range(2):
+        with member(own.data, address) as again:
+            assert "logs with records are gone from the data folders: count=1 kept-0" in (
+                again.log_text()
+            )
+            client = confluent_kafka.Consumer(
+                {"bootstrap.servers": again.bootstrap, "group.id": "nobody"}
+            )
+            with pytest.raises(confluent_kafka.KafkaException, match="KAFKA_STORAGE_ERROR"):
+                client.get_watermark_offsets(confluent_kafka.TopicPartition("kept", 0), timeout=10)
+            client.close()
+            assert not (own.data / "kept-0").exists()
+    taken.rename(own.data / "kept-0")
+    with member(own.data, address) as again, Consumer(again.bootstrap) as consumer:
+        assert consumer.read("kept", columns=["value"]).num_rows == 1
+
+
 def test_a_path_that_somebody_else_uses(
     zookeeper: ZooKeeperProcess, address: str, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +166,58 @@ def test_a_clean_stop_and_a_lazy_start(maker: Maker) -> None:
     assert [("topic-3" in path) for path in opened if "topic-" in path]
     assert not any("topic-2" in path for path in opened)
     assert values(again, "topic", 3) == [b"a", b"b"]
+
+
+def test_who_leads_gets_no_new_log_in_place_of_one_that_is_gone(maker: Maker) -> None:
+    logs = maker.open()
+    for topic in ("topic", "empty"):
+        logs.create(topic, 0, ID)
+    append(logs, "topic", 0, b"a", b"b")
+    logs.close()
+    folder = Path(maker.folders[0])
+    (folder / "topic-0").rename(folder.parent / "taken")
+    shutil.rmtree(folder / "empty-0")
+    for _ in range(2):
+        logs = maker.open()
+        assert logs.missing == [("topic", 0)]
+        with pytest.raises(LogOffline, match="topic-0 is gone, and it had records"):
+            logs.get_or_create("topic", 0, ID, leads=True)
+        assert not (folder / "topic-0").exists()
+        logs.close()  # the next start misses it too
+    (folder.parent / "taken").rename(folder / "topic-0")
+    logs = maker.open()
+    assert logs.missing == []
+    assert logs.get_or_create("topic", 0, ID, leads=True).log_end_offset == 2
+
+
+def test_a_log_that_is_gone_is_made_anew_for_a_follower_and_for_a_new_topic(maker: Maker) -> None:
+    logs = maker.open()
+    for partition in range(3):
+        logs.create("topic", partition, ID)
+        append(logs, "topic", partition, b"a")
+    logs.close()
+    for partition in range(3):
+        shutil.rmtree(Path(maker.folders[0]) / f"topic-{partition}")
+    logs = maker.open()
+    assert logs.get_or_create("topic", 0, ID).log_end_offset == 0
+    assert logs.get_or_create("topic", 1, ID, is_new=True, leads=True).log_end_offset == 0
+    logs.forget_missing("topic", 2)
+    assert logs.missing == []
+    logs.close()
+    assert maker.open().missing == []
+
+
+def test_a_log_that_was_deleted_or_set_aside_is_not_missed(maker: Maker) -> None:
+    logs = maker.open()
+    for topic in ("deleted", "aside"):
+        logs.create(topic, 0, ID)
+        append(logs, topic, 0, b"a")
+    logs.close()
+    logs = maker.open()
+    logs.delete("deleted", 0)
+    logs.set_aside("aside", 0)
+    maker.killed(logs)  # its checkpoints still tell of both
+    assert maker.open().missing == []
 
 
 def test_a_lazily_opened_log_survives_a_crash_untouched(maker: Maker) -> None:

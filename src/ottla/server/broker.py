@@ -471,7 +471,7 @@ class Broker:
             await self.loop.run_in_executor(
                 self.threads, strays.sort_out, self.logs, self.image, self.id
             )
-            await self.membership.join(self._node(), self.logs.may_have_lost_records)
+            await self.membership.join(self._node(), self._may_have_lost_records())
             # Once more: partitions may have been moved away from here meanwhile.
             await self.loop.run_in_executor(
                 self.threads, strays.sort_out, self.logs, self.image, self.id
@@ -564,6 +564,23 @@ class Broker:
                     f"data folder {folder.path} belongs to broker {folder.node_id}, and this is broker "
                     f"{self.id}: use its own folder, or start it as broker {folder.node_id} (node.id)"
                 )
+
+    def _may_have_lost_records(self) -> bool:
+        """Whether the cluster has to know that records may be gone. A single broker says which are, and
+        goes on without them: there is nobody else who has them."""
+        missing = []
+        for topic, index in self.logs.missing:
+            is_own = strays.belongs(self.image, self.id, (topic, index), None)
+            if is_own:
+                missing.append(f"{topic}-{index}")
+            if not (is_own and self.is_in_cluster):
+                self.logs.forget_missing(topic, index)
+        if missing:
+            log.error(
+                "logs with records are gone from the data folders: count=%d %s",
+                len(missing), ", ".join(missing[:10]),
+            )  # fmt: skip
+        return bool(missing) or self.logs.may_have_lost_records
 
     async def _watch_clients(self) -> None:
         """Let go of clients that left while they waited for an answer. They may have asked for a wait

@@ -176,7 +176,11 @@ class Partitions:
             self.before_load(topic, index)
         try:
             return self._logs.get_or_create(
-                topic, index, partition.topic_id, is_new=partition.is_new
+                topic,
+                index,
+                partition.topic_id,
+                is_new=partition.is_new,
+                leads=partition.role is Role.LEADER,
             )
         except TopicIdMismatch as error:
             # What lies there belongs to another topic of this name. It may be all that is left of

@@ -17,10 +17,13 @@ class Checkpointing:
         folders: Sequence[DataFolder],
         places: Mapping[Key, DataFolder],
         loaded: Mapping[Key, Log],
+        missing: Mapping[Key, DataFolder],
     ) -> None:
         self._folders = folders
         self._places = places
         self._loaded = loaded
+        # Their lines stay, so that the next start misses them too.
+        self._missing = missing
         # Folders whose checkpoints are being stored, and when that was last begun.
         self._running: set[DataFolder] = set()
         self._begun_ms: dict[DataFolder, int] = {}
@@ -79,7 +82,7 @@ class Checkpointing:
         first_dirty_offsets: dict[Key, int] = {}
         fingerprints: dict[Key, int] = {}
         deletion_ends: dict[Key, int] = {}
-        for key, place in self._places.items():
+        for key, place in (*self._places.items(), *self._missing.items()):
             if place is not folder:
                 continue
             log = self._loaded.get(key)

@@ -24,7 +24,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
-from ottla.logfiles.names import DELETE_SUFFIX, FUTURE_SUFFIX, LOG_SUFFIX, PARTITION_METADATA
+from ottla.logfiles.names import (
+    DELETE_SUFFIX,
+    FUTURE_SUFFIX,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    STRAY_SUFFIX,
+)
 from ottla.storage import runs
 from ottla.storage.checkpointing import Checkpointing
 from ottla.storage.checkpoints import write_partition_metadata
@@ -120,12 +126,15 @@ class Logs(LogOwner):
         self._places: dict[Key, DataFolder] = {}
         self._loaded: dict[Key, Log] = {}
         self._broken: dict[Key, str] = {}
+        # Logs that are not here although a folder's checkpoints tell of records in them, and in which
+        # folder they were.
+        self._missing: dict[Key, DataFolder] = {}
         # Logs that want recovery and could not be loaded for want of descriptors or memory.
         self._unrecovered: set[Key] = set()
         # Logs with unflushed data, those first that have it longest.
         self._dirty: dict[Log, None] = {}
         self._removals = Removals()
-        self._checkpoints = Checkpointing(self.folders, self._places, self._loaded)
+        self._checkpoints = Checkpointing(self.folders, self._places, self._loaded, self._missing)
         # The name of this run of the broker, "" if it has none, and the runs before it that are known
         # in all folders.
         self.run = ""
@@ -146,6 +155,7 @@ class Logs(LogOwner):
         """
         now_ms = self._clock()
         interrupted: list[tuple[DataFolder, str]] = []
+        moved: set[Key | None] = set()
         try:
             for folder in self.folders:
                 try:
@@ -155,6 +165,8 @@ class Logs(LogOwner):
                     logger.error("data folder %s is offline: %s", folder.path, error)
                     continue
                 for name in names:
+                    if name.endswith((DELETE_SUFFIX, STRAY_SUFFIX)):
+                        moved.add(key_of_folder(name.rpartition(".")[0]))
                     if name.endswith((DELETE_SUFFIX, FUTURE_SUFFIX)):
                         interrupted.append((folder, name))
                     else:
@@ -170,6 +182,11 @@ class Logs(LogOwner):
             self._unlock()
             failed = self.folders[0]
             raise FolderOffline(failed.path, failed.offline or "")
+        for folder in self.folders:
+            for key in {**folder.stored.recovery_points, **folder.stored.high_watermarks}:
+                # One that was deleted or set aside may still be named after a crash.
+                if key not in self._places and key not in moved:
+                    self._missing[key] = folder
         unclean = [key for key, folder in self._places.items() if not folder.clean]
         if unclean:
             logger.info("recovering %d logs", len(unclean))
@@ -219,6 +236,18 @@ class Logs(LogOwner):
             folder.offline is not None or not (folder.clean or folder.same_boot)
             for folder in self.folders
         )
+
+    @property
+    def missing(self) -> list[Key]:
+        """Topic and partition of logs with records that should be here and are not: their folders were
+        removed. (Logs of topics that were deleted long ago may be among them after a crash.)"""
+        return list(self._missing)
+
+    def forget_missing(self, topic: str, partition: int) -> None:
+        """The log of a topic that is not this broker's any more need not be here."""
+        folder = self._missing.pop((topic, partition), None)
+        if folder is not None:
+            folder.changed = True
 
     def mark_running(self) -> None:
         """The cluster knows what these folders may have lost. OSError if that cannot be noted."""
@@ -400,6 +429,7 @@ class Logs(LogOwner):
             if folder is None:
                 raise FolderOffline(self.folders[0].path, "no data folder is left")
             try:
+                self._missing.pop(key, None)
                 if any(key in offsets for offsets in folder.stored):
                     # A log of that name was here; its offsets must not be taken for the new one's,
                     folder.store_now(self._checkpoints.offsets(folder))
@@ -434,10 +464,16 @@ class Logs(LogOwner):
             return log
 
     def get_or_create(
-        self, topic: str, partition: int, topic_id: bytes, is_new: bool = False
+        self,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        is_new: bool = False,
+        leads: bool = False,
     ) -> Log:
         """The topic's log. Unless the topic `is_new`, its log may lie in a folder that is offline, and
-        none is made in another: LogOffline.
+        none is made in another: LogOffline. Nor is one made in place of a log that had records, if this
+        broker `leads`: followers would take the empty one for the truth, and cut off what they have.
 
         TopicIdMismatch if there is one of another topic of that name: one that was deleted while
         this broker was down. `delete` it then.
@@ -447,6 +483,9 @@ class Logs(LogOwner):
                 if folder.offline is not None and not is_new:
                     reason = f"it may be in data folder {folder.path}: {folder.offline}"
                     raise LogOffline(f"{topic}-{partition}", reason)
+            if leads and not is_new and (topic, partition) in self._missing:
+                path = self._missing[topic, partition].log_path((topic, partition))
+                raise LogOffline(f"{topic}-{partition}", f"{path} is gone, and it had records")
             return self.create(topic, partition, topic_id)
         log = self.get(topic, partition)
         if log.topic_id is None:
