@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -93,6 +94,26 @@ def test_a_process_that_died_unseen_is_noticed(cluster: LocalCluster) -> None:
     cluster._children[process.pid].wait()
     assert not cluster.state.brokers[1].running
     assert cluster.start() == ["1"]
+
+
+def test_a_copy_of_the_folder_has_no_part_in_the_processes(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    shutil.copytree(cluster.folder, tmp_path / "copy")
+    copy = LocalCluster(tmp_path / "copy", base_port=None)
+    assert not any(server.running for server in copy.status().servers)
+    with pytest.raises(ClusterError):
+        copy.kill("1")
+    assert copy.stop() == []
+    with pytest.raises(ClusterError, match="another program listens on"):
+        copy.start()
+    assert cluster.status().healthy
+    # A folder that was given another name is the same one.
+    moved = cluster.folder.rename(tmp_path / "moved")
+    try:
+        assert LocalCluster(moved, base_port=None).state.brokers[1].running
+    finally:
+        moved.rename(cluster.folder)
 
 
 def test_brokers_are_stopped_added_and_removed(cluster: LocalCluster) -> None:

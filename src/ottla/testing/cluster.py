@@ -88,6 +88,12 @@ class ClusterState:
     brokers: dict[int, ServerState] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)  # of all brokers
 
+    def forget_processes(self) -> None:
+        """None of the processes is this cluster's."""
+        for server in (self.zookeeper, *self.brokers.values()):
+            if server is not None:
+                server.process = None
+
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
@@ -158,7 +164,11 @@ class LocalCluster:
     def state(self) -> ClusterState:
         """What the folder says; ClusterError if it holds no cluster."""
         try:
-            return _decode(json.loads(self._state_path.read_text()))
+            document = json.loads(self._state_path.read_text())
+            state = _decode(document)
+            if document.get("folder", own := self._identity()) != own:
+                state.forget_processes()  # a copy: they are those of the folder that was copied
+            return state
         except FileNotFoundError:
             raise ClusterError(
                 f"there is no cluster in {self.folder}; "
@@ -633,7 +643,13 @@ class LocalCluster:
         return server
 
     def _save(self, state: ClusterState) -> None:
-        self._replace(self._state_path, json.dumps(_encode(state), indent=2) + "\n")
+        document = {**_encode(state), "folder": self._identity()}
+        self._replace(self._state_path, json.dumps(document, indent=2) + "\n")
+
+    def _identity(self) -> str:
+        """Names the folder itself: another one than a copy of it has, the same when it was renamed."""
+        found = self.folder.stat()
+        return f"{found.st_dev}:{found.st_ino}"
 
     def _replace(self, path: Path, text: str) -> None:
         """As a whole: others may read it at any time. Only its owner may, for it can hold secrets."""
