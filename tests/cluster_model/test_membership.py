@@ -590,6 +590,38 @@ def test_a_cluster_that_is_founded_anew_in_the_same_session_is_not_followed(
     asyncio.run(whole())
 
 
+def test_a_store_that_is_silent_for_long_is_spoken_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    is_silent = True
+
+    async def load(store: Store) -> ClusterImage | None:
+        asked.append(is_silent)
+        if is_silent:
+            raise StoreUnavailable("nobody is there")
+        return await load_image(store)
+
+    async def whole() -> None:
+        nonlocal is_silent
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await cluster.joined(1)
+            second = await cluster.joined(2)
+            await cluster.agree()
+            monkeypatch.setattr("ottla.cluster.following.load_image", load)
+            for outage in (1, 2):
+                asked.clear()
+                is_silent = True
+                second.follower.resync()
+                await eventually(lambda: len(asked) > 3)
+                assert sum("nobody is there" in each for each in caplog.messages) == outage
+                is_silent = False
+                await eventually(lambda: False in asked)
+                await cluster.agree()
+
+    asyncio.run(whole())
+
+
 def test_a_fenced_broker_registers_again(run: Run) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.joined(1)

@@ -71,6 +71,8 @@ class MetadataFollower:
         # whose mark was met.
         self._barriers: deque[asyncio.Future[None]] = deque()
         self._met: list[asyncio.Future[None]] = []
+        # The store gave no answer when it was last asked, which was said.
+        self._is_silent = False
         # The controller of this broker is in office: its images are ahead of the store's news.
         self.led = False
         # Called when /controller changed, and when a node below /brokers/ids did.
@@ -222,17 +224,21 @@ class MetadataFollower:
                     if image is not None and not self.led:
                         require_same_cluster(self.image, image)
                         await self.take_over(image)
-                    continue
-                dirty, self._dirty = self._dirty, set()
-                try:
-                    await self._read(dirty)
-                except StoreError:
-                    self._dirty |= dirty
-                    raise
+                else:
+                    dirty, self._dirty = self._dirty, set()
+                    try:
+                        await self._read(dirty)
+                    except StoreError:
+                        self._dirty |= dirty
+                        raise
             except StoreUnavailable as error:
                 self._resync = True
-                log.warning("the metadata store gives no answer: %s", error)
+                if not self._is_silent:  # it may be so for hours
+                    self._is_silent = True
+                    log.warning("the metadata store gives no answer: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                self._is_silent = False
 
     async def _read(self, dirty: set[str]) -> None:
         paths = sorted(dirty | {layout.REVISION, layout.CONTROLLER, layout.CONTROLLER_EPOCH})
