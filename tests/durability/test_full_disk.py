@@ -13,6 +13,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from durability_kit.disk import assert_sound, await_that, stored_recovery_point
 from durability_kit.wire import LATEST, Refused, Wire, a_batch
 
+from ottla import Admin
+from ottla import Consumer as Reader
 from ottla.protocol.errors import ErrorCode
 from ottla.testing import BrokerDied, BrokerProcess
 
@@ -109,6 +111,39 @@ def test_a_full_disk_costs_its_own_logs_only(
     assert broker.stop() == 0
     assert_sound(small)
     assert_sound(roomy)
+
+
+def test_deleted_records_are_erased_where_there_is_room_for_a_single_segment(
+    make_broker: Callable[..., BrokerProcess], connect: Connect, small_disk: SmallDisk
+) -> None:
+    """Those of all segments, one after the other."""
+    small = small_disk("small", 6 * MEGABYTE)
+    broker = make_broker(small / "data")
+    broker.settings |= {"log.cleaner.backoff.ms": "10"}
+    wire = connect(broker.start())
+    wire.create_topic("orders", 1, {"segment.bytes": str(MEGABYTE), "delete.record.erase.ms": "0"})
+    chance = random.Random(7)
+    values = [b"%d " % each + chance.randbytes(20_000) for each in range(200)]
+    for each in values:
+        wire.produce("orders", 0, [each])
+    deleted = [10, 60, 110, 160]
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_records_at({("orders", 0): deleted})
+    folder = small / "data" / "orders-0"
+
+    def is_erased() -> bool:
+        stored = b""
+        for path in folder.glob("*.log*"):
+            with contextlib.suppress(FileNotFoundError):
+                stored += path.read_bytes()
+        return not any(values[each] in stored for each in deleted)
+
+    await_that(is_erased, "the bytes are gone from disk")
+    assert "erasing in orders-0 is put off" in broker.log_text()
+    kept = [each for number, each in enumerate(values) if number not in deleted]
+    with Reader(broker.bootstrap) as reader:
+        assert reader.read("orders")["value"].to_pylist() == kept
+    assert broker.stop() == 0
 
 
 def test_a_full_disk_under_everything(

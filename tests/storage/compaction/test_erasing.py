@@ -229,10 +229,11 @@ def test_a_batch_all_of_which_was_deleted_need_not_be_unpacked(maker: LogMaker) 
     assert not log.deletions.unerased
 
 
+@pytest.mark.parametrize("limit", [("RANGES_AT_ONCE", 2), ("BYTES_AT_ONCE", 50)])
 def test_very_much_is_erased_in_several_passes(
-    maker: LogMaker, monkeypatch: pytest.MonkeyPatch
+    maker: LogMaker, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]
 ) -> None:
-    monkeypatch.setattr(erasing, "RANGES_AT_ONCE", 2)
+    monkeypatch.setattr(erasing, *limit)
     log = maker.create()
     for _ in range(4):
         append(log, [(b"k", b"%d" % each) for each in range(4)])

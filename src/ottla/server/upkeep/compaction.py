@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.server.disk.workers import Workers
 from ottla.server.observability.limited_log import LimitedLog
 from ottla.server.upkeep.periodic import now_ms
-from ottla.storage.errors import CorruptFile, LogOffline, StorageError, passes
+from ottla.storage.errors import CorruptFile, LogOffline, StorageError, is_full_disk, passes
 
 if TYPE_CHECKING:
     from ottla.record.offset_set import OffsetRange
@@ -41,6 +41,8 @@ limited_log = LimitedLog(log)
 
 # After a pass that failed for no fault of the log (a full disk, a worker that was killed).
 RETRY_MS = 60_000
+# The same for erasing on a full disk, as long as it gets on: replaced files are removed by then.
+RETRY_CRAMPED_SECONDS = 2.0
 # Between attempts at one step of a swap, while there are no descriptors or no room.
 RETRY_STEP_SECONDS = 1.0
 # Logs that are looked at before the loop gets its turn.
@@ -73,6 +75,9 @@ class Compactor:
         # which nothing can be erased, by their offsets, and logs that are to be left alone for a while.
         self.unerasable: dict[Log, dict[OffsetRange, str]] = {}
         self._erase_not_before: dict[Log, float] = {}
+        # Logs for which a pass found no room: the next ones take a segment at a time. With the number of
+        # records that were to be erased then.
+        self._cramped: dict[Log, int] = {}
         self._workers: Workers | None = None
         self._processes = 0
         # Passes that came to their end, for tests and metrics; those that erased are not among them.
@@ -134,6 +139,7 @@ class Compactor:
             self._not_before,
             self.unerasable,
             self._erase_not_before,
+            self._cramped,
         ):
             for gone in known.keys() - set(loaded):
                 del known[gone]
@@ -203,7 +209,14 @@ class Compactor:
 
     def _put_erasing_off(self, each: Log, error: Exception) -> None:
         limited_log.warning("erasing in %s is put off: %s", each.name, error)
-        self._erase_not_before[each] = self._loop.time() + RETRY_MS / 1000
+        seconds = RETRY_MS / 1000
+        if isinstance(error, OSError) and is_full_disk(error) and each.deletions is not None:
+            left = each.deletions.unerased.count
+            if left != self._cramped.get(each):
+                # A single segment may find room, once the files that it takes the place of are gone.
+                seconds = RETRY_CRAMPED_SECONDS
+            self._cramped[each] = left
+        self._erase_not_before[each] = self._loop.time() + seconds
 
     def _erase(self, each: Log, now: int) -> bool:
         """Whether a pass over the log was begun."""
@@ -214,7 +227,8 @@ class Compactor:
         if not is_due(each, now):
             return False
         synced_end = self._logs.synced_end(each)
-        erasable, is_all = erasable_now(each, synced_end, self.unerasable.get(each, ()))
+        most_bytes = 1 if each in self._cramped else None
+        erasable, is_all = erasable_now(each, synced_end, self.unerasable.get(each, ()), most_bytes)
         if not is_all and must_roll(each):
             each.roll(now)  # it is looked at again once it is synced
         if not erasable:
@@ -328,6 +342,8 @@ class Compactor:
                     "deleted records cannot be erased: log=%s offsets=%d-%d %s",
                     each.name, offsets[0], offsets[1] - 1, why,
                 )  # fmt: skip
+            if compaction.job.erases_all:
+                self._cramped.pop(each, None)
             self.erasures += 1
             log.info("erased: log=%s records=%d", each.name, outcome.records_dropped)
         elif complete:

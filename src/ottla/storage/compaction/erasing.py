@@ -8,8 +8,9 @@ batch of it cannot be taken apart, stays as it is, and the others are erased all
 
 What has been marked for half of `delete.record.erase.ms` is due. A segment must be sealed and synced;
 the active one is rolled if it holds something that is due. A pass goes over a part of a log that has
-very much to erase: what is sent to the worker process is bounded, and so is what a crash makes it do
-again.
+very much to erase, or in very many bytes: what is sent to the worker process is bounded, and so is
+what a crash makes it do again, and the room that it takes. After one that found no room the next takes
+a single segment.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 # So many ranges, 8 bytes each, a pass takes at most, but never less than those of a segment.
 RANGES_AT_ONCE = 1 << 20
+# Segments of so many bytes a pass rewrites before the first of them is put in place, but never less
+# than one of them: it needs as much room beside them. One of the usual size.
+BYTES_AT_ONCE = 1 << 30
 
 
 class EraseFilter:
@@ -97,14 +101,18 @@ def is_due(log: Log, now_ms: int) -> bool:
 
 
 def erasable_now(
-    log: Log, synced_end: int, unreadable: Collection[OffsetRange] = ()
+    log: Log,
+    synced_end: int,
+    unreadable: Collection[OffsetRange] = (),
+    most_bytes: int | None = None,
 ) -> tuple[OffsetSet, bool]:
     """What a pass can erase, and whether that is all that can be. `synced_end`: up to here it is stored
     that the log was synced. `unreadable`: the offsets of segments that were tried in vain, see
-    `Outcome.skipped`."""
+    `Outcome.skipped`. `most_bytes`: in place of BYTES_AT_ONCE."""
     assert log.deletions is not None
     deletions = log.deletions
-    ranges = 0
+    most_bytes = BYTES_AT_ONCE if most_bytes is None else most_bytes
+    ranges = size = 0
     end = log.segments[0].base_offset  # the log may start later, in the middle of it
     for slot, segment in enumerate(log.segments):
         stop = log.segments.end_of(slot, log.log_end_offset)
@@ -112,8 +120,10 @@ def erasable_now(
             break
         end = stop
         if (segment.base_offset, stop) not in unreadable:
-            ranges += deletions.unerased.ranges_in(segment.base_offset, stop)
-            if ranges >= RANGES_AT_ONCE:
+            found_here = deletions.unerased.ranges_in(segment.base_offset, stop)
+            ranges += found_here
+            size += segment.size if found_here else 0
+            if ranges >= RANGES_AT_ONCE or (found_here and size >= most_bytes):
                 break
     found = deletions.to_erase(log.segments[0].base_offset, end, log.high_watermark)
     left = deletions.unerased.count
