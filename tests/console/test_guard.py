@@ -70,6 +70,17 @@ def test_pages_of_other_sites(
 
 
 @pytest.mark.parametrize(
+    ("site", "status"),
+    [("none", 200), ("same-origin", 200), ("same-site", 403), ("cross-site", 403)],
+)
+def test_images_and_links_in_pages_of_other_sites(
+    console: ConsoleProcess, site: str, status: int
+) -> None:
+    """They come without an Origin."""
+    assert console.ask("GET", "/api/topics", headers={"Sec-Fetch-Site": site}).status == status
+
+
+@pytest.mark.parametrize(
     "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
 def test_what_a_form_of_another_site_could_send(

@@ -7,6 +7,8 @@ token is needed.
 
     Host            an address, localhost, or a name that was allowed          else 403
     Origin          absent, or that of the console itself                      else 403
+    Sec-Fetch-Site  absent, same-origin or none (browsers say it of what       else 403
+                    has no Origin, such as an image of another site's page)
     Authorization   Bearer TOKEN, where there is a token                       else 401
     Content-Type    application/json, of whatever changes something            else 415
     body            at most LARGEST_BODY bytes                                 else 413
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 LARGEST_BODY: Final = 4 << 20
 _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _LOCAL: Final = frozenset(("localhost",))
+_OWN_PAGES: Final = frozenset(("same-origin", "none"))
 _PORTS: Final = {"http": 80, "https": 443}
 # Answers are data, and of now: no browser is to guess, keep, show in a frame or run them.
 _HEADERS: Final = {
@@ -91,6 +94,8 @@ class Guard:
         for origin in headers.getlist("origin"):
             if _host_of_origin(origin, host[1]) != host:
                 raise Refusal(HTTPStatus.FORBIDDEN, "pages of other sites may not ask the console")
+        if not _OWN_PAGES.issuperset(headers.getlist("sec-fetch-site")):
+            raise Refusal(HTTPStatus.FORBIDDEN, "pages of other sites may not ask the console")
         self._check_token(headers.getlist("authorization"))
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
