@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, fetch, fill, values_of
+from server_kit.security import Authority, TlsWire, client_context, tls_settings
 from server_kit.wire import Wire
 
 from ottla.server.disk import old_data, reads
@@ -13,6 +16,20 @@ from ottla.server.disk.old_data import OldData
 from ottla.server.network import connection
 
 # In a broker -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def wire(
+    request: pytest.FixtureRequest, start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> Iterator[Wire]:
+    if request.param == "plain":
+        with start_broker().wire() as wire:
+            yield wire
+        return
+    authority = Authority(tmp_path / "certificates")
+    broker = start_broker(settings=tls_settings(authority, "SSL://localhost:0"))
+    with TlsWire("localhost", broker.port, client_context(authority)) as wire:
+        yield wire
 
 
 @pytest.fixture
