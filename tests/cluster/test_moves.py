@@ -6,7 +6,9 @@ folder of it any more.
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -261,6 +263,25 @@ def test_a_throttled_move_waits_and_those_in_sync_do_not(four: Scene) -> None:
         wait_until_moved(four, targets)
     expect_no_anomaly(workload)
     assert workload.write_errors == []
+
+
+@pytest.mark.long
+def test_a_move_is_no_faster_than_its_limit(four: Scene) -> None:
+    """A second's worth may go at once, and one portion beside it; the rest takes its time. (However slow
+    the machine is, it takes no less.)"""
+    rate, size, portion = 1_000_000, 5_000_000, 1_048_576
+    producer = confluent_kafka.Producer({"bootstrap.servers": four.bootstrap})
+    for _ in range(size // 50_000):
+        producer.produce(TOPIC, os.urandom(50_000), partition=0)
+    assert producer.flush(60) == 0
+    held = replicas(four)[0]
+    new = next(each for each in four.numbers if each not in held)
+    targets = {0: (*held[:2], new)}
+    _throttle(four, rate)
+    began = time.monotonic()
+    move(four, targets)
+    wait_until("the end of the move", lambda: replicas(four).get(0) == list(targets[0]))
+    assert time.monotonic() - began >= (size - rate - portion) / rate
 
 
 def _throttle(scene: Scene, rate: int | None) -> None:
