@@ -44,6 +44,9 @@ PORTABLE = bool(os.environ.get("OTTLA_PORTABLE")) or not sys.platform.startswith
 _WITHOUT_WAITING: int = 0 if PORTABLE else getattr(os, "RWF_NOWAIT", 0)
 _CANNOT_TELL = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _WARM_CHUNK = 512 << 10
+# What the disk is asked for by one call. Each page is entered into the cache on the way: half a
+# millisecond for four megabytes, in which some kernels let nobody else have the processor.
+_ASKED_AT_ONCE = 256 << 10
 # The kernel reads ahead at least this much at a time.
 _PROBE_STRIDE = 128 << 10
 
@@ -240,7 +243,9 @@ class Files:
     def _ask_for(fd: int, position: int, size: int) -> None:
         advise = getattr(os, "posix_fadvise", None)
         if advise is not None:
-            advise(fd, position, size, os.POSIX_FADV_WILLNEED)
+            end = position + size
+            for at in range(position, end, _ASKED_AT_ONCE):
+                advise(fd, at, min(_ASKED_AT_ONCE, end - at), os.POSIX_FADV_WILLNEED)
 
     def read_ahead(self, fd: int, position: int, size: int) -> bool:
         """Asks the disk for a range without waiting for it; whether that was needed. For threads."""
