@@ -867,6 +867,7 @@ class Broker:
         await self.doomed_logs.all_gone()
         await self.loop.run_in_executor(None, self.logs.close, epoch)
         self.workers.stop()
+        self.reads.warming.stop()
         for threads in (self.threads, self.write_threads, self.read_threads):
             threads.shutdown(wait=False)
 

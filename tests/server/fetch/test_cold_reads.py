@@ -10,6 +10,7 @@ import os
 import select
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from server_kit.broker_thread import BrokerThread
@@ -34,6 +35,7 @@ from ottla.server.disk import reads
 from ottla.server.network import connection as connection_module
 from ottla.storage.files import Files
 from ottla.storage.index.maps import SHARED_MAPS
+from ottla.storage.segments.file import Slice
 
 PAGE = 4096
 START = now_ms()
@@ -114,12 +116,16 @@ def disk(inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch) ->
     thread = inside.run(lambda _: threading.get_ident())
     disk = Disk(thread)
 
-    def forget(_: object) -> None:
+    def forget(broker: Broker) -> None:
+        # Files of other tests may have had the descriptors of these.
+        broker.reads._cold.clear()
         SHARED_MAPS.clear()
         for segment in inside.broker.partitions.by_name[topic.name][0].log.segments:
             segment.close()
 
     inside.run(forget)
+    # The stand-in knows only of this process.
+    inside.run(lambda broker: broker.reads.warming.stop())
     monkeypatch.setattr(Files, "tells_what_is_in_memory", lambda *_: True)
     monkeypatch.setattr(Files, "seems_in_memory", lambda self, *range: disk.seems_in_memory(*range))
     monkeypatch.setattr(Files, "pread_in_memory", lambda self, *range: disk.pread_in_memory(*range))
@@ -195,6 +201,26 @@ def test_what_a_reader_of_old_records_wants_next_is_asked_for(
     assert size == reads.AHEAD_BYTES
     assert position > 5 * 60_000
     assert not disk.asked_by_loop
+
+
+def test_what_follows_is_asked_for_once(inside: BrokerThread, topic: Topic) -> None:
+    segment = inside.broker.partitions.by_name[topic.name][0].log.segments[0]
+
+    def ahead(broker: Broker) -> list[range]:
+        broker.reads._cold.clear()
+        file = segment.file()
+        asked: list[range] = []
+        for position in range(0, 500_000, 100_000):
+            piece = Slice(file, position, 100_000, 60_000, segment)
+            asked.append(broker.reads._ahead(piece))
+            broker.reads._remember(piece, asked=True, asked_until=asked[-1].stop)
+        return asked
+
+    first, second, *others = inside.run(ahead)
+    assert not first, "nobody knows yet that somebody goes on"
+    assert len(second) == reads.AHEAD_BYTES
+    for before, after in pairwise([second, *others]):
+        assert (after.start, len(after)) == (before.stop, 100_000)
 
 
 @pytest.mark.parametrize("expected", [25, 59])

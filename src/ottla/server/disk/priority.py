@@ -5,6 +5,9 @@ have to wait for the end of a time slice, a millisecond or more, unless its own 
 (Linux 6.12 and later). So those who do the heavy work ask for the longest: the loop then has the
 processor back the moment it wants it. Where there is nothing like it, niceness has to do.
 
+Linux weighs sessions and control groups against each other before it looks at who is in them. So neither
+niceness nor the idle policy says anything to a client on the same machine; the slices do.
+
 Not for threads of the broker itself: one that is made to wait while it holds the interpreter's lock
 makes the loop wait too.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 import os
 import struct
 import sys
+from typing import Final
 
 # What a worker gets of a processor that others want too: about a third of an equal share. With less,
 # producers to topics that are recompressed would starve on a busy machine.
@@ -22,17 +26,36 @@ NICENESS = 5
 _LONGEST_SLICE = 100_000_000
 # size, policy, flags, niceness, realtime priority, runtime (the slice), deadline, period
 _SCHEDULING = struct.Struct("=IIQiIQQQ")
+# The numbers of system calls that Python has no name for.
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "riscv64": 30}
+_THIS_PROCESS: Final = 1
+# What every process has that did not ask for anything else: best effort, in the middle.
+_USUAL_DISK_PRIORITY: Final = 2 << 13 | 4
 
 
 def give_way() -> None:
     """Lowers this process's priority: other processes get the processor first."""
     os.nice(NICENESS)
-    number = _SCHED_SETATTR.get(os.uname().machine)
-    if sys.platform != "linux" or number is None:
-        return
-    import ctypes
+    _ask_for_long_slices()
 
+
+def run_when_nobody_else_does() -> None:
+    """Lowers this process's priority as far as it goes: it has the processor while nobody else of the
+    broker wants it. What it reads from the disk comes as soon as before."""
+    _ask_for_long_slices()
+    # The idle policy would have the disk serve everybody else first, too.
+    if sys.platform == "linux" and _system_call(
+        _IOPRIO_SET, _THIS_PROCESS, 0, _USUAL_DISK_PRIORITY
+    ):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.nice(NICENESS)
+
+
+def _ask_for_long_slices() -> None:
+    if sys.platform != "linux":
+        return
     wish = _SCHEDULING.pack(
         _SCHEDULING.size,
         os.sched_getscheduler(0),
@@ -44,4 +67,14 @@ def give_way() -> None:
         0,
     )
     # A kernel that does not know it, or does not allow it, says so and changes nothing.
-    ctypes.CDLL(None).syscall(number, 0, wish, 0)
+    _system_call(_SCHED_SETATTR, 0, wish, 0)
+
+
+def _system_call(numbers: dict[str, int], *arguments: int | bytes) -> bool:
+    """Whether there is such a call here, and it succeeded."""
+    number = numbers.get(os.uname().machine)
+    if number is None:
+        return False
+    import ctypes
+
+    return bool(ctypes.CDLL(None).syscall(number, *arguments) == 0)

@@ -1,14 +1,15 @@
-"""Bytes of segments on their way out: from memory at once, from the disk by way of a thread.
+"""Bytes of segments on their way out: from memory at once, from the disk by a detour.
 
-Before a range is trusted to be in the page cache it is probed. What is not in memory is read once in
-a thread, which brings it there; then it is sent like anything else. On systems without such a probe
-every range counts as held, and the loop waits where the kernel's read-ahead did not suffice.
+Before a range is trusted to be in the page cache it is probed. What is not in memory is brought there
+by a process beside the broker, or by a thread (warming.py); then it is sent like anything else. On
+systems without such a probe every range counts as held, and the loop waits where the kernel's
+read-ahead did not suffice.
 
 A probe takes samples. While the kernel reads ahead of somebody who goes through old data, there are
 gaps between them, and a `sendfile` into such a gap would hold up everybody. So a reader that met the
-disk once goes by way of the thread from there on, until the thread has found everything in memory
-for a while. The thread also asks the disk for what such a reader wants next. What it gets of the loop's
-time is limited: see old_data.py.
+disk once takes the detour from there on, until everything was found in memory for a while. The disk
+is also asked for what such a reader wants next. What it gets of the loop's time is limited: see
+old_data.py.
 
 An answer may wait for a socket whose peer takes nothing, and memory may lose it meanwhile. So it is
 probed once more before it is sent, if the peer was silent for long (network/connection.py).
@@ -25,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ottla.server.disk.old_data import OldData
+from ottla.server.disk.warming import Warming
 from ottla.server.network.file_range import FileRange
 from ottla.storage.segments.file import OPEN_DESCRIPTORS
 
@@ -38,7 +40,7 @@ INLINE_BYTES = 16 << 10
 NEARBY_BYTES = 4 << 20
 # So many ranges in a row were in memory: the reader has caught up with what the cache holds.
 TRUSTED_AFTER = 64
-# The thread goes so much further: the next search then finds a batch header in memory, and it is not
+# So much more is brought: the next search then finds a batch header in memory, and it is not
 # the loop that meets the page at which the kernel starts to read the next megabytes.
 BEYOND_BYTES = 128 << 10
 # Of somebody who goes through old data, so much of what follows is asked for, too: it comes from the
@@ -52,23 +54,15 @@ REMEMBERED_FILES = 64
 
 
 class _ColdStretch:
-    """Where somebody reads from the disk, and for how many ranges it was not needed lately."""
+    """Where somebody reads from the disk, up to where the disk was asked for what follows, and for how
+    many ranges it was not needed lately."""
 
-    __slots__ = ("end", "held")
+    __slots__ = ("asked", "end", "held")
 
     def __init__(self) -> None:
+        self.asked = 0
         self.end = 0
         self.held = 0
-
-
-def _page_in(piece: Slice, ahead: int) -> bool:
-    """Runs in a thread: reads a range into the page cache, and asks for what follows. True if the disk
-    was needed."""
-    size = piece.length + BEYOND_BYTES
-    asked = piece.file.bring_into_memory(piece.position, size)
-    if ahead and piece.file.read_ahead(piece.position + size, ahead):
-        return True
-    return asked
 
 
 class Reads:
@@ -82,6 +76,7 @@ class Reads:
         """`descriptors`: how many segment files may be open, with those that answers hold.
         `produced`: how many requests have come from producers."""
         self.old_data = OldData(loop, produced)
+        self.warming = Warming(loop, threads)
         self._loop = loop
         self._threads = threads
         self._descriptors = descriptors
@@ -142,20 +137,19 @@ class Reads:
         await self._loop.run_in_executor(self._threads, missing.load, size)
 
     async def take_cold(self, piece: Slice) -> bytes | FileRange:
-        """Reads the range into memory in a thread, then takes it."""
+        """Has the range brought into memory, then takes it."""
         if piece.length <= INLINE_BYTES:
             return await self._from_disk(piece)
         if not self.has_descriptors:
             return await self._from_disk(self._without_file(piece))
-        stretch = self._cold.get(piece.file.fd)
-        goes_on = stretch is not None and 0 <= piece.position - stretch.end < NEARBY_BYTES
+        ahead = self._ahead(piece)
         delay = self.old_data.delay(piece.length)
         if delay:
             await asyncio.sleep(delay)
-        asked = await self._loop.run_in_executor(
-            self._threads, _page_in, piece, AHEAD_BYTES if goes_on else 0
+        asked = await self.warming.bring(
+            piece.file, piece.position, piece.length + BEYOND_BYTES, ahead
         )
-        self._remember(piece, asked)
+        self._remember(piece, asked, ahead.stop)
         return FileRange(piece.file, piece.position, piece.length, is_from_disk=True)
 
     def page_in(self, part: FileRange, size: int) -> asyncio.Future[bool]:
@@ -165,7 +159,15 @@ class Reads:
             self._threads, part.file.bring_into_memory, part.position, size
         )
 
-    def _remember(self, piece: Slice, asked: bool) -> None:
+    def _ahead(self, piece: Slice) -> range:
+        """What follows the range and was not asked for yet, if its reader goes through old data."""
+        end = piece.position + piece.length + BEYOND_BYTES
+        stretch = self._cold.get(piece.file.fd)
+        if stretch is None or not 0 <= piece.position - stretch.end < NEARBY_BYTES:
+            return range(end, end)
+        return range(max(end, min(stretch.asked, end + AHEAD_BYTES)), end + AHEAD_BYTES)
+
+    def _remember(self, piece: Slice, asked: bool, asked_until: int) -> None:
         fd = piece.file.fd
         stretch = self._cold.pop(fd, None)
         if stretch is None:
@@ -174,6 +176,7 @@ class Reads:
         if stretch.held < TRUSTED_AFTER:
             # Ranges end inside of batches: the next one begins a little before this end.
             stretch.end = piece.position + piece.length // 2
+            stretch.asked = asked_until
             self._cold[fd] = stretch
             if len(self._cold) > REMEMBERED_FILES:
                 self._cold.popitem(last=False)

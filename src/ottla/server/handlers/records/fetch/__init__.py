@@ -27,8 +27,8 @@
   records are sent as copies without them, those without any record not at all. Where nothing else is
   left before the end, one control batch covers it, so that a consumer's position gets there. (Old
   formats know no such batch.) Replicas get the log as it is.
-- Large ranges go from the page cache to the socket by `sendfile`. Data that is not in memory is read
-  ahead in a thread first, so that one reader of old data does not hold up the others.
+- Large ranges go from the page cache to the socket by `sendfile`. Data that is not in memory is
+  brought there first, beside the loop, so that one reader of old data does not hold up the others.
 
 The way of a request: it is decoded, or known from the one before it (`repeated`); `request` finds the
 partitions it is about, its own or those of its session; the `Reader` looks at each of them; `Fetch`

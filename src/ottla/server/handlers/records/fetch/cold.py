@@ -19,7 +19,7 @@ SEARCH_STEPS = 4
 
 
 async def complete(reader: Reader, found: list[Found], convert: bool, many: bool) -> None:
-    """Read what is not in memory in a thread; convert for old clients in a worker process."""
+    """Have what is not in memory brought there; convert for old clients in a worker process."""
     turns = Turns()
     reads, workers = reader.broker.reads, reader.broker.workers
     for at, each in enumerate(found):
