@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import random
 import socket
 import statistics
@@ -36,12 +35,12 @@ from bench.harness import wire
 from bench.harness.batch import Shape, next_offset, record_batch
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import ManagedBroker
-from bench.harness.client import Client, open_socket
+from bench.harness.client import SMALL_RECEIVE, Client, open_socket
 from bench.harness.errors import BenchError
 from bench.harness.fetch_load import Filled
 from bench.harness.long_requests import long_requests, topic_turnover
 from bench.harness.paced_load import Latencies, paced_load
-from bench.harness.process import cached_fraction, evict, settle_disk
+from bench.harness.process import cached_fraction, evict, settle_disk, step_aside
 from bench.harness.produce_load import DEFAULTS, PlainRequests, requests_for
 from bench.harness.results import Measurement, Target
 
@@ -73,7 +72,7 @@ class Disturbance(ABC):
         """In a process of its own: set `begun` once it is going on, count in `done`."""
 
     def _main(self) -> None:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        step_aside()
         with contextlib.suppress(KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
             self.disturb(self._stop, self._begun, self._done)
 
@@ -124,7 +123,8 @@ class ColdConsumer(Disturbance):
         with Client(self.broker.address) as client:
             while not stop.is_set():
                 request = wire.fetch_request(self._filled.topic, 0, offset, MEGABYTE)
-                body = memoryview(client.ask(request))
+                client.send(request)
+                body = memoryview(client.receive(SMALL_RECEIVE))
                 answer = wire.fetch_answer(body)
                 offset, _ = next_offset(body, answer.start, answer.end, offset)
                 done.value += len(body) / 1e6

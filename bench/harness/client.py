@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -13,6 +14,9 @@ from bench.harness.errors import BenchError
 
 ANSWER_TIMEOUT = 180.0  # Kafka takes long over thousands of partitions
 LEADER_TIMEOUT = 180.0
+# What a client that is there to disturb takes by one call. Some kernels let nobody else have the
+# processor while a call copies: half a millisecond for a megabyte, for which no broker is to blame.
+SMALL_RECEIVE = 64 << 10
 
 # Errors that a broker answers with while it starts up or elects: worth asking again.
 _NOT_YET = {3, 5, 6, 14, 15, 16, 7}
@@ -29,11 +33,13 @@ def open_socket(address: tuple[str, int], timeout: float = ANSWER_TIMEOUT) -> so
     return connection
 
 
-def receive_exactly(connection: socket.socket, view: memoryview) -> None:
+def receive_exactly(
+    connection: socket.socket, view: memoryview, at_once: int = sys.maxsize
+) -> None:
     received = 0
     while received < len(view):
         try:
-            count = connection.recv_into(view[received:])
+            count = connection.recv_into(view[received : received + at_once])
         except BlockingIOError:
             raise BenchError("no answer came in time") from None
         if not count:
@@ -41,12 +47,12 @@ def receive_exactly(connection: socket.socket, view: memoryview) -> None:
         received += count
 
 
-def receive_frame(connection: socket.socket) -> bytearray:
-    """The next answer's body, from the correlation id on."""
+def receive_frame(connection: socket.socket, at_once: int = sys.maxsize) -> bytearray:
+    """The next answer's body, from the correlation id on, so much by one call."""
     size = bytearray(4)
     receive_exactly(connection, memoryview(size))
     body = bytearray(int.from_bytes(size, "big"))
-    receive_exactly(connection, memoryview(body))
+    receive_exactly(connection, memoryview(body), at_once)
     return body
 
 
@@ -74,8 +80,8 @@ class Client:
     def send(self, request: wire.Buffer) -> None:
         self._connection.sendall(request)
 
-    def receive(self) -> bytearray:
-        return receive_frame(self._connection)
+    def receive(self, at_once: int = sys.maxsize) -> bytearray:
+        return receive_frame(self._connection, at_once)
 
     def topic(self, name: str) -> wire.TopicAnswer:
         return self.metadata([name]).topics[name]

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from ottla.server.disk.priority import run_when_nobody_else_does
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
 
@@ -50,6 +52,22 @@ def cpu_seconds(root: int) -> float:
     return sum(stat.cpu_seconds for pid in family(root) if (stat := _stat(pid)) is not None)
 
 
+class Others:
+    """What others than this process and its children take of the processors, from here on."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._before = self._seconds()
+
+    @staticmethod
+    def _seconds() -> float:
+        user, nice, system = (_PROC / "stat").read_text().split()[1:4]
+        return (int(user) + int(nice) + int(system)) / _TICKS - cpu_seconds(os.getpid())
+
+    def cores(self) -> float:
+        return (self._seconds() - self._before) / (time.monotonic() - self._since)
+
+
 def resident_bytes(root: int) -> int:
     """Resident memory of a process and its descendants, added up as `ps` shows it.
 
@@ -62,6 +80,18 @@ def resident_bytes(root: int) -> int:
                 if line.startswith("VmRSS:"):
                     total += int(line.split()[1]) * 1024
     return total
+
+
+def step_aside() -> None:
+    """For a process that stands for another machine: whoever else wants a processor has it at once.
+
+    Linux weighs sessions against each other before it looks at who is in them, and a broker has a
+    session of its own. So this process gets one, too, and that is given the least weight.
+    """
+    os.setsid()
+    with contextlib.suppress(OSError):  # a system that does not know of it
+        (_PROC / "self" / "autogroup").write_text("19")
+    run_when_nobody_else_does()
 
 
 class PeakMemory:
