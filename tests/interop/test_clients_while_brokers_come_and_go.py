@@ -248,8 +248,11 @@ def travel(
 
 @pytest.mark.long
 @pytest.mark.timeout(600, func_only=True)
-def test_from_one_to_five_and_back(tmp_path: Path) -> None:
-    travel(tmp_path, ("confluent-kafka", "ottla"), seconds=24)
+@pytest.mark.parametrize(
+    "kinds", [("confluent-kafka", "ottla"), ("java", "franz-go")], ids="+".join
+)
+def test_from_one_to_five_and_back(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    travel(tmp_path, kinds, seconds=24)
 
 
 @pytest.mark.soak
