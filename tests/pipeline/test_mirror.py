@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +202,70 @@ def test_from_apache_kafka(
     assert sum(each.end - (each.committed or 0) for each in lag) <= 2  # marks of transactions
     assert set(before) | set(rest) == {b"%d" % number for number in range(100)}
     assert 40 <= len(rest) <= 40 + 2 * 20
+
+
+def until(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"not within a minute: {what}"
+        time.sleep(0.1)
+
+
+@pytest.mark.long
+@pytest.mark.interop
+def test_from_an_apache_kafka_that_is_written_to(
+    spark: SparkSession, apache: Any, target: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """The mirror follows while a producer writes and a group reads there; then the group moves."""
+    with Admin(apache.bootstrap) as admin:
+        admin.create_topic(topic, 2, settings=FOREVER)
+    group = f"{topic}-readers"
+    chosen = options(
+        apache.bootstrap, target.bootstrap, tmp_path, topic,
+        groups=re.compile(re.escape(topic) + "-.*"), follow=True, every="100 milliseconds",
+        groups_every=0.5,
+    )  # fmt: skip
+    is_over = threading.Event()
+    written = itertools.count()
+
+    def write() -> None:
+        while not is_over.is_set():
+            number = next(written)
+            fill(apache.bootstrap, topic, range(10 * number, 10 * number + 10))
+
+    def count(servers: str) -> int:
+        return len(records(servers, topic))
+
+    def moved() -> dict[int, int]:
+        with Admin(target.bootstrap) as admin:
+            found = admin.committed_offsets(group)
+        return {each.partition: offset.offset for each, offset in found.items()}
+
+    with mirroring(spark, chosen, print) as query, ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(write)
+        try:
+            until("the topic there", lambda: topic in topics_of(target.bootstrap))
+            until("records there", lambda: count(target.bootstrap) > 100)
+            # While both go on.
+            before = read_some(apache.bootstrap, group, topic, 60)
+            seen = count(target.bootstrap)
+            until("more of them", lambda: count(target.bootstrap) > seen)
+        finally:
+            is_over.set()
+        writing.result()
+        total = count(apache.bootstrap)
+        until("all of them", lambda: count(target.bootstrap) == total)
+        until("the group's offsets", lambda: len(moved()) == 2)
+        assert query.exception() is None
+    assert records(target.bootstrap, topic) == records(apache.bootstrap, topic)
+    with Consumer(target.bootstrap) as consumer:
+        rest = consumer.read(topic, moved()).column("value").to_pylist()
+    assert set(before) | set(rest) == {b"%d" % number for number in range(total)}
+
+
+def topics_of(servers: str) -> set[str]:
+    with Admin(servers) as admin:
+        return {each.name for each in admin.list_topics()}
 
 
 # Boundaries
