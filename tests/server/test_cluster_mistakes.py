@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import shutil
 import socket
 import threading
 import time
@@ -88,6 +89,18 @@ def test_two_brokers_with_one_id(address: str, tmp_path: Path) -> None:
         with Consumer(first.bootstrap) as consumer:
             assert consumer.read("kept", columns=["value"]).num_rows == 1
         assert "fenced" not in first.log_text()
+
+
+def test_an_empty_disk_right_after_a_kill(address: str, tmp_path: Path) -> None:
+    """The registration of the process that was killed stays as long as its session. Nobody else is there
+    to notice the kill."""
+    short = {"zookeeper.session.timeout.ms": "2000"}
+    with member(tmp_path / "data", address, **short) as own:
+        write_one(own.bootstrap)
+        own.kill()
+    shutil.rmtree(own.data)
+    with member(own.data, address, **short) as again:
+        assert "Traceback" not in again.log_text()
 
 
 @pytest.mark.parametrize("there", ["nothing", "another cluster"])

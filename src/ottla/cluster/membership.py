@@ -216,8 +216,7 @@ class Membership:
                     return node.created
                 operations: list[Operation] = [Create(path, value, ephemeral=True)]
                 if node is not None:
-                    self._check_own(broker, node)
-                    if not is_ours and await self._is_in_use(broker, node):
+                    if not is_ours and await self._is_anothers(broker, node):
                         continue
                     operations.insert(0, Delete(path, node.version))
                 answer = await self.store.multi(operations)
@@ -230,35 +229,35 @@ class Membership:
                 await asyncio.sleep(_RETRY_SECONDS)
         raise BrokerIdTaken(f"broker {broker.id} could not register: another one keeps doing so")
 
-    def _check_own(self, broker: RegisteredBroker, node: Node) -> None:
+    async def _is_anothers(self, broker: RegisteredBroker, node: Node) -> bool:
+        """Whether a registration is of another process that may be at work. False if that is out of the
+        question: with the same data folder, which has one owner. True when it has gone; BrokerIdTaken
+        if it stays for longer than the session of a process that has ended."""
         other, _ = layout.decode_broker(broker.id, node)
-        if node.owner != self.store.session_id and other.folder_id != broker.folder_id:
-            where = ", ".join(f"{each.host}:{each.port}" for each in other.endpoints)
-            raise BrokerIdTaken(
-                f"a broker with id {broker.id} is running at {where}, with another data folder; "
-                "give this one an id of its own (node.id)"
-            )
-
-    async def _is_in_use(self, broker: RegisteredBroker, node: Node) -> bool:
-        """Whether another process may be at work with a copy of the data folder. False if that is out
-        of the question; True when its node has gone; BrokerIdTaken if it stays."""
-        other, _ = layout.decode_broker(broker.id, node)
-        if other.endpoints == broker.endpoints:
-            return False  # this process listens there now
-        patience = 2 * (self.store.session_timeout or 0.0)
-        end = boottime() + patience
-        while await _answers(other):
-            if boottime() >= end:
+        has_own_folder = other.folder_id == broker.folder_id
+        is_here = other.endpoints == broker.endpoints  # this process listens there now
+        end = boottime() + 2 * (self.store.session_timeout or 0.0)
+        while True:
+            answers = not is_here and await _answers(other)
+            if has_own_folder and not answers:
+                return False
+            # A copy of the folder may be in use. With another folder, of a disk that was replaced, the
+            # former process has ended if nobody answers.
+            if boottime() >= end or (answers and not has_own_folder):
                 where = ", ".join(f"{each.host}:{each.port}" for each in other.endpoints)
                 raise BrokerIdTaken(
-                    f"a broker with id {broker.id} is running at {where}, and this data folder is a "
-                    "copy of its own; give this broker an id and a folder of its own"
+                    f"a broker with id {broker.id} is running at {where}, "
+                    + (
+                        "and this data folder is a copy of its own; give this broker an id and a "
+                        "folder of its own"
+                        if has_own_folder
+                        else "with another data folder; give this one an id of its own (node.id)"
+                    )
                 )
             await asyncio.sleep(_RETRY_SECONDS)
             found = await self.store.get(layout.broker_path(broker.id))
             if found is None or found.created != node.created:
                 return True
-        return False
 
     # Going
 
