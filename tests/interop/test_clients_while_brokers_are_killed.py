@@ -66,6 +66,7 @@ MOVED = (
     "leader epoch",
     "Broker transport failure",
     "Connection error",
+    "Broker handle destroyed",  # librdkafka has heard that the broker it asked is gone
 )
 ASK_AGAIN_SECONDS = 0.1
 
