@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import pickle
 import subprocess
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from ottla import Consumer, Producer
@@ -22,7 +20,6 @@ from ottla.client.positions import TopicPartition
 from ottla.testing import BrokerProcess, free_port
 from pyspark_ottla.errors import DataLost, OptionError
 from pyspark_ottla.streaming.offsets import CheckpointError
-from pyspark_ottla.workers import keep_modules_out_of_collections
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -464,19 +461,25 @@ def test_readers_are_pickled(servers: Servers) -> None:
 # What it costs
 
 
-def test_loaded_modules_are_kept_out_of_collections(monkeypatch: pytest.MonkeyPatch) -> None:
-    gc.unfreeze()  # the tests themselves (tests/conftest.py)
-    try:
-        keep_modules_out_of_collections()
-        assert gc.get_freeze_count() == 0  # this is no task
-        monkeypatch.setattr(TaskContext, "_taskContext", TaskContext())
-        keep_modules_out_of_collections()
-        assert gc.get_freeze_count() > 10_000
-        gc.unfreeze()
-        keep_modules_out_of_collections()
-        assert gc.get_freeze_count() == 0  # once is enough
-    finally:
-        gc.freeze()
+def test_loaded_modules_are_kept_out_of_collections() -> None:
+    """In a process of its own: here other threads may load modules meanwhile."""
+    program = """
+import gc
+from pyspark import TaskContext
+from pyspark_ottla.workers import keep_modules_out_of_collections
+
+keep_modules_out_of_collections()
+print(gc.get_freeze_count())  # this is no task
+TaskContext._taskContext = TaskContext()
+keep_modules_out_of_collections()
+print(gc.get_freeze_count() > 10_000)
+gc.unfreeze()
+keep_modules_out_of_collections()
+print(gc.get_freeze_count())  # once is enough
+"""
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.split() == ["0", "True", "0"]
 
 
 def test_planning_loads_neither_pandas_nor_numba() -> None:
