@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from ottla.client.configuration.clients import (
     AdminSettings,
     ClientSettings,
@@ -52,10 +54,13 @@ def _read_in(path: Path) -> Iterator[str]:
             yield node.value
 
 
-READ = {name for path in SOURCES.rglob("*.py") for name in _read_in(path)}
+@pytest.fixture(scope="module")
+def read() -> set[str]:
+    """Everything that is read anywhere in the sources."""
+    return {name for path in SOURCES.rglob("*.py") for name in _read_in(path)}
 
 
-def test_every_setting_of_a_broker_and_of_a_topic() -> None:
+def test_every_setting_of_a_broker_and_of_a_topic(read: set[str]) -> None:
     unread = [
         setting.name
         for table in (BROKER_SETTINGS, TOPIC_SETTINGS)
@@ -63,12 +68,12 @@ def test_every_setting_of_a_broker_and_of_a_topic() -> None:
         # Those of the broker that are the defaults of topics are read as the topics'.
         if not setting.awaits
         and not (table is BROKER_SETTINGS and setting.name in LOG_BROKER_SETTINGS)
-        and not READ & {setting.name, setting.attribute, setting.name.removeprefix(TOKENS)}
+        and not read & {setting.name, setting.attribute, setting.name.removeprefix(TOKENS)}
     ]
     assert set(unread) == ONE_VALUE
 
 
-def test_every_option_of_a_client() -> None:
+def test_every_option_of_a_client(read: set[str]) -> None:
     kinds = (ClientSettings, AdminSettings, ProducerSettings, ConsumerSettings)
     fields = {field for kind in kinds for field in options_of(kind)}
-    assert fields - READ == set()
+    assert fields - read == set()
