@@ -27,7 +27,7 @@ CORE = (
     "tests/cluster_model",
     "tests/server",
 )
-COMPILE = "from ottla.record.columns.readiness import compile_kernels; compile_kernels()"
+COMPILE = "from ottla.record.columns.kernels.readiness import compile_kernels; compile_kernels()"
 ASK = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 
 

@@ -17,7 +17,7 @@ import sys
 
 from pyspark.daemon import manager
 
-from ottla.record.columns.readiness import load_compiled
+from ottla.record.columns.kernels.readiness import load_compiled
 from pyspark_ottla.streaming import reader as streaming  # noqa: F401 - for the workers
 from pyspark_ottla.writing import sink  # noqa: F401
 

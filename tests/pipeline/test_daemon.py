@@ -14,7 +14,7 @@ _PROGRAM = """
 import gc, sys
 from pyspark_ottla import daemon
 daemon.prepare(sys.argv[1])
-print("ottla.record.columns.kernels" in sys.modules, gc.get_freeze_count() > 0)
+print("ottla.record.columns.kernels.decoding" in sys.modules, gc.get_freeze_count() > 0)
 """
 
 

@@ -26,10 +26,10 @@ from ottla.record.columns import (
     decode,
     encode,
     encode_in_turn,
-    readiness,
     sealing,
     set_producer,
 )
+from ottla.record.columns.kernels import readiness
 from ottla.record.columns.layout import COLUMNS
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import CorruptBatch, InvalidBatch, InvalidRecord, TooLarge

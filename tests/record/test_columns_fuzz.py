@@ -21,7 +21,8 @@ import pytest
 
 from ottla.record.batch import RECORDS_AT, Record, build_batch
 from ottla.record.codecs import Codec
-from ottla.record.columns import IncrementalRecords, Layout, buffers, decode, encode, readiness
+from ottla.record.columns import IncrementalRecords, Layout, buffers, decode, encode
+from ottla.record.columns.kernels import readiness
 from ottla.record.errors import InvalidBatch
 from ottla.record.varint import encode_varint
 
@@ -43,9 +44,9 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     try:
         with pytest.MonkeyPatch.context() as patch:
             # Each imports some of those before it.
-            for name in ("walk_kernels", "copy_kernels", "encode_kernels", "kernels"):
+            for name in ("walking", "copying", "encoding", "decoding"):
                 module = _anew(name)
-                patch.setitem(sys.modules, f"ottla.record.columns.{name}", module)
+                patch.setitem(sys.modules, f"ottla.record.columns.kernels.{name}", module)
     finally:
         numba.config.BOUNDSCHECK, numba.config.CACHE_DIR = before
     return module

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.xdist_group("kernel-cache")
 PRELUDE = """
 import sys, time
 from ottla.record.batch import Record, build_batch
-from ottla.record.columns import compile_kernels, decode, readiness
+from ottla.record.columns import compile_kernels, decode
+from ottla.record.columns.kernels import readiness
 
 batch = build_batch([Record(n, 1_800_000_000_000, None, b"v" * 100) for n in range(1000)])
 
@@ -122,7 +123,7 @@ def test_without_numba(tmp_path: Path) -> None:
 def test_of_several_that_find_the_cache_empty_one_compiles(tmp_path: Path) -> None:
     with (tmp_path / "compiling").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        command = [sys.executable, "-m", "ottla.record.columns.compile", str(tmp_path)]
+        command = [sys.executable, "-m", "ottla.record.columns.kernels.compile", str(tmp_path)]
         with subprocess.Popen(command) as second:
             with pytest.raises(subprocess.TimeoutExpired):
                 second.wait(0.5)

@@ -12,7 +12,7 @@ from crc32c import crc32c as reference
 from numba import njit
 
 from ottla.record.batch import Record, build_batch
-from ottla.record.columns import readiness
+from ottla.record.columns.kernels import readiness
 
 SPECIAL = 0x07 | 0x20  # codecs and control batches
 
@@ -28,7 +28,7 @@ def kernels() -> ModuleType:
 @pytest.fixture(scope="module")
 def walking(kernels: ModuleType) -> ModuleType:
     del kernels  # so that it is compiled into the right cache
-    from ottla.record.columns import walk_kernels
+    from ottla.record.columns.kernels import walking as walk_kernels
 
     return walk_kernels
 

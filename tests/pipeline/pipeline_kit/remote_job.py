@@ -58,7 +58,8 @@ def place(_: int) -> dict[str, str]:
 def kernels(_: int) -> dict[str, Any]:
     """Whether a task can read by compiled code, and where it could keep that."""
     from ottla.record.batch import Record, build_batch
-    from ottla.record.columns import compile_kernels, decode, readiness
+    from ottla.record.columns import compile_kernels, decode
+    from ottla.record.columns.kernels import readiness
 
     batch = build_batch([Record(number, 0, None, b"v") for number in range(1000)])
     return {

@@ -151,7 +151,7 @@ def produce(
             first = 1
             columns_from = None if interactive or report else _columns_from(size)
             if columns_from is not None and size is not None and size >= KERNELS_FROM_BYTES:
-                from ottla.record.columns.readiness import load_compiled
+                from ottla.record.columns.kernels.readiness import load_compiled
 
                 load_compiled()
             for block in split_input(ending, interrupts):

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from ottla.record.columns.cursor import Decoded
     from ottla.record.columns.decoding import IncrementalRecords, decode
     from ottla.record.columns.encoding import Encoded, buffer_size, encode, encode_in_turn
+    from ottla.record.columns.kernels.readiness import compile_kernels
     from ottla.record.columns.layout import COLUMNS, DEFAULT_LAYOUT, HEADERS_TYPE, Layout
     from ottla.record.columns.pool import BufferPool
-    from ottla.record.columns.readiness import compile_kernels
     from ottla.record.columns.sealing import set_producer
     from ottla.record.columns.walking import Reach, reach
 
@@ -30,7 +30,7 @@ _HOMES = {
     "Reach": "walking",
     "BufferPool": "pool",
     "buffer_size": "encoding",
-    "compile_kernels": "readiness",
+    "compile_kernels": "kernels.readiness",
     "decode": "decoding",
     "encode": "encoding",
     "encode_in_turn": "encoding",

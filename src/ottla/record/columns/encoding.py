@@ -33,8 +33,8 @@ from ottla.record.columns.inputs import (
     rows_column,
     timestamps_column,
 )
+from ottla.record.columns.kernels.readiness import kernels_for, load_compiled
 from ottla.record.columns.pool import BufferPool
-from ottla.record.columns.readiness import kernels_for, load_compiled
 from ottla.record.columns.sealing import seal
 from ottla.record.varint import encode_varint
 

@@ -34,8 +34,21 @@ from ottla.record.batch import (
     SMALLEST_RECORD,
     TIMESTAMP_TYPE_BIT,
 )
-from ottla.record.columns.copy_kernels import copy
-from ottla.record.columns.encode_kernels import (
+from ottla.record.columns.kernels.arrays import (
+    BYTES,
+    INPUT,
+    INT8S,
+    INT32S,
+    INT64S,
+    LARGEST_INT64,
+    TABLE,
+    int8,
+    int64,
+    uint8,
+    uint64,
+)
+from ottla.record.columns.kernels.copying import copy
+from ottla.record.columns.kernels.encoding import (
     ATTRIBUTES,
     BAD_INPUT,
     BASE_SEQUENCE,
@@ -67,21 +80,8 @@ from ottla.record.columns.encode_kernels import (
     VALUE_BIT,
     encode_records,
 )
-from ottla.record.columns.kernel_types import (
-    BYTES,
-    INPUT,
-    INT8S,
-    INT32S,
-    INT64S,
-    LARGEST_INT64,
-    TABLE,
-    int8,
-    int64,
-    uint8,
-    uint64,
-)
-from ottla.record.columns.socket_kernels import CAN_RECEIVE, receive
-from ottla.record.columns.walk_kernels import (
+from ottla.record.columns.kernels.receiving import CAN_RECEIVE, receive
+from ottla.record.columns.kernels.walking import (
     PLAN_END,
     PLAN_HEADER,
     PLAN_START,

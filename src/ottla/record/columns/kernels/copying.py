@@ -1,4 +1,4 @@
-"""Moving bytes, and fetching them from memory: a part of `kernels`, whose rules hold here."""
+"""Moving bytes, and fetching them from memory: a part of `decoding`, whose rules hold here."""
 
 from __future__ import annotations
 

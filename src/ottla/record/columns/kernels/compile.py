@@ -1,4 +1,4 @@
-"""Compile the kernels into a cache folder: `python -m ottla.record.columns.compile FOLDER`.
+"""Compile the kernels into a cache folder: `python -m ottla.record.columns.kernels.compile FOLDER`.
 
 Programs that start together find the cache empty together. One of them compiles; the others wait for it.
 """
@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from ottla.record.columns.readiness import is_compiled, load
+from ottla.record.columns.kernels.readiness import is_compiled, load
 
 
 def main() -> None:

@@ -44,14 +44,14 @@ logger = logging.getLogger(__name__)
 WORTH_LOADING = 4 * 1024 * 1024
 
 _COMPILER_TIMEOUT = 120  # seconds
-_KERNELS = "ottla.record.columns.kernels"
+_KERNELS = "ottla.record.columns.kernels.decoding"
 _SOURCES = (
-    "copy_kernels.py",
-    "encode_kernels.py",
-    "kernel_types.py",
-    "kernels.py",
-    "socket_kernels.py",
-    "walk_kernels.py",
+    "arrays.py",
+    "copying.py",
+    "decoding.py",
+    "encoding.py",
+    "receiving.py",
+    "walking.py",
 )
 _READY = "ready"
 
@@ -176,7 +176,7 @@ def _compile_elsewhere(folder: Path) -> None:
     """Fill the cache by another process; whatever goes wrong there, loading will compile."""
     try:
         subprocess.run(
-            [sys.executable, "-m", "ottla.record.columns.compile", str(folder)],
+            [sys.executable, "-m", "ottla.record.columns.kernels.compile", str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

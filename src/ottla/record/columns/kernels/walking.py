@@ -34,7 +34,7 @@ from ottla.record.batch import (
     RECORD_COUNT_AT,
     SMALLEST_RECORD,
 )
-from ottla.record.columns.kernel_types import (
+from ottla.record.columns.kernels.arrays import (
     ALL_ONES,
     INPUT,
     INT64S,

@@ -1,4 +1,4 @@
-"""The compiled loop that writes record batches: a part of `kernels`, whose rules hold here.
+"""The compiled loop that writes record batches: a part of `decoding`, whose rules hold here.
 
 Records are summed up soon after they are written, while the processor's fastest cache has them, and what
 will be copied next is fetched from memory meanwhile: one keeps the processor busy, the other does not.
@@ -33,8 +33,7 @@ from ottla.record.batch import (
     RECORD_COUNT_AT,
 )
 from ottla.record.columns import sealing
-from ottla.record.columns.copy_kernels import copy, fetch
-from ottla.record.columns.kernel_types import (
+from ottla.record.columns.kernels.arrays import (
     ALL_ONES,
     BYTES,
     INPUT,
@@ -44,7 +43,8 @@ from ottla.record.columns.kernel_types import (
     uint8,
     uint64,
 )
-from ottla.record.columns.walk_kernels import (
+from ottla.record.columns.kernels.copying import copy, fetch
+from ottla.record.columns.kernels.walking import (
     after_zeros,
     compiled,
     sum_of_word,
