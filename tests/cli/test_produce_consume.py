@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from ottla.cli.commands import produce
+from ottla.cli.commands.records import produce
 from ottla.cli.records import input_blocks
 
 Run = Callable[..., Result]

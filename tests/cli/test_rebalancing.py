@@ -16,7 +16,7 @@ from cluster_kit.commands import ottla
 from ottla import Admin, Producer
 from ottla.cli.cluster import moving
 from ottla.cli.cluster.failures import failures_reported
-from ottla.cli.commands import cluster as commands
+from ottla.cli.commands.cluster import moves
 from ottla.cli.failures import Failure
 from ottla.client.admin.cluster import Reassignment
 from ottla.client.admin.configs import Resource
@@ -127,8 +127,8 @@ def test_a_dry_run_removes_no_broker_that_holds_nothing(
         def remove(self, broker: int, *, force: bool) -> None:
             raise AssertionError("it was removed")
 
-    monkeypatch.setattr(commands, "_cluster", lambda _: Removable())
-    commands.remove(3, force=force, dry_run=True)
+    monkeypatch.setattr(moves, "local_cluster", lambda _: Removable())
+    moves.remove(3, force=force, dry_run=True)
     assert "broker 3 would be removed" in capsys.readouterr().out
 
 
@@ -184,10 +184,10 @@ def test_a_broker_is_removed_after_a_removal_that_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = Leaving()
-    monkeypatch.setattr(commands, "_cluster", lambda _: cluster)
-    monkeypatch.setattr(commands, "_servers", lambda *_: cluster)
+    monkeypatch.setattr(moves, "local_cluster", lambda _: cluster)
+    monkeypatch.setattr(moves, "servers", lambda *_: cluster)
     monkeypatch.setattr(running, "_LOOK_SECONDS", 0.0)
-    commands.remove(3, data=tmp_path, yes=True)
+    moves.remove(3, data=tmp_path, yes=True)
     assert cluster.removed
     assert cluster.limits == []  # this time no --throttle was given
     told = capsys.readouterr()

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from pipeline_kit import environments
 
-from ottla.cli.commands.demo import Demo
+from ottla.cli.commands.demo.demo import Demo
 from ottla.pipeline.examples import examples_folder
 from ottla.testing import BrokerProcess, free_port
 from ottla.testing.guardian import end_with_this_program
@@ -201,7 +201,7 @@ def test_without_spark_the_broker_serves(start: Start, tmp_path: Path) -> None:
 
 
 def test_its_broker_lets_a_first_consumer_begin_at_once(tmp_path: Path) -> None:
-    from ottla.cli.commands.demo import _broker
+    from ottla.cli.commands.demo.demo import _broker
 
     address = f"127.0.0.1:{free_port()}"
     with _broker(address, tmp_path / "data", tmp_path / "log") as process:

@@ -24,7 +24,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         yield
 
     for command in ("archive", "mirror"):
-        monkeypatch.setattr(f"ottla.cli.commands.{command}.spark_session", start)
+        monkeypatch.setattr(f"ottla.cli.commands.pipeline.{command}.spark_session", start)
 
 
 def test_folders() -> None:

@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from ottla import Consumer, Producer
-from ottla.cli.commands import users
+from ottla.cli.commands.administration import users
 from ottla.cli.failures import Misuse
 from ottla.cluster.adoption import CannotAdopt
 from ottla.cluster.controller import Controller

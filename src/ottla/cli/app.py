@@ -15,29 +15,20 @@ import typer
 from typer.core import TyperGroup
 
 from ottla.cli.cleanup import close_all
-from ottla.cli.commands import (
+from ottla.cli.commands import console, serve
+from ottla.cli.commands.administration import (
     acls,
-    archive,
-    cluster,
-    collect,
     configs,
-    console,
-    consume,
-    demo,
     groups,
-    log,
-    mirror,
-    pipelines,
-    produce,
     quotas,
-    records,
-    serve,
-    spark,
-    sql,
     topics,
     transactions,
     users,
 )
+from ottla.cli.commands.cluster import app as cluster
+from ottla.cli.commands.demo import demo
+from ottla.cli.commands.pipeline import archive, collect, mirror, pipelines, spark, sql
+from ottla.cli.commands.records import consume, log, produce, record
 from ottla.cli.endings import discard_output, of_system, tell
 from ottla.cli.failures import INTERRUPTED, PIPE_CLOSED, Failure
 from ottla.cli.options import Json, help_group
@@ -103,7 +94,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(topics.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
-app.add_typer(records.app, name="record")
+app.add_typer(record.app, name="record")
 app.command("sql")(sql.sql)
 app.add_typer(spark.app, name="spark")
 app.add_typer(pipelines.app, name="pipeline")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ottla.cli.failures import Failure
 from ottla.cli.output import note, plural, write_table
-from ottla.cli.spark import spark_failures_reported, warming
+from ottla.cli.spark.sessions import spark_failures_reported, warming
 from ottla.cli.sql.following import print_as_they_come
 from ottla.cli.sql.output import (
     Form,

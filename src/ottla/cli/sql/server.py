@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.cli.failures import Failure
 from ottla.cli.output import Cell
-from ottla.cli.spark import silence_pyspark, spark_failures_reported
+from ottla.cli.spark.sessions import silence_pyspark, spark_failures_reported
 from ottla.cli.sql.following import print_as_they_come
 from ottla.cli.sql.output import Form, tell_misfits, write_columns, write_rows
 from ottla.cli.sql.warm import NotForServers, Question, can_answer, has_path, peer_user, send

@@ -232,7 +232,7 @@ def _reached(
     connection = _connected(path)
     if connection is not None:
         return connection
-    from ottla.cli.spark import waiting
+    from ottla.cli.spark.sessions import waiting
 
     shown = nullcontext() if quiet else waiting("Spark starts")
     with shown, path.with_suffix(".lock").open("w") as lock:

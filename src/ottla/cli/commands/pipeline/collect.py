@@ -15,7 +15,7 @@ import typer
 
 from ottla.cli.addresses import check_servers
 from ottla.cli.cluster.failures import failures_reported
-from ottla.cli.commands.produce import CodecName
+from ottla.cli.commands.records.produce import CodecName
 from ottla.cli.failures import INTERRUPTED, Failure, Misuse
 from ottla.cli.options import DEFAULT_SERVER, Server, complete_topic
 from ottla.cli.output import note, plural

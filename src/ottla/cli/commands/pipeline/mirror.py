@@ -10,10 +10,10 @@ import typer
 from ottla.cli.addresses import check_servers
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.folders import writable_folder
-from ottla.cli.jobs import PRESET, BatchRows, Every, Follow, State, check_master, connect
 from ottla.cli.options import parse_assignments
 from ottla.cli.output import note
-from ottla.cli.spark import Master, SparkSettings, spark_session
+from ottla.cli.spark.jobs import PRESET, BatchRows, Every, Follow, State, check_master, connect
+from ottla.cli.spark.sessions import Master, SparkSettings, spark_session
 
 
 def mirror(

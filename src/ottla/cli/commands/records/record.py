@@ -14,7 +14,7 @@ from ottla.cli.deleting import Yes
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.options import DEFAULT_SERVER, Json, Server, Topic, help_group
 from ottla.cli.output import note, plural, write_document, write_line
-from ottla.cli.spark import Master, SparkSettings, spark_session
+from ottla.cli.spark.sessions import Master, SparkSettings, spark_session
 
 if TYPE_CHECKING:
     from ottla.cli.cluster.admin import Cluster
@@ -157,7 +157,7 @@ def _words(given: list[str]) -> Iterable[str]:
 
 
 def _check_partition(cluster: Cluster, topic: str, partition: int) -> None:
-    from ottla.cli.commands.topics import choose_partitions
+    from ottla.cli.commands.administration.topics import choose_partitions
 
     [description] = cluster.describe_topics([topic])
     choose_partitions(topic, [each.partition for each in description.partitions], [partition])
@@ -165,7 +165,7 @@ def _check_partition(cluster: Cluster, topic: str, partition: int) -> None:
 
 def _with_key(cluster: Cluster, topic: str, key: str) -> Chosen:
     """The records with a key, in all partitions: somebody may have put them anywhere."""
-    from ottla.cli.commands.consume import find_ranges
+    from ottla.cli.commands.records.consume import find_ranges
     from ottla.cli.progress import Progress
     from ottla.cli.records.positions import EARLIEST
     from ottla.client.consumer.asynchronous import AsyncConsumer

@@ -12,10 +12,16 @@ import typer
 from ottla.cli.addresses import check_servers
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.folders import local_folder, writable_folder
-from ottla.cli.jobs import PRESET, BatchRows, Every, Follow, State, check_master, connect
 from ottla.cli.options import DEFAULT_SERVER, Server, Topic, check_new_name, parse_assignments
 from ottla.cli.output import note, write_line
-from ottla.cli.spark import Master, SourceOptions, SparkSettings, check_source, spark_session
+from ottla.cli.spark.jobs import PRESET, BatchRows, Every, Follow, State, check_master, connect
+from ottla.cli.spark.sessions import (
+    Master,
+    SourceOptions,
+    SparkSettings,
+    check_source,
+    spark_session,
+)
 
 _SIZE = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.commands.topics import choose_partitions
+from ottla.cli.commands.administration.topics import choose_partitions
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.options import DEFAULT_SERVER, Server, Topic
 from ottla.cli.output import binary_output, on_terminal

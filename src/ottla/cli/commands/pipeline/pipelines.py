@@ -23,7 +23,7 @@ from ottla.cli.options import (
     parse_assignments,
 )
 from ottla.cli.output import note, write_line
-from ottla.cli.spark import Master, SparkSettings, silence_pyspark, spark_failures_reported
+from ottla.cli.spark.sessions import Master, SparkSettings, silence_pyspark, spark_failures_reported
 
 app = help_group("Run data pipelines on Spark.")
 

@@ -23,7 +23,7 @@ from ottla.cli.options import (
 )
 from ottla.cli.output import note
 from ottla.cli.records.positions import EARLIEST, parse_position
-from ottla.cli.spark import (
+from ottla.cli.spark.sessions import (
     Master,
     SourceOptions,
     SparkSettings,
@@ -252,7 +252,7 @@ def _bounds(cluster: Cluster, begin: Position, end: Position | None, follow: boo
     """The options that --from and --until come to, for a topic."""
     import json
 
-    from ottla.cli.commands.consume import find_ranges
+    from ottla.cli.commands.records.consume import find_ranges
 
     def of(topic: str) -> dict[str, str]:
         [described] = cluster.describe_topics([topic])

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ottla.cli.addresses import parse_servers, takes_connections
-from ottla.cli.demo_screen import DemoState, alert_sentence, screen
+from ottla.cli.commands.demo.screen import DemoState, alert_sentence, screen
 from ottla.cli.failures import INTERRUPTED, Failure, Misuse
 from ottla.cli.options import DEFAULT_SERVER
 from ottla.cli.output import plural, write_line, write_table
-from ottla.cli.spark import spark_failures_reported, starting_session, warming
+from ottla.cli.spark.sessions import spark_failures_reported, starting_session, warming
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,1 @@
+"""`ottla demo`: a broker, a load and a pipeline on it, on one screen."""

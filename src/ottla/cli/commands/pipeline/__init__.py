@@ -1,0 +1,1 @@
+"""Commands that move records between topics, files and tables, or compute over them."""

@@ -1,0 +1,1 @@
+"""Commands that write, read, look up and delete records, and that look into log folders."""
