@@ -32,9 +32,9 @@ from ottla.cluster import layout
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.partitions import ElectionType, WantedIsr
 from ottla.cluster.decisions.topics import MOST_PARTITIONS_PER_REQUEST, NewTopic
-from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.following import MetadataFollower
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.loading import folder, load_image
+from ottla.cluster.membership.following import MetadataFollower
 from ottla.cluster.metadata import ClusterImage, Endpoint, RegisteredBroker, Resource, ResourceType
 from ottla.cluster.store import (
     Answer,

@@ -19,7 +19,7 @@ from store_kit.faulty import Faults, FaultyStore
 from ottla.cluster import layout
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.features import FeatureRange
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.metadata import ClusterImage, Endpoint, RegisteredBroker, Resource, ResourceType
 from ottla.cluster.shared import SharedStore, StoreServer
 from ottla.cluster.store import Create, Delete, Store

@@ -13,7 +13,7 @@ from store_kit.faulty import Faults, FaultyStore
 
 from ottla.cluster.adoption import CannotAdopt, adopt
 from ottla.cluster.decisions.topics import NewTopic
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.loading import load_image
 from ottla.cluster.metadata import ClusterImage, RegisteredBroker
 from ottla.cluster.store import Answer, Operation, Store, StoreError

@@ -17,7 +17,7 @@ from ottla.cluster.controller import Controller, InconsistentClusterId, Unsuppor
 from ottla.cluster.decisions.configs import AlteredResource, ConfigChange, full_change
 from ottla.cluster.decisions.features import FeatureRange, FeatureUpdate
 from ottla.cluster.decisions.topics import DeadTopic, MorePartitions, NewTopic, TopicDefaults
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.loading import load_image
 from ottla.cluster.metadata import ClusterImage, ImageDelta, RegisteredBroker, ResourceType
 from ottla.cluster.store import Check, Create, Delete, Ok, Operation, Set, Store, StoreError

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.store import (
     Conflict,
     Create,
@@ -69,7 +69,7 @@ def test_numbers_go_on_after_a_crash_that_followed_only_ephemeral_changes(tmp_pa
     path = tmp_path / "metadata.db"
     program = f"""
 import asyncio, os
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.store import Create
 async def run():
     store = EmbeddedStore({str(path)!r})
@@ -88,7 +88,7 @@ asyncio.run(run())
 
 WRITER = """
 import asyncio, sys
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.store import Create, Ok, Set
 
 async def run(path):
@@ -371,7 +371,7 @@ def test_closing_waits_for_what_was_begun(tmp_path: Path) -> None:
 
 def test_sqlite_is_not_loaded_by_an_import() -> None:
     program = (
-        "import sys, ottla.cluster.embedded, ottla.cluster.controller;"
+        "import sys, ottla.cluster.embedded.store, ottla.cluster.controller;"
         "sys.exit('sqlite3' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -15,7 +15,7 @@ from store_kit.faulty import Faults, FaultyStore
 
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.topics import DeadTopic, MorePartitions, NewTopic, TopicResult
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.loading import load_image
 from ottla.cluster.metadata import ClusterImage, ImageDelta, RegisteredBroker
 from ottla.cluster.store import Create, Ok, SessionEvent, StoreUnavailable, Unknown

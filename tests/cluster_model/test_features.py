@@ -24,8 +24,8 @@ from ottla.cluster.decisions.features import (
     update_features,
 )
 from ottla.cluster.draft import Draft
-from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.membership import Membership
+from ottla.cluster.embedded.store import EmbeddedStore
+from ottla.cluster.membership.membership import Membership
 from ottla.cluster.metadata import ClusterImage, RegisteredBroker
 from ottla.cluster.store import Node
 from ottla.protocol.errors import ErrorCode, ProtocolError

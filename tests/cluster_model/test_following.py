@@ -12,7 +12,7 @@ from ottla.cluster import layout
 from ottla.cluster.decisions.configs import AlteredResource, ConfigChange, ConfigOperation
 from ottla.cluster.decisions.partitions import WantedIsr
 from ottla.cluster.decisions.topics import MorePartitions, NewTopic
-from ottla.cluster.following import MetadataFollower
+from ottla.cluster.membership.following import MetadataFollower
 from ottla.cluster.metadata import ClusterImage, RegisteredBroker, ResourceType
 from ottla.cluster.store import Node, Store
 

@@ -15,9 +15,9 @@ from store_kit.faulty import Faults, FaultyStore
 from ottla.cluster import layout
 from ottla.cluster.decisions.partitions import WantedIsr
 from ottla.cluster.decisions.topics import DeadTopic, MorePartitions, NewTopic
-from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.following import MetadataFollower
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.loading import load_image
+from ottla.cluster.membership.following import MetadataFollower
 from ottla.cluster.metadata import ClusterImage, Partition, RegisteredBroker, ResourceType, Topic
 from ottla.cluster.store import Answer, Create, Delete, Operation, Set, Store, StoreError
 from ottla.protocol.errors import ProtocolError

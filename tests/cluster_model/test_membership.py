@@ -21,10 +21,10 @@ from ottla.cluster.decisions.elections import ElectionPolicy
 from ottla.cluster.decisions.features import FeatureRange
 from ottla.cluster.decisions.partitions import WantedIsr
 from ottla.cluster.decisions.topics import DeadTopic, MorePartitions, NewTopic
-from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.following import MetadataFollower
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.loading import load_image
-from ottla.cluster.membership import BrokerIdTaken, Membership
+from ottla.cluster.membership.following import MetadataFollower
+from ottla.cluster.membership.membership import BrokerIdTaken, Membership
 from ottla.cluster.metadata import (
     NO_LEADER,
     ClusterImage,
@@ -608,7 +608,7 @@ def test_a_store_that_is_silent_for_long_is_spoken_of_once(
             await cluster.joined(1)
             second = await cluster.joined(2)
             await cluster.agree()
-            monkeypatch.setattr("ottla.cluster.following.load_image", load)
+            monkeypatch.setattr("ottla.cluster.membership.following.load_image", load)
             for outage in (1, 2):
                 asked.clear()
                 is_silent = True
@@ -718,8 +718,8 @@ def test_a_broker_that_goes_while_the_store_is_silent_is_fenced_all_the_same(
 def test_a_fenced_broker_registers_again_however_long_the_store_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ottla.cluster.membership._RETRY_SECONDS", 0.001)
-    monkeypatch.setattr("ottla.cluster.membership._REGISTRATIONS", 3)
+    monkeypatch.setattr("ottla.cluster.membership.membership._RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("ottla.cluster.membership.membership._REGISTRATIONS", 3)
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.joined(1)
@@ -767,7 +767,7 @@ def test_a_broker_that_is_taken_in_before_it_knows_its_epoch_is_told(tmp_path: P
 def test_a_session_in_which_it_cannot_register_is_not_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ottla.cluster.membership._RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("ottla.cluster.membership.membership._RETRY_SECONDS", 0.001)
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.joined(1)

@@ -12,8 +12,8 @@ from store_kit.faulty import Faults, FaultyStore
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.configs import ConfigRules
 from ottla.cluster.decisions.features import FeatureRange
-from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.membership import CONFIRMATIONS_PER_TIMEOUT, Membership
+from ottla.cluster.embedded.store import EmbeddedStore
+from ottla.cluster.membership.membership import CONFIRMATIONS_PER_TIMEOUT, Membership
 from ottla.cluster.metadata import RegisteredBroker
 from ottla.cluster.store import Answer, Store, boottime
 
@@ -129,7 +129,9 @@ def test_a_clock_that_goes_on_while_the_machine_sleeps(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(member: Membership) -> None:
-        monkeypatch.setattr("ottla.cluster.membership.boottime", lambda: boottime() + TIMEOUT + 1)
+        monkeypatch.setattr(
+            "ottla.cluster.membership.membership.boottime", lambda: boottime() + TIMEOUT + 1
+        )
         assert member.can_be_fenced
 
     run(scenario)

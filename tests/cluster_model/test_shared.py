@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.shared import SharedStore, StoreServer, frames, server
 from ottla.cluster.store import (
     Change,

@@ -24,9 +24,9 @@ from ottla.cluster.decisions import brokers as broker_decisions
 from ottla.cluster.decisions.elections import ElectionPolicy
 from ottla.cluster.decisions.topics import NewTopic
 from ottla.cluster.draft import Draft
-from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.following import MetadataFollower
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.loading import load_image
+from ottla.cluster.membership.following import MetadataFollower
 from ottla.cluster.metadata import (
     PARTITIONS_IN_A_STAGE,
     ClusterImage,

@@ -21,7 +21,7 @@ from ottla.cluster import layout
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.configs import ConfigRules
 from ottla.cluster.decisions.features import FeatureRange
-from ottla.cluster.membership import Membership
+from ottla.cluster.membership.membership import Membership
 from ottla.cluster.metadata import RegisteredBroker
 from ottla.cluster.store import (
     Change,

@@ -10,7 +10,7 @@ from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, fetch_request, fill, offsets_of, produce
 from server_kit.wire import Wire
 
-from ottla.cluster.membership import Membership
+from ottla.cluster.membership.membership import Membership
 from ottla.cluster.metadata import ClusterImage, RegisteredBroker
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchResponse, PartitionData, ReplicaState

@@ -23,7 +23,7 @@ from ottla.cli.commands.administration import users
 from ottla.cli.failures import Misuse
 from ottla.cluster.adoption import CannotAdopt
 from ottla.cluster.controller import Controller
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.security.acls import Acl
 from ottla.cluster.store import StoreError
 from ottla.protocol.acls import AclOperation, AclPattern, AclPermission, AclResource

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ottla.cluster.adoption import CannotAdopt, adopt, only_broker
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.loading import load_image
 from ottla.cluster.metadata import ClusterImage, ResourceType
 from ottla.cluster.store import Store

@@ -27,8 +27,8 @@ from ottla.cluster.decisions.features import (
     registered_ranges,
 )
 from ottla.cluster.decisions.topics import NewTopic, TopicDefaults
-from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.membership import Membership, NoCluster
+from ottla.cluster.embedded.store import EmbeddedStore
+from ottla.cluster.membership.membership import Membership, NoCluster
 from ottla.cluster.metadata import (
     ClusterImage,
     Endpoint,

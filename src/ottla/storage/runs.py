@@ -3,7 +3,7 @@
 Names are `NUMBER-RANDOM`, one in a line, in the order of their numbers. The last is the run that wrote
 the file. Before it stand those that the cluster may have heard of last: the run that it told of when
 the broker started, and all after that, which may have ended before they were taken in. What the names
-are good for: cluster/runs.py.
+are good for: cluster/membership/runs.py.
 """
 
 from __future__ import annotations

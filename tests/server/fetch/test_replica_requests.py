@@ -24,7 +24,7 @@ from server_kit.calls import (
 from server_kit.wire import Wire
 
 from ottla.cluster.decisions.partitions import IsrResult, WantedIsr
-from ottla.cluster.membership import Membership
+from ottla.cluster.membership.membership import Membership
 from ottla.cluster.metadata import ClusterImage, Endpoint, RegisteredBroker
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records import (

@@ -26,7 +26,7 @@ from server_kit.calls import (
 from server_kit.crafted import ask
 from server_kit.wire import Wire
 
-from ottla.cluster.membership import Membership
+from ottla.cluster.membership.membership import Membership
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.record.batch import LEADER_EPOCH_AT, check_produced

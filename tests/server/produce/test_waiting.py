@@ -15,7 +15,7 @@ from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, end_offset, fill, produce_request
 from server_kit.wire import Wire
 
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.store import boottime
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_topics import (

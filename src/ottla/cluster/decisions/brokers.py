@@ -16,8 +16,8 @@ from ottla.cluster.decisions import elections
 from ottla.cluster.decisions.elections import PolicyOf
 from ottla.cluster.decisions.features import fault_of_broker
 from ottla.cluster.draft import Draft
+from ottla.cluster.membership.runs import may_lack_records
 from ottla.cluster.metadata import NO_LEADER, Partition, RegisteredBroker, Topic
-from ottla.cluster.runs import may_lack_records
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.turns import Steps, at_once, stepwise
 

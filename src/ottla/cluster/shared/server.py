@@ -17,7 +17,7 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.shared import frames
 from ottla.cluster.store import Change, SessionEvent, SessionLost, StoreError, Stream, boottime
 

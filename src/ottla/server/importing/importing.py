@@ -21,7 +21,7 @@ from ottla.cluster.adoption import CannotAdopt, only_broker
 from ottla.cluster.controller import Controller
 from ottla.cluster.decisions.imports import ImportedTopic, check_import
 from ottla.cluster.draft import Draft
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.loading import load_image
 from ottla.cluster.metadata import ClusterImage, ResourceType
 from ottla.cluster.names import TRANSACTION_STATE

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.shared import StoreServer
 from ottla.cluster.store import StoreError
 from ottla.server.configuration.sources import ConfigurationError

@@ -66,7 +66,7 @@ def _store(folder: str | None, zookeeper: str | None, config: BrokerConfig | Non
         from ottla.cluster.zookeeper import ZooKeeperStore
 
         return ZooKeeperStore(zookeeper)
-    from ottla.cluster.embedded import EmbeddedStore
+    from ottla.cluster.embedded.store import EmbeddedStore
 
     assert folder is not None
     os.makedirs(folder, mode=0o700, exist_ok=True)

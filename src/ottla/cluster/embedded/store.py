@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ottla.cluster.embedded.tree import Staged, Tree
 from ottla.cluster.session import SessionStore, settle
 from ottla.cluster.store import (
     PERSISTENT,
@@ -37,7 +38,6 @@ from ottla.cluster.store import (
     check_path,
     is_within,
 )
-from ottla.cluster.tree import Staged, Tree
 
 if TYPE_CHECKING:  # sqlite3 is loaded when a store starts, not when the room is imported
     import sqlite3

@@ -23,8 +23,8 @@ from collections.abc import Callable
 from ottla.cluster import layout
 from ottla.cluster.controller import Controller, NotElected, UnsupportedFeature
 from ottla.cluster.decisions.features import fault_of_broker
-from ottla.cluster.following import MetadataFollower
 from ottla.cluster.loading import ClusterGone
+from ottla.cluster.membership.following import MetadataFollower
 from ottla.cluster.metadata import ClusterImage, ImageDelta, RegisteredBroker
 from ottla.cluster.store import (
     Conflict,

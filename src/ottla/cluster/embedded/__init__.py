@@ -1,0 +1,1 @@
+"""The store of a single node: a tree in memory, made durable by SQLite."""
