@@ -110,7 +110,7 @@ cluster upgrade --dry-run
 cluster downgrade group.version=0 --dry-run
 topic delete orders --yes
 """
-# On Spark, and tested as programs (tests/pipeline/test_secured.py); one that only writes files; and one
+# On Spark, and tested as programs (tests/pipeline/source/test_secured.py); one that only writes files; and one
 # that serves (tests/console).
 ELSEWHERE = {"sql", "archive", "restore", "pipeline init", "console"}
 

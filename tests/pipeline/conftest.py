@@ -50,8 +50,8 @@ STARTING_SPARK = (
     "test_pipeline_command.py",
     "test_programs.py",
     "test_secured.py",
+    "test_server.py",
     "test_speculation.py",
-    "test_sql_server.py",
 )
 # Commands of tests leave no Spark behind; those that are about it say so.
 os.environ["OTTLA_SPARK_SERVER"] = "0"

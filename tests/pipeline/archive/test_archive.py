@@ -24,7 +24,7 @@ from ottla.pipeline.archive.job import ArchiveOptions, Archiving, archiving
 from ottla.testing import BrokerProcess
 from ottla.testing.guardian import end_with_this_program
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.reading import write_transactions
 

@@ -20,7 +20,7 @@ from pyspark_ottla import folder as folders
 from pyspark_ottla.errors import DamagedLog, DataLost, OptionError
 from pyspark_ottla.options import read_options
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.reading import pieces, rows, values, write_transactions
 

@@ -23,7 +23,7 @@ from ottla.pipeline.mirror.job import MirrorError, Mirroring, MirrorOptions, mir
 from ottla.pipeline.mirror.offsets import Boundaries, Boundary
 from ottla.testing import BrokerProcess
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.reading import write_transactions
 

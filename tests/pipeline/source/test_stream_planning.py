@@ -21,7 +21,7 @@ from ottla.testing import BrokerProcess, free_port
 from pyspark_ottla.errors import DataLost, OptionError
 from pyspark_ottla.streaming.offsets import CheckpointError
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.reading import write_transactions
 from pipeline_kit.streamed_reads import Stream

@@ -20,15 +20,15 @@ from ottla.pipeline.examples import examples_folder
 from ottla.testing import BrokerProcess
 from weblogs.traffic import Traffic
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.programs import QUICK, Start, finish, start
 from pipeline_kit.writing import until
 
 __all__ = ["start"]
 
-# Each starts Sparks of its own. What the commands do is tested with one Spark for all, too (test_sql.py,
-# test_mirror.py, test_weblogs.py); commands on their own also in test_sql_server.py and test_demo.py.
+# Each starts Sparks of its own. What the commands do is tested with one Spark for all, too (test_mirror.py,
+# test_weblogs.py, sql/test_sql.py); commands on their own also in sql/test_server.py and test_demo.py.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300, func_only=True)]
 
 BATCH = 30  # records that the mirror takes at once

@@ -18,7 +18,7 @@ from ottla.testing import BrokerProcess, free_port
 from pyspark_ottla import OttlaDataSource
 from pyspark_ottla.errors import DataLost, OptionError
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.reading import pieces, rows, values, write_transactions
 

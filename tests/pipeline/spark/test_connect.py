@@ -19,7 +19,7 @@ from ottla import Producer
 from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.reading import values
 from pipeline_kit.remote_job import Job

@@ -15,7 +15,7 @@ from ottla.client.admin.client import Admin
 from ottla.client.positions import TopicPartition
 from ottla.testing import BrokerProcess
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.commands import run_command
 

@@ -18,7 +18,7 @@ from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
 from pyspark_ottla import write_batches
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.streams import Numbers, wait_for
 

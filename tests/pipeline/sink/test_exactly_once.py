@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit import query_program
 from pipeline_kit.faults import LOSER, Faults, FaultySource

@@ -18,7 +18,7 @@ from ottla.pipeline.restore.job import RestoreOptions, Rounds, restore
 from ottla.pipeline.restore.tables import Span, TableError, table_files
 from ottla.testing import BrokerProcess
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.archives import LocalArchive, batch
 

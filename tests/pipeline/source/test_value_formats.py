@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, from_json
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "client"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client"))
 
 from formats_kit.registry import Registry, running_registry
 

@@ -22,7 +22,7 @@ from ottla.client.admin.client import Admin
 from ottla.testing import BrokerProcess
 from ottla.testing.guardian import end_with_this_program
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.commands import run_command
 from pipeline_kit.programs import QUICK, Start, finish, start

@@ -16,9 +16,9 @@ import pytest
 from ottla import Admin, Consumer, Producer
 from ottla.testing import BrokerProcess
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 # The kit of the server's tests has the certificates.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "server"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "server"))
 
 from pipeline_kit.programs import QUICK, Start, finish, start
 from pipeline_kit.secured_job import SecuredJob

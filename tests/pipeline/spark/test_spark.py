@@ -21,7 +21,7 @@ from ottla.client.positions import TopicPartition
 from ottla.pipeline.spark.session import _cores, register_source
 from ottla.testing import BrokerProcess
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.reading import write_transactions
 

@@ -18,7 +18,7 @@ from ottla.pipeline.spark.described import described
 from ottla.pipeline.spark.lag import lag
 from ottla.testing import BrokerProcess
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.reading import write_transactions
 from pipeline_kit.streamed_reads import Run, available_now, started, stream

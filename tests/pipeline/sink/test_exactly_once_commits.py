@@ -20,7 +20,7 @@ from pyspark_ottla.writing.decisions import TOPIC, Decision, Ledger, ledger_part
 from pyspark_ottla.writing.errors import AttemptLost, BatchTorn, WrongLedger
 from pyspark_ottla.writing.points import Point
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.writing import Query, Run, until
 

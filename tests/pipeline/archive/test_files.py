@@ -29,7 +29,7 @@ from ottla.pipeline.archive.folder import (
 )
 from ottla.pipeline.archive.merging import worthwhile
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.archives import (
     ENGINES,

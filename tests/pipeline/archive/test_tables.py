@@ -15,7 +15,7 @@ from ottla.pipeline.archive.delta import DeltaFiles
 from ottla.pipeline.archive.iceberg import IcebergFiles, catalogue
 from ottla.pipeline.restore.tables import TableError, table_files
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.archives import TOPIC, LocalArchive, Row, batch, rows_of
 

@@ -44,7 +44,7 @@ from ottla.pipeline.sql.tables import TopicTables, UnknownTable
 from ottla.pipeline.sql.targets import follow_to_functions, follow_to_topic
 from ottla.testing import BrokerProcess
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.commands import run_command
 from pipeline_kit.reading import write_transactions

@@ -20,7 +20,7 @@ from ottla.client.errors import OttlaError
 from ottla.client.positions import TopicPartition
 from ottla.testing.cluster import LocalCluster
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline_kit.writing import until
 
