@@ -52,7 +52,7 @@ class LogState:
 
     Nobody but the log itself (this class and those made from it) assigns a field: who flushes,
     truncates, recovers, compacts or retires asks for the operation by its name, and the operation
-    keeps the invariants. tests/storage/test_log_owner.py holds everybody to it.
+    keeps the invariants. tests/storage/log/test_log_owner.py holds everybody to it.
 
     Invariants: log_start_offset ≤ high_watermark ≤ log_end_offset; recovery_point ≤ log_end_offset;
     what lies below the recovery point has been synced. The last of `segments` is active and ends at

@@ -254,7 +254,7 @@ def test_more_logs_are_written_to_than_files_may_be_open(tmp_path: Path) -> None
     program = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from storage_kit.logs import NOW, a_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.log.log import Log
