@@ -110,8 +110,8 @@ cluster upgrade --dry-run
 cluster downgrade group.version=0 --dry-run
 topic delete orders --yes
 """
-# On Spark, and tested as programs (tests/pipeline/source/test_secured.py); one that only writes files; and one
-# that serves (tests/console).
+# On Spark, and tested as programs (tests/pipeline/source/test_secured.py); one that only writes files;
+# and one that serves (tests/console).
 ELSEWHERE = {"sql", "archive", "restore", "pipeline init", "console"}
 
 
