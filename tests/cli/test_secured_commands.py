@@ -55,7 +55,7 @@ def over(
 
     def choose(protocol: str, mechanism: str) -> Run:
         file = secured.file(tmp_path / f"{protocol}-{mechanism}.properties", protocol, mechanism)
-        # What `--client-config` does (test_users.py has it as a command line).
+        # What `--client-config` does (administration/test_users.py has it as a command line).
         monkeypatch.setenv("OTTLA_CLIENT_CONFIG", str(file))
 
         def run(*words: Any, stdin: str | bytes = b"", fails: int = 0) -> Result:

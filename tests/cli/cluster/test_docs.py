@@ -20,7 +20,7 @@ import pytest
 from ottla.testing.cluster import LocalCluster
 from ottla.testing.zookeeper import free_ports
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "cluster.md"
+PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "cluster.md"
 HEADING: Final = "### When a broker dies"
 FIRST_PORT: Final = 9091  # of four
 PATIENCE: Final = 60.0
