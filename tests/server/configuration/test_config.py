@@ -40,7 +40,7 @@ from ottla.server.configuration.sources import (
 from ottla.settings import BrokerLayers, InvalidSetting, Scope, SettingType, Source
 from ottla.storage.config import LOG_BROKER_SETTINGS, LogConfig
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 KAFKA: dict[str, Any] = json.loads((HERE / "kafka_broker_settings.json").read_text("utf-8"))
 TOPICS: dict[str, Any] = json.loads(
     (HERE.parent / "storage" / "kafka_topic_settings.json").read_text("utf-8")
