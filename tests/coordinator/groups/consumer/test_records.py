@@ -30,7 +30,7 @@ U = bytes.fromhex("982e0bcdc08e4145814398a819e1bf5a")
 # go. Then a classic group with a static member becomes a consumer group, and a classic one again.
 # Times, the metadata's version and the static member's id stand by name.
 WRITTEN_BY_KAFKA, UPGRADE_BY_KAFKA = (
-    (Path(__file__).parent / "consumer_records_by_kafka.txt").read_text().split("\n\n")
+    (Path(__file__).parents[1] / "consumer_records_by_kafka.txt").read_text().split("\n\n")
 )
 
 
