@@ -42,8 +42,8 @@ _CODES = {
     "datetime_i64": "q",
 }
 
-# Where kio is not what Kafka's own definitions say (tests/interop/test_message_definitions.py): a list
-# of folders that may be null.
+# Where kio is not what Kafka's own definitions say (tests/interop/kafka/test_message_definitions.py): a
+# list of folders that may be null.
 _KIO_DIFFERS = {("BrokerHeartbeatRequest", 2)}
 
 

@@ -28,8 +28,8 @@ from pipeline_kit.writing import until
 __all__ = ["start"]
 
 # Each starts Sparks of its own. What the commands do is tested with one Spark for all, too
-# (test_mirror.py, test_weblogs.py, sql/test_sql.py); commands on their own also in sql/test_server.py and
-# test_demo.py.
+# (test_mirror.py, test_weblogs.py, sql/test_sql.py); commands on their own also in test_demo.py and
+# sql/test_server.py.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300, func_only=True)]
 
 BATCH = 30  # records that the mirror takes at once

@@ -1,7 +1,7 @@
 """Groups for assignors to work on, and what is asked of an assignment.
 
 `assignments_by_kafka.jsonl`, beside the tests, has such groups with the answers of Kafka's own
-assignors; tests/interop/test_assignors_of_kafka.py asks them again, and says how the file is made.
+assignors; tests/interop/kafka/test_assignors.py asks them again, and says how the file is made.
 """
 
 from __future__ import annotations

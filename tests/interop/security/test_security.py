@@ -15,7 +15,7 @@ import pytest
 from interop_kit import toolchain
 
 # The kit of the server's tests has the broker.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "server"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "server"))
 
 from server_kit.secured_process import (
     SASL_PLAIN,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from interop_kit import toolchain
 
-PROGRAM = Path(__file__).resolve().parents[2] / "tools" / "message_declarations.py"
+PROGRAM = Path(__file__).resolve().parents[3] / "tools" / "message_declarations.py"
 # The last release before Kafka dropped the oldest versions, which Ottla serves.
 BEFORE = "3.9.2"
 

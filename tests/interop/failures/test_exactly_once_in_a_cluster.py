@@ -1,6 +1,6 @@
 """Exactly once in a cluster: leaders and coordinators are killed in the middle of transactions.
 
-As test_exactly_once.py, with three brokers and every partition on each of them. The broker that leads
+As ../test_exactly_once.py, with three brokers and every partition on each of them. The broker that leads
 a partition of the input or the output, or coordinates the relays' group or a transaction, is killed
 with -9. The relays have to go on while it is away; then it comes back, and the next one may be killed.
 

@@ -19,7 +19,7 @@ import pytest
 from interop_kit import toolchain
 
 # The kit of the server's tests has the broker.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "server"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "server"))
 
 from server_kit.secured_process import (
     PLAINTEXT,
@@ -33,7 +33,7 @@ from server_kit.secured_process import (
     write_properties,
 )
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "security.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "security.md"
 RECORDS = [str(number) for number in range(10)]
 ALL_WAYS = [(PLAINTEXT, ""), *WAYS, (SASL_PLAIN, TOKENS), (SASL_TLS, TOKENS)]
 

@@ -28,7 +28,7 @@ from ottla.client.errors import OttlaError
 from ottla.testing import BrokerDied, BrokerProcess
 from ottla.testing.zookeeper import ZooKeeperProcess
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BROKERS = 3
 PATIENCE = 90.0
 KINDS = ("confluent-kafka", "ottla")

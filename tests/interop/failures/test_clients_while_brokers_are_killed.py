@@ -1,4 +1,4 @@
-"""The scenarios of test_clients.py on a cluster whose brokers are killed (-9), one after another.
+"""The scenarios of ../test_clients.py on a cluster whose brokers are killed (-9), one after another.
 
 All the while a broker is killed, stays away for a moment, comes back, and when everything is in sync
 the next one is killed. Topics have three replicas, and clients write idempotently where they can: they

@@ -1,6 +1,6 @@
 """Kafka's own assignors still give the answers that the tests of ours compare with.
 
-    RECORD=1 .venv/bin/python -m pytest tests/interop/test_assignors_of_kafka.py
+    RECORD=1 .venv/bin/python -m pytest tests/interop/kafka/test_assignors.py
 
 writes the file anew, with new groups.
 """
@@ -18,7 +18,7 @@ import pytest
 from interop_kit import toolchain
 from interop_kit.driver import DriverProcess
 
-GROUPS = Path(__file__).resolve().parent.parent / "coordinator" / "groups"
+GROUPS = Path(__file__).resolve().parents[2] / "coordinator" / "groups"
 SEED = 848
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
