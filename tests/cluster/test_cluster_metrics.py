@@ -106,6 +106,7 @@ def test_what_a_cluster_counts_when_brokers_die(measured: Scene) -> None:
         assert f"before it leader={last}." in lines[0]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("measured", [{}], ids=["defaults"], indirect=True)
 def test_a_loaded_cluster_takes_nobody_for_dead(measured: Scene) -> None:

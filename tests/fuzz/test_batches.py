@@ -147,15 +147,18 @@ def readers_of(topic: str) -> list[bytes]:
     return fetches + offsets
 
 
+@pytest.mark.parametrize("inputs", [250, pytest.param(1000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("topic", ["plain", "packed", "unpacked", "compacted", "stamped"])
 @pytest.mark.parametrize("version", [2, 9])
-def test_whatever_is_stored_can_be_served(harness: Harness, topic: str, version: int) -> None:
+def test_whatever_is_stored_can_be_served(
+    harness: Harness, topic: str, version: int, inputs: int
+) -> None:
     """Batches as they come, then every way of reading; the broker finds fault with none of it."""
     seed = zlib.crc32(f"{topic} {version}".encode())
     dice = random.Random(seed)
     kinds = [message_set] if version == 2 else [batches.lying_records, lying_header, any_records]
     stored = 0
-    for number in range(1000):
+    for number in range(inputs):
         data = dice.choice(kinds)(dice)
         try:
             (answer,) = harness.feed(produce(data, topic, version))

@@ -37,6 +37,7 @@ def ask_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     driver.close()
 
 
+@pytest.mark.long
 def test_kafka_answers_as_recorded(ask_kafka: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(GROUPS)])
     from groups_kit.assignments import BY_KAFKA, lives

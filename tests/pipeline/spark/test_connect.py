@@ -36,6 +36,7 @@ def address(spark: SparkSession) -> str:
     return f"sc://127.0.0.1:{getattr(service, 'MODULE$').localPort()}"
 
 
+@pytest.mark.long
 def test_reads_writes_and_streams(
     address: str, broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path
 ) -> None:

@@ -123,7 +123,14 @@ class Freed(Turns):
         super()._tick()
 
 
-@pytest.mark.parametrize("name", ["CreateTopics", "DeleteTopics", "IncrementalAlterConfigs"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DeleteTopics",
+        pytest.param("CreateTopics", marks=pytest.mark.long),
+        pytest.param("IncrementalAlterConfigs", marks=pytest.mark.long),
+    ],
+)
 def test_a_long_request_is_let_go_of_in_steps(
     ready: BrokerThread, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
