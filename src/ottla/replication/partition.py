@@ -503,19 +503,8 @@ class Partition:
             base_offset = log.append_simple(buffer, checked, self.leader_epoch, now_ms)
             if base_offset >= 0:
                 end_offset = log.log_end_offset
-                is_settled = False
-                if self._alone:
-                    # As `_grew`, on the way that nearly all batches go.
-                    is_settled = end_offset < log.flush_at_offset
-                    log.advance_high_watermark(end_offset)
-                    if self._awaiting_commit.waiting:
-                        self._release_waiters(log)
-                    if self.waiters:
-                        self._owner.advanced(self, len(buffer))
-                    if self.replica_waiters:
-                        self._owner.appended(self, len(buffer))
-                else:
-                    self._grew(log, len(buffer))
+                self._grew(log, len(buffer))
+                is_settled = self._alone and end_offset < log.flush_at_offset
                 return base_offset, -1, log.log_start_offset, end_offset, is_settled
         append = log.append(buffer, self.leader_epoch, now_ms, origin, checked)
         return self._appended(log, append)
