@@ -484,3 +484,19 @@ def test_a_broker_out_of_touch_acknowledges_nothing_alone(
     assert inside.run(lambda broker: partition_of(broker, replicated).log.log_end_offset) == 2
     monkeypatch.setattr(Membership, "can_be_fenced", False)
     assert produce(wire, replicated, batch_of(b"2")).base_offset == 2
+
+
+def test_nor_does_one_that_lost_touch_during_the_append(
+    inside: BrokerThread, wire: Wire, replicated: Topic, spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = Partition.append
+
+    def held_up(*what: Any) -> Any:
+        appended = append(*what)
+        monkeypatch.setattr(Membership, "can_be_fenced", True)
+        return appended
+
+    monkeypatch.setattr(Partition, "append", held_up)
+    refused = produce(wire, replicated, batch_of(b"late"))
+    assert (refused.error_code, spy.taken) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)
+    assert inside.run(lambda broker: partition_of(broker, replicated).log.log_end_offset) == 2

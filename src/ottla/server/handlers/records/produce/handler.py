@@ -242,7 +242,9 @@ class Produce:
         took = _clock() - started
         if took > SLOW_WRITE_SECONDS:
             lanes.mark_slow(target.log.folder, took)
-        if is_settled or not must_wait(target, end_offset, repeated.acks):
+        if not target.followers and (
+            is_settled or not must_wait(target, end_offset, repeated.acks)
+        ):
             connection.answer(
                 repeated.answer(correlation_id, index, base_offset, append_time, log_start)
             )

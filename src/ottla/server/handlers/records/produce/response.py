@@ -1,4 +1,7 @@
-"""The end of every Produce request: its response is sent here and nowhere else.
+"""The end of a Produce request: its response is sent here.
+
+There is one exception, the short cut for a partition without other replicas (`repeated`): nothing can be
+said of that but that it was appended, and its response is packed in one go.
 
 What a leader acknowledges alone (acks=1, with other replicas there) is worth something only while nobody
 else can lead. That is looked at before the append, and here once more: between the two the answer may
