@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
 from ottla.server.handlers.records.produce.answer import success_piece
-from ottla.server.handlers.records.produce.checks import ALL_ACKS, LEADER_ACKS, NO_ACKS
+from ottla.server.handlers.records.produce.checks import LEADER_ACKS
 from ottla.server.handlers.records.produce.response import Alone, Response, send
-from ottla.server.handlers.records.produce.unfinished import Unfinished
+from ottla.server.handlers.records.produce.unfinished import Unfinished, must_wait
 from ottla.storage.log.producer_state import Origin
 
 if TYPE_CHECKING:
@@ -175,10 +175,3 @@ class Appending:
             self._unfinished.all_begun()
         else:
             response.send()
-
-
-def must_wait(target: Partition, end_offset: int, acks: int) -> bool:
-    """Whether an append is still to be waited for."""
-    if acks == ALL_ACKS:
-        return not target.is_committed(end_offset)
-    return acks != NO_ACKS and not target.is_flushed(end_offset)

@@ -20,7 +20,7 @@ from ottla.record.errors import InvalidBatch
 from ottla.server.coordination.verification import ProducerProtocol, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
 from ottla.server.handlers.records.produce.answer import new_topic_piece, topic_piece
-from ottla.server.handlers.records.produce.appending import Appending, must_wait
+from ottla.server.handlers.records.produce.appending import Appending
 from ottla.server.handlers.records.produce.checks import (
     ALL_ACKS,
     FIRST_ZSTD,
@@ -32,6 +32,7 @@ from ottla.server.handlers.records.produce.inside import Inside
 from ottla.server.handlers.records.produce.long import LongProduce
 from ottla.server.handlers.records.produce.repeated import LEARNED_ONE_IN, repeatable
 from ottla.server.handlers.records.produce.request import FIRST_TOPIC_IDS, LongRequest, read
+from ottla.server.handlers.records.produce.unfinished import must_wait
 from ottla.storage.errors import StorageError
 from ottla.storage.log.producer_state import Origin
 

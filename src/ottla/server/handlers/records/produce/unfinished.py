@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ErrorCode
 from ottla.server.handlers.records.produce.answer import success_piece
-from ottla.server.handlers.records.produce.checks import ALL_ACKS, LEADER_ACKS
+from ottla.server.handlers.records.produce.checks import ALL_ACKS, LEADER_ACKS, NO_ACKS
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from ottla.server.disk.lanes import Lanes, Transform
     from ottla.server.handlers.records.produce.response import Response
     from ottla.server.network.slots import HeldBytes
+
+
+def must_wait(target: Partition, end_offset: int, acks: int) -> bool:
+    """Whether an append may not be acknowledged yet."""
+    if acks == ALL_ACKS:
+        return not target.is_committed(end_offset)
+    return acks != NO_ACKS and not target.is_flushed(end_offset)
 
 
 class Unfinished:
@@ -92,17 +99,14 @@ class Unfinished:
     def wait_for(self, target: Partition, index: int, place: int, end_offset: int) -> None:
         """Hold the response back until this append may be acknowledged; at once, if it may be."""
         acks = self._response.acks
+        if not must_wait(target, end_offset, acks):
+            return
+        when = target.when_flushed
         if acks == ALL_ACKS:
-            if target.is_committed(end_offset):
-                return
             if self._timed_out and not target.is_replicated(end_offset):
                 self._response.refuse(place, index, ErrorCode.REQUEST_TIMED_OUT, None, target)
                 return
             when = target.when_committed
-        elif acks and not target.is_flushed(end_offset):
-            when = target.when_flushed
-        else:
-            return
         self._open += 1
         waiter = when(end_offset, partial(self._reached, place))
         self._waiting[place] = (index, target, waiter)
