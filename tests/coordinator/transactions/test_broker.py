@@ -40,6 +40,8 @@ from ottla.protocol.messages.list_transactions import (
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.broker import Broker
 from ottla.server.coordination import markers, verification
+from ottla.server.handlers.records.produce import handler as produce_handler
+from ottla.server.handlers.records.produce.request import Parts, read
 from ottla.storage.errors import StorageError
 
 StartBroker = Callable[..., BrokerThread]
@@ -375,6 +377,39 @@ def test_a_transaction_costs_four_records(ready: BrokerThread) -> None:
         )
     )
     assert ends == [0, 4]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_request_is_read_once_whenever_its_coordinator_answers(
+    ready: BrokerThread, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    ask = verification._ask
+    came: list[bytes] = []
+
+    def answered_later(*arguments: Any) -> asyncio.Future[Message]:
+        answer = ask(*arguments)
+        assert isinstance(answer, Message)
+        loop = asyncio.get_running_loop()
+        later: asyncio.Future[Message] = loop.create_future()
+        loop.call_soon(later.set_result, answer)
+        return later
+
+    def reading(body: memoryview, version: int) -> Parts:
+        came.append(bytes(body))
+        return read(body, version)
+
+    name = fresh_id()
+    with ready.wire() as wire:
+        topic = create_topic(wire)
+        producer = begin(wire, name)
+        monkeypatch.setattr(produce_handler, "read", reading)
+        if is_late:
+            monkeypatch.setattr(verification, "_ask", answered_later)
+        for sequence, value in enumerate((b"first", b"second")):
+            sent(wire, topic, name, producer, value, sequence=sequence, version=12)
+        assert len(came) == len(set(came)) == 2
+        finish(wire, name, producer, committed=True)
+        assert committed_values(wire, topic) == [b"first", b"second"]
 
 
 def test_a_permission_that_the_marker_overtook_counts_no_more(

@@ -79,13 +79,17 @@ def of_many(topics: Any, acks: int = 1) -> ProduceRequest:
 # Reading ----------------------------------------------------------------------------------------
 
 
-def read_in_steps(view: memoryview, version: int) -> Any:
-    steps = layout.read_in_steps(view, len(view), version)
+def read_in_steps(view: memoryview, version: int, step: int = 1) -> Any:
+    """The request, read so many entries at a time; each time it goes on where it stopped. It does not
+    stop before a topic."""
+    unread = None
     while True:
+        before = unread
         try:
-            next(steps)
-        except StopIteration as stop:
-            return stop.value
+            return layout.read(view, version, step, before)
+        except layout.LongRequest as long:
+            unread = long.unread
+        assert 0 < unread.entries - (before.entries if before else 0) <= step + 1
 
 
 def result_of(read: Callable[..., Any], *arguments: Any) -> Any:
@@ -110,12 +114,13 @@ def test_it_is_read_as_the_others_are(version: int) -> None:
         request = of_many(topics, acks=-1)
         request.transactional_id = transactional_id
         whole = memoryview(request.encode(version))
-        found = layout.read(whole, 0, len(whole), version)
-        assert read_in_steps(whole, version) == found
+        found = layout.read(whole, version)
+        for step in range(1, 8):
+            assert read_in_steps(whole, version, step) == found
         assert [len(parts) for _, parts in found[3]] == [len(parts) for _, parts in topics]
         for end in range(len(whole)):
             cut = whole[:end]
-            expected = result_of(layout.read, cut, 0, len(cut), version)
+            expected = result_of(layout.read, cut, version)
             assert result_of(read_in_steps, cut, version) == expected
 
 
@@ -129,13 +134,16 @@ def test_what_is_read_at_once_is_bounded() -> None:
         for version in (8, 12):
             body = memoryview(of_many(topics).encode(version))
             with pytest.raises(layout.LongRequest):
-                layout.read(body, 0, len(body), version)
+                layout.read(body, version)
 
 
 def test_there_is_an_end_of_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "MOST_ENTRIES", 100)
     topic = Topic("t", bytes(16))
     body = memoryview(of_many([(topic, [(0, None)] * 101)]).encode(9))
+    with pytest.raises(MalformedRequest, match="too many entries"):
+        read_in_steps(body, 9)
+    body = memoryview(of_many([(topic, [])] * 101).encode(9))
     with pytest.raises(MalformedRequest, match="too many entries"):
         read_in_steps(body, 9)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ottla import turns
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frame import frame_response
 from ottla.protocol.message import MalformedMessage
@@ -21,14 +22,19 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from ottla.server.handlers.records.produce import request as request_module
 from ottla.server.handlers.records.produce.answer import (
     frame,
     refusal_piece,
     success_piece,
     topic_piece,
 )
-from ottla.server.handlers.records.produce.request import FIRST_TOPIC_IDS, LongRequest, Parts, read
+from ottla.server.handlers.records.produce.request import (
+    FIRST_TOPIC_IDS,
+    LongRequest,
+    Parts,
+    read,
+    read_on,
+)
 from ottla.server.network.connection import MalformedRequest
 
 VERSIONS = range(14)
@@ -85,27 +91,35 @@ def as_read(request: ProduceRequest, version: int) -> tuple[object, ...]:
     )
 
 
-def read_in_steps(view: memoryview, at: int, stop: int, version: int) -> Parts:
-    steps = request_module.read_in_steps(view[at:], stop - at, version)
+def read_in_steps(view: memoryview, at: int, stop: int, version: int, step: int = 1) -> Parts:
+    """With a pause after each entry."""
+    unread = None
     while True:
         try:
-            next(steps)
-        except StopIteration as stopped:
-            transactional_id, acks, timeout_ms, topics = stopped.value
-            break
-    shifted = [
-        (key, [(index, start + at, end + at) for index, start, end in parts])
-        for key, parts in topics
-    ]
-    return transactional_id, acks, timeout_ms, shifted
+            request = read(view[at:stop], version, step, unread)
+        except LongRequest as long:
+            unread = long.unread
+        else:
+            return shifted(request, at)
 
 
 def read_at_once(view: memoryview, at: int, stop: int, version: int) -> Parts:
     """As the broker does: what names very many things is read in steps."""
+    body = view[at:stop]
     try:
-        return read(view, at, stop, version)
-    except LongRequest:
-        return read_in_steps(view, at, stop, version)
+        return shifted(read(body, version), at)
+    except LongRequest as long:
+        return shifted(turns.at_once(read_on(body, version, long.unread)), at)
+
+
+def shifted(request: Parts, at: int) -> Parts:
+    """With positions in the buffer in which the request begins there."""
+    transactional_id, acks, timeout_ms, topics = request
+    moved = [
+        (key, [(index, start + at, end + at) for index, start, end in parts])
+        for key, parts in topics
+    ]
+    return transactional_id, acks, timeout_ms, moved
 
 
 Read = Callable[[memoryview, int, int, int], Parts]

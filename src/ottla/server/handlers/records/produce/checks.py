@@ -1,7 +1,9 @@
 """What must hold before a partition's records go to its log, in this order for every request.
 
-1. The partition is led here and clients may write to it (`check_open`); the request asks for an
-   acknowledgement that there is, and enough replicas are in sync.
+0. The client may write to the topic, and there is such a partition (`Produce.append`).
+1. The partition is led here, surely so where this broker is to acknowledge alone, and clients may write
+   to it (`check_open`); the request asks for an acknowledgement that there is, and enough replicas are
+   in sync.
 2. The records are one batch of the version's format, small enough, undamaged, and a producer's
    (`check_produced`: the header and the CRC32C).
 3. The codec is one that the version knows; a transactional batch belongs to a transaction.

@@ -5,19 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode, ProtocolError
-from ottla.record.batch import (
-    ATTRIBUTES,
-    ATTRIBUTES_AT,
-    HEADER_SIZE,
-    MAGIC,
-    MAGIC_AT,
-    TRANSACTIONAL_BIT,
-    read_header,
-)
+from ottla.record.batch import ATTRIBUTES
 from ottla.record.errors import InvalidBatch
-from ottla.server.coordination.verification import ProducerProtocol, Verdict, is_open, verify
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
 from ottla.server.handlers.records.produce.answer import new_topic_piece, topic_piece
 from ottla.server.handlers.records.produce.appending import Appending
@@ -32,21 +22,23 @@ from ottla.server.handlers.records.produce.inside import Inside
 from ottla.server.handlers.records.produce.long import LongProduce
 from ottla.server.handlers.records.produce.repeated import LEARNED_ONE_IN, repeatable
 from ottla.server.handlers.records.produce.request import FIRST_TOPIC_IDS, LongRequest, read
+from ottla.server.handlers.records.produce.transactions import Verification, beginning
 from ottla.server.handlers.records.produce.unfinished import must_wait
 from ottla.storage.errors import StorageError
 from ottla.storage.log.producer_state import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ottla.record.batch import HeaderFields
     from ottla.record.validation.frames import FramedBatch
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
+    from ottla.server.coordination.verification import Verdict
     from ottla.server.handlers.records.produce.repeated import RepeatedProduce
-    from ottla.server.handlers.records.produce.request import Parts, TopicParts
+    from ottla.server.handlers.records.produce.request import Parts
     from ottla.server.network.connection import Connection
-    from ottla.server.network.slots import HeldBytes, Slot
+    from ottla.server.network.slots import Slot
 
 _clock = time.perf_counter
 _time = time.time
@@ -91,15 +83,8 @@ class Produce:
         stop: int,
         version: int,
         correlation_id: int,
-        verdict: Verdict | None = None,
-        slot: Slot | None = None,
     ) -> None:
-        """Append what the request brings, and answer it.
-
-        `verdict`: what the coordinator said of the partitions of the request's transaction; the
-        request comes here again once that is known. `slot`: the answer's place in the order of
-        answers, if it got one meanwhile.
-        """
+        """Append what the request brings, and answer it."""
         quotas = self._broker.quotas
         repeated = connection.repeated
         if (
@@ -108,15 +93,15 @@ class Produce:
             and self._serve_repeated(repeated, connection, view, at, stop, version, correlation_id)
         ):
             return
+        body = view[at:stop]
         try:
-            request = transactional_id, _, _, topics = read(view, at, stop, version)
-        except LongRequest:
+            request = transactional_id, _, _, topics = read(body, version)
+        except LongRequest as long:
             LongProduce(
-                self._broker, self, connection, view[at:stop], version, correlation_id,
-                _Verification(self._broker, self, connection, version, correlation_id).beginning,
-            ).begin()  # fmt: skip
+                self._broker, self, connection, body, version, correlation_id, long.unread
+            ).begin()
             return
-        if quotas is not None and verdict is None:
+        if quotas is not None:
             connection.throttle_ms = quotas.produced(connection, stop - at)
         refused = None
         if self._authorizer is not None:
@@ -124,33 +109,62 @@ class Produce:
             refused = self._broker.security.refused_topics(
                 connection, transactional_id, topics, by_id
             )
-        if transactional_id and verdict is None:
+        verdict = None
+        if transactional_id:
             allowed = [each for each in topics if each[0] not in refused] if refused else topics
-            if allowed:
-                verification = _Verification(
-                    self._broker, self, connection, version, correlation_id
+            begins = beginning(self.known(version), allowed, body)
+            verification = Verification(self._broker, version, transactional_id, begins)
+            if not verification.is_complete:
+                verification.when_complete(
+                    self._held(connection, body, version, correlation_id, request, refused)
                 )
-                verification.begin(transactional_id, allowed, view[at:stop], at)
                 return
-        self.append(
-            connection, view, at, version, correlation_id, request, refused, verdict, slot
-        )  # fmt: skip
+            verdict = verification.verdict
+        self.append(connection, body, version, correlation_id, request, refused, verdict)
+
+    def _held(
+        self,
+        connection: Connection,
+        body: memoryview,
+        version: int,
+        correlation_id: int,
+        request: Parts,
+        refused: Mapping[bytes, ErrorCode] | None,
+    ) -> Callable[[Verdict], None]:
+        """Hold the request until the coordinator's verdict is known; what is to be called then."""
+        # The requests after this one must not overtake it, and the buffer is theirs.
+        slot = connection.reserve(exclusive=True)
+        kept = connection.keep(body)
+
+        def go_on(verdict: Verdict) -> None:
+            body = memoryview(kept.data)
+            self.append(connection, body, version, correlation_id, request, refused, verdict, slot)
+            kept.release()
+
+        return go_on
+
+    def known(self, version: int) -> Mapping[bytes, Sequence[Partition]]:
+        """The partitions of this broker by their topics, as requests of this version name them."""
+        return self._by_id if version >= FIRST_TOPIC_IDS else self._by_raw_name
 
     def append(
         self,
         connection: Connection,
-        view: memoryview,
-        at: int,
+        body: memoryview,
         version: int,
         correlation_id: int,
         request: Parts,
         refused: Mapping[bytes, ErrorCode] | None,
         verdict: Verdict | None,
-        slot: Slot | None,
+        slot: Slot | None = None,
         begun: Appending | None = None,
     ) -> None:
-        """Append what is allowed, and answer. `begun`: the request is a part of a longer one, and the
-        answer comes with the last of them."""
+        """Append what is allowed, and answer.
+
+        `verdict`: what the coordinator said of the partitions of the request's transaction, if it names
+        one. `slot`: the answer's place in the order of answers, if it got one meanwhile. `begun`: the
+        request is a part of a longer one, and the answer comes with the last of them.
+        """
         _, acks, timeout_ms, topics = request
         known = self._by_id if version >= FIRST_TOPIC_IDS else self._by_raw_name
         inside = self._inside
@@ -177,7 +191,7 @@ class Produce:
                     if target.followers and acks != ALL_ACKS and self._membership.can_be_fenced:
                         # It would be acknowledged by this broker alone: not while another may lead.
                         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                    records = view[start:end]
+                    records = body[start:end]
                     transform = None
                     if not target.open_to_clients:
                         check_open(target, self._broker_id, connection.client_id)
@@ -200,7 +214,7 @@ class Produce:
             and target is not None
             and appending.end_offset >= 0
         ):
-            connection.repeated = repeatable(view, at, version, request, target)
+            connection.repeated = repeatable(body, version, request, target)
         if begun is None:
             appending.finish(slot)
 
@@ -325,104 +339,3 @@ def _unknown(version: int, count: int) -> ProtocolError:
     if version >= FIRST_TOPIC_IDS and not count:
         return ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID)
     return ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-
-
-class _Verification:
-    """Asks the coordinator for the partitions in which a transaction begins, then appends."""
-
-    __slots__ = (
-        "_broker",
-        "_connection",
-        "_correlation_id",
-        "_kept",
-        "_produce",
-        "_slot",
-        "_verdict",
-        "_version",
-        "_waiting",
-    )
-
-    def __init__(
-        self,
-        broker: Broker,
-        produce: Produce,
-        connection: Connection,
-        version: int,
-        correlation_id: int,
-    ) -> None:
-        self._broker = broker
-        self._produce = produce
-        self._connection = connection
-        self._version = version
-        self._correlation_id = correlation_id
-        self._verdict: dict[tuple[str, int], ErrorCode] = {}
-        # Questions that have not been answered.
-        self._waiting = 0
-        # The request, once it has to outlive its handling.
-        self._kept: HeldBytes | None = None
-        self._slot: Slot | None = None
-
-    def begin(
-        self, transactional_id: str, topics: list[TopicParts], body: memoryview, body_at: int
-    ) -> None:
-        """`body`: the request, which begins at `body_at` of what the topics' positions refer to."""
-        begins = self.beginning(topics, body, body_at)
-        self._waiting = len(begins)
-        client = ProducerProtocol.of_produce(self._version)
-        for producer, partitions in begins.items():
-            verify(self._broker, transactional_id, producer, partitions, client, self._answered)
-        if not self._waiting:
-            self._go_on(body)
-            return
-        # The requests after this one must not overtake it, and the buffer is theirs.
-        self._slot = self._connection.reserve(exclusive=True)
-        self._kept = self._connection.keep(body)
-
-    def beginning(
-        self, topics: list[TopicParts], body: memoryview, body_at: int
-    ) -> dict[Identity, list[tuple[str, int]]]:
-        """The partitions that hold no batch of the transaction yet, by its producer; one, usually."""
-        partitions = self._broker.partitions
-        known = partitions.by_id if self._version >= FIRST_TOPIC_IDS else partitions.by_raw_name
-        begins: dict[Identity, list[tuple[str, int]]] = {}
-        for key, parts in topics:
-            found: list[Partition] = known.get(key, [])
-            for index, start, end in parts:
-                records = body[start - body_at : end - body_at]
-                if (
-                    not 0 <= index < len(found)
-                    or len(records) < HEADER_SIZE
-                    or records[MAGIC_AT] != MAGIC
-                    or not records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT
-                ):
-                    continue
-                target = found[index]
-                header = read_header(records)
-                producer = Identity(header.producer_id, header.producer_epoch)
-                try:
-                    if not is_open(target, producer):
-                        begins.setdefault(producer, []).append((target.topic, target.index))
-                except StorageError:
-                    # The append meets the same, and says so.
-                    continue
-        return begins
-
-    def _answered(self, verdict: Verdict) -> None:
-        self._verdict.update(verdict)
-        self._waiting -= 1
-        kept = self._kept
-        if not self._waiting and kept is not None:
-            self._go_on(memoryview(kept.data))
-            kept.release()
-
-    def _go_on(self, body: memoryview) -> None:
-        self._produce.serve(
-            self._connection,
-            body,
-            0,
-            len(body),
-            self._version,
-            self._correlation_id,
-            self._verdict,
-            self._slot,
-        )

@@ -10,25 +10,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.protocol.apis import ApiKey
 from ottla.server.api import failed
-from ottla.server.coordination.verification import ProducerProtocol, Verdict, verify
 from ottla.server.handlers.records.produce.answer import new_topic_piece
 from ottla.server.handlers.records.produce.appending import Appending
-from ottla.server.handlers.records.produce.request import FIRST_TOPIC_IDS, read_in_steps
+from ottla.server.handlers.records.produce.request import FIRST_TOPIC_IDS, read_on
+from ottla.server.handlers.records.produce.transactions import Verification, beginning
 from ottla.server.network.connection import MalformedRequest
 from ottla.server.turns import run_in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ottla.coordinator.transactions.transaction import Identity
     from ottla.protocol.errors import ErrorCode
     from ottla.server.broker import Broker
+    from ottla.server.coordination.verification import Verdict
     from ottla.server.handlers.records.produce.handler import Produce
-    from ottla.server.handlers.records.produce.request import Parts, TopicParts
+    from ottla.server.handlers.records.produce.request import Parts, Unread
+    from ottla.server.handlers.records.produce.transactions import Begins
     from ottla.server.network.connection import Connection
     from ottla.server.turns import Steps
-
-    Begins = dict[Identity, list[tuple[str, int]]]
 
 # Topics that are checked against access control in a step, and partitions that are appended to.
 _TOPICS_IN_A_STEP: Final = 5
@@ -46,24 +45,21 @@ class LongProduce:
         body: memoryview,
         version: int,
         correlation_id: int,
-        beginning: Callable[[list[TopicParts], memoryview, int], Begins],
+        unread: Unread,
     ) -> None:
-        """`beginning` finds the partitions in which a transaction begins, by its producer."""
+        """`unread`: how far the request has been read."""
         self._broker = broker
         self._produce = produce
         self._connection = connection
         self._version = version
         self._correlation_id = correlation_id
-        self._beginning = beginning
         self._slot = connection.reserve(exclusive=True)
         self._kept = connection.keep(body)
         self._view = memoryview(self._kept.data)
-        self._request: Parts = (None, 0, 0, [])
+        self._unread = unread
+        self._request: Parts = unread.found
         self._refused: dict[bytes, ErrorCode] = {}
         self._begins: Begins = {}
-        # What the coordinator said of these, and how many questions it has not answered.
-        self._verdict: dict[tuple[str, int], ErrorCode] = {}
-        self._waiting = 0
         self._appending: Appending | None = None
 
     def begin(self) -> None:
@@ -89,17 +85,17 @@ class LongProduce:
 
     def _looked_through(self) -> Steps[None]:
         broker, connection = self._broker, self._connection
-        size = len(self._view)
-        self._request = yield from read_in_steps(self._view, size, self._version)
+        self._request = yield from read_on(self._view, self._version, self._unread)
         if broker.quotas is not None:
-            connection.throttle_ms = broker.quotas.produced(connection, size)
+            connection.throttle_ms = broker.quotas.produced(connection, len(self._view))
         if broker.authorizer is not None:
             yield from self._authorize()
         transactional_id, _, _, topics = self._request
         if transactional_id:
+            known = self._produce.known(self._version)
             for each in topics:
                 if each[0] not in self._refused:
-                    for producer, found in self._beginning([each], self._view, 0).items():
+                    for producer, found in beginning(known, [each], self._view).items():
                         self._begins.setdefault(producer, []).extend(found)
                 yield
 
@@ -114,24 +110,21 @@ class LongProduce:
             yield
 
     def _verify(self, _: object) -> None:
-        self._waiting = len(self._begins) + 1
-        client = ProducerProtocol.of_produce(self._version)
-        for producer, partitions in self._begins.items():
-            transactional_id = self._request[0] or ""
-            verify(self._broker, transactional_id, producer, partitions, client, self._answered)
-        self._answered({})
+        transactional_id = self._request[0]
+        if transactional_id:
+            Verification(self._broker, self._version, transactional_id, self._begins).when_complete(
+                self._append
+            )
+        else:
+            self._append(None)
 
-    def _answered(self, verdict: Verdict) -> None:
-        self._verdict.update(verdict)
-        self._waiting -= 1
-        if not self._waiting:
-            self._run(self._appended(), self._conclude)
+    def _append(self, verdict: Verdict | None) -> None:
+        self._run(self._appended(verdict), self._conclude)
 
     # What becomes of it -------------------------------------------------------------------------
 
-    def _appended(self) -> Steps[None]:
+    def _appended(self, verdict: Verdict | None) -> Steps[None]:
         transactional_id, acks, timeout_ms, topics = self._request
-        verdict = self._verdict if transactional_id else None
         self._appending = appending = Appending(
             self._broker, self._connection, self._version, self._correlation_id, acks, timeout_ms
         )
@@ -143,7 +136,7 @@ class LongProduce:
                 place = len(pieces)
                 some = parts[first : first + _PARTITIONS_IN_A_STEP]
                 self._produce.append(
-                    self._connection, self._view, 0, self._version, self._correlation_id,
+                    self._connection, self._view, self._version, self._correlation_id,
                     (transactional_id, acks, timeout_ms, [(key, some)]),
                     self._refused, verdict, self._slot, appending,
                 )  # fmt: skip

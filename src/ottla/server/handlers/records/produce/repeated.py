@@ -66,7 +66,7 @@ class RepeatedProduce:
 
 
 def repeatable(
-    view: memoryview, at: int, version: int, request: Parts, target: Partition
+    body: memoryview, version: int, request: Parts, target: Partition
 ) -> RepeatedProduce | None:
     """What may come again of a request that was answered; None if it is not of this kind."""
     compiled = readiness.compiled
@@ -92,11 +92,11 @@ def repeatable(
         count = unsigned_varint(len(topics[0][1]) + 1)
         count_at = start - len(size) - _INDEX_BYTES - len(count)
         if (
-            view[start - len(size) : start] != size
-            or view[count_at : count_at + len(count)] != count
+            body[start - len(size) : start] != size
+            or body[count_at : count_at + len(count)] != count
         ):
             return None  # written longer than it had to be
-    before = bytes(view[at:count_at])
+    before = bytes(body[:count_at])
     largest = min(config.max_message_bytes, QUICK_BYTES)
     check = FrameCheck(compiled.frames_address, before, is_flexible, largest, rules)
     return RepeatedProduce(version, request, check, config, rules)
