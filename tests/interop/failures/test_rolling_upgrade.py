@@ -2,8 +2,9 @@
 
 The release is the newest of tools/releases.toml: its wheel is built from the commit that is named there
 and installed into an environment of its own. Its brokers are exchanged for those of the tree one at a
-time, then back, then forth again, before any level of a feature is raised. Nothing is lost and no client
-is told of an error. A level that only a later version knows is raised, holds the release off, and is
+time, then back, then forth again, before any level of a feature is raised. Nothing is lost, or there
+twice, what each client wrote stays in order, and no client (Java's, librdkafka, franz-go, Ottla's) is
+told of an error. A level that only a later version knows is raised, holds the release off, and is
 lowered again.
 """
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from interop_kit.steady_load import PARTITIONS, SteadyLoad
+from interop_kit.steady_load import KINDS, PARTITIONS, SteadyLoad
 
 from ottla import Admin, __version__
 from ottla.client.errors import OttlaError
@@ -31,7 +32,7 @@ from ottla.testing.zookeeper import ZooKeeperProcess
 ROOT = Path(__file__).resolve().parents[3]
 BROKERS = 3
 PATIENCE = 90.0
-KINDS = ("confluent-kafka", "ottla")
+SOME_KINDS = ("confluent-kafka", "ottla")
 SETTINGS = {
     "default.replication.factor": str(BROKERS),
     "min.insync.replicas": "2",
@@ -227,12 +228,12 @@ def test_a_level_that_only_a_later_version_knows(
 ) -> None:
     bootstrap = ",".join(each.bootstrap for each in brokers)
     with Admin(bootstrap) as admin:
-        for topic in SteadyLoad.topics_of(KINDS):
+        for topic in SteadyLoad.topics_of(SOME_KINDS):
             admin.create_topic(topic, PARTITIONS, BROKERS)
         level = in_use(admin)[FEATURE]
     tree = Path(sys.executable)
     first, *others = brokers
-    load = SteadyLoad(bootstrap, KINDS, tmp_path / "clients")
+    load = SteadyLoad(bootstrap, SOME_KINDS, tmp_path / "clients")
     with load:
         exchange(first, tree, ("-c", LATER))
         wait_until_in_sync(bootstrap)
