@@ -102,6 +102,25 @@ def test_racks_are_kept_apart() -> None:
     assert {each for replicas in new.values() for each in replicas} == {1, 2, 3, 4}
 
 
+def test_the_rack_of_a_broker_that_is_away_counts() -> None:
+    """Its replicas come back with it: no other replica of the partition goes into its rack."""
+    rooms = [
+        BrokerRoom(1, "a", is_away=True),
+        BrokerRoom(2, "b"),
+        BrokerRoom(3, "a"),
+        BrokerRoom(4, "b"),
+    ]
+    partitions = [placed(index, 1, 2) for index in range(12)]
+    for moves in (rebalanced(partitions, rooms), drained(partitions, rooms, [2])):
+        assert moves
+        assert all(each.adding == (4,) for each in moves)
+    partitions = [placed(index, 1) for index in range(12)]
+    for each in with_factor(partitions, rooms, 2):
+        assert each.after[1] in (2, 4)
+    with pytest.raises(NoPlan, match="4 replicas need 4 brokers, and there are 3"):
+        with_factor(partitions, rooms, 4)
+
+
 def test_a_broker_without_room_gets_nothing() -> None:
     partitions = spread(12, 3, factor=1, size=10 * MB)
     rooms = [*brokers(3), BrokerRoom(4, None, 5 * MB)]

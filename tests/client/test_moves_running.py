@@ -63,7 +63,7 @@ class Cluster:
 
     def describe_cluster(self) -> Any:
         return SimpleNamespace(
-            brokers=[SimpleNamespace(id=number, rack=None) for number in self.brokers]
+            brokers=[SimpleNamespace(id=number, rack=None) for number in self.brokers], away=[]
         )
 
     def describe_log_folders(self, _: Iterable[int] = ()) -> list[Any]:

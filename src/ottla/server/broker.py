@@ -328,9 +328,12 @@ class Broker:
                 "background work failed: %s", task.get_name(), exc_info=task.exception()
             )
 
-    def nodes_for(self, listener: str) -> Iterator[tuple[RegisteredBroker, str, int]]:
-        """The brokers with the address each advertises to clients of a listener."""
-        for node in self.image.brokers.values():
+    def nodes_for(
+        self, listener: str, *, fenced: bool = False
+    ) -> Iterator[tuple[RegisteredBroker, str, int]]:
+        """The brokers with the address each advertises to clients of a listener; with `fenced` those
+        that are away, with the address of their last registration."""
+        for node in (self.image.fenced if fenced else self.image.brokers).values():
             for endpoint in node.endpoints:
                 if endpoint.listener == listener:
                     yield node, endpoint.host, endpoint.port

@@ -26,7 +26,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -71,6 +71,7 @@ class ServerState:
     process: ProcessIdentity | None = None  # None: stopped, or never started
     version: str | None = None  # of a broker, when it was started
     data: str | None = None  # of a broker, if its data are not in the cluster's folder
+    rack: str | None = None  # of a broker, if it was given one of its own
 
     @property
     def running(self) -> bool:
@@ -140,15 +141,18 @@ class LocalCluster:
         base_port: int | None = BASE_PORT,
         zookeeper: str | None = None,
         settings: Mapping[str, str] | None = None,
+        racks: Sequence[str] = (),
     ) -> None:
         """What is given besides the folder is for a cluster that is not there yet; of one that is,
-        the number of brokers and the ZooKeeper must be those it has. `base_port` is the first
-        broker's port, the others have the next; None takes any that are free."""
+        the number of brokers, the racks and the ZooKeeper must be those it has. `base_port` is the
+        first broker's port, the others have the next; None takes any that are free. Brokers stand in
+        `racks` in turn."""
         self.folder = folder.resolve()
         self._brokers = brokers
         self._base_port = base_port
         self._zookeeper = zookeeper
         self._settings = dict(settings or {})
+        self._racks = tuple(racks)
         # Processes that this object has started, to be reaped.
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         # What is started outlives this program, unless a `with` block says how long it is needed.
@@ -212,12 +216,13 @@ class LocalCluster:
             started = self._start_zookeeper(state)
             return started + self._start_brokers(state, wanted)
 
-    def add(self) -> int:
-        """Adds a broker and starts it. Its number."""
+    def add(self, rack: str | None = None) -> int:
+        """Adds a broker, which stands in this rack, and starts it. Its number."""
         with self._locked():
             state = self._checked_state()
             number = state.next_id
-            state.brokers[number] = ServerState(self._port_of_new(state, number))
+            port = self._port_of_new(state, number)
+            state.brokers[number] = ServerState(port, rack=rack)
             state.next_id += 1
             self._require_free_ports(state, [number])
             self._save(state)
@@ -299,7 +304,8 @@ class LocalCluster:
             own, address = None, self._zookeeper
         state = ClusterState(base, address, own, count + 1, {}, self._settings)
         for number in range(1, count + 1):
-            state.brokers[number] = ServerState(self._port_of_new(state, number))
+            port, rack = self._port_of_new(state, number), self._rack_of(number)
+            state.brokers[number] = ServerState(port, rack=rack)
         self._require_free_ports(state, state.brokers)
         self._save(state)
         return state
@@ -318,8 +324,18 @@ class LocalCluster:
                 f"the cluster in {self.folder} has its metadata in the ZooKeeper at "
                 f"{state.zookeeper_address}; it cannot be moved to another"
             )
+        racks = {number: self._rack_of(number) for number in state.brokers}
+        if self._racks and racks != {number: each.rack for number, each in state.brokers.items()}:
+            raise ClusterError(
+                f"the brokers of the cluster in {self.folder} stand in other racks; "
+                "`ottla cluster add --rack` names that of a new one"
+            )
         state.settings.update(self._settings)
         return state
+
+    def _rack_of(self, number: int) -> str | None:
+        """Where a broker of a new cluster stands."""
+        return self._racks[(number - 1) % len(self._racks)] if self._racks else None
 
     def _port_of_new(self, state: ClusterState, number: int) -> int:
         used = {broker.port for broker in state.brokers.values()}
@@ -377,6 +393,7 @@ class LocalCluster:
                     "node.id": str(number),
                     "zookeeper.connect": state.zookeeper_address,
                     **plain,
+                    **({} if server.rack is None else {"broker.rack": server.rack}),
                 },
                 arguments=arguments,
                 log_path=self.log_path(number),
@@ -746,7 +763,9 @@ def _decode(document: Mapping[str, Any]) -> ClusterState:
     def server(entry: Mapping[str, Any]) -> ServerState:
         process = entry["process"]
         identity = None if process is None else ProcessIdentity(int(process[0]), str(process[1]))
-        return ServerState(int(entry["port"]), identity, entry["version"], entry.get("data"))
+        return ServerState(
+            int(entry["port"]), identity, entry["version"], entry.get("data"), entry.get("rack")
+        )
 
     own = document["zookeeper"]
     return ClusterState(

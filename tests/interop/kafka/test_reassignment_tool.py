@@ -59,6 +59,19 @@ def current(cluster: LocalCluster) -> Assignment:
     return {each.partition: list(each.replicas) for each in described.partitions}
 
 
+def proposed(said: str) -> Assignment:
+    """What --generate thinks best."""
+    plan = json.loads(said[said.index("Proposed partition reassignment") :].split("\n")[1])
+    return {each["partition"]: each["replicas"] for each in plan["partitions"]}
+
+
+def topics_to_move(folder: Path) -> str:
+    """A file as --topics-to-move-json-file takes it."""
+    path = folder / "topics.json"
+    path.write_text(json.dumps({"version": 1, "topics": [{"topic": TOPIC}]}))
+    return str(path)
+
+
 def is_complete(said: str) -> bool:
     return said.count("is completed.") == PARTITIONS
 
@@ -73,12 +86,11 @@ def test_generate_execute_verify_cancel(tmp_path: Path, brokers: int) -> None:
         with Admin(cluster.bootstrap) as admin:
             admin.create_topics([NewTopic(TOPIC, PARTITIONS, 2)])
         # What Kafka's tool thinks best: for the last brokers alone.
-        topics = tmp_path / "topics.json"
-        topics.write_text(json.dumps({"version": 1, "topics": [{"topic": TOPIC}]}))
         last = f"{brokers - 1},{brokers}"
-        said = tool("--generate", "--topics-to-move-json-file", str(topics), "--broker-list", last)
-        proposed = json.loads(said[said.index("Proposed partition reassignment") :].split("\n")[1])
-        plan = {each["partition"]: each["replicas"] for each in proposed["partitions"]}
+        topics = topics_to_move(tmp_path)
+        plan = proposed(
+            tool("--generate", "--topics-to-move-json-file", topics, "--broker-list", last)
+        )
         assert set(plan) == set(range(PARTITIONS))
         path = tool.plan(plan)
         said = tool("--execute", "--reassignment-json-file", path)
@@ -122,3 +134,28 @@ def test_generate_execute_verify_cancel(tmp_path: Path, brokers: int) -> None:
         path = tool.plan({0: [1, 99]})
         said = tool("--execute", "--reassignment-json-file", path, fails=True)
         assert "99" in said
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_generate_keeps_racks_apart(tmp_path: Path) -> None:
+    """The tool knows the racks as brokers tell them, and all that it wants is done."""
+    java = toolchain.kafka_tools()
+    racks = {1: "a", 2: "a", 3: "a", 4: "b"}
+    with LocalCluster(
+        tmp_path / "cluster", brokers=4, base_port=None, racks=tuple(racks.values())
+    ) as cluster:
+        tool = Tool(java, cluster.bootstrap, tmp_path)
+        with Admin(cluster.bootstrap) as admin:
+            # All in one rack.
+            homes = {index: [1 + index % 3, 1 + (index + 1) % 3] for index in range(PARTITIONS)}
+            admin.create_topics([NewTopic(TOPIC, assignments=homes)])
+        words = ("--topics-to-move-json-file", topics_to_move(tmp_path), "--broker-list", "1,2,3,4")
+        plan = proposed(tool("--generate", *words))
+        assert all({racks[one] for one in each} == {"a", "b"} for each in plan.values()), plan
+        path = tool.plan(plan)
+        said = tool("--execute", "--reassignment-json-file", path)
+        assert "Successfully started partition reassignments" in said
+        tool.verify_until(path, is_complete)
+        assert current(cluster) == plan
+        assert set(proposed(tool("--generate", *words, "--disable-rack-aware"))) == set(plan)

@@ -61,7 +61,7 @@ def tool(cluster: RunningCluster) -> Callable[..., str]:
     java = toolchain.kafka_tools()
 
     def run(name: str, *arguments: str) -> str:
-        command = [*java, f"{TOOLS}.{name}", "--bootstrap-server", cluster.bootstrap, *arguments]
+        command = [*java, f"{TOOLS}.{name}", *arguments, "--bootstrap-server", cluster.bootstrap]
         done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
         assert done.returncode == 0, f"{arguments}: {done.stdout}\n{done.stderr}"
         return done.stdout
@@ -78,6 +78,12 @@ def rows(described: str) -> dict[tuple[str, int], tuple[str, list[int]]]:
         (topic, int(partition)): (leader, sorted(map(int, in_sync.split(",") if in_sync else [])))
         for topic, partition, leader, in_sync in found
     }
+
+
+def fenced_brokers(listed: str) -> dict[int, bool]:
+    """Brokers -> whether they are away; of what kafka-cluster lists."""
+    found = re.findall(r"^(\d+)\s+\S+\s+\d+\s.*\b(fenced|unfenced)\b", listed, re.M)
+    return {int(broker): state == "fenced" for broker, state in found}
 
 
 def status(folder: Path, *options: str) -> str:
@@ -110,6 +116,13 @@ def test_what_is_shown_of_a_cluster_without_one_broker(
             assert in_sync == others
         assert described("--unavailable-partitions").keys() == {(ALONE, 0)}
         assert described("--under-min-isr-partitions").keys() == {(STRICT, 0), (ALONE, 0)}
+
+        # With the one that is away only if that is asked for.
+        endpoints = ("ClusterTool", "list-endpoints")
+        known = fenced_brokers(tool(*endpoints, "--include-fenced-brokers"))
+        assert known == {**dict.fromkeys(others, False), VICTIM: True}
+        listed = re.findall(r"^(\d+)\s", tool(*endpoints), re.M)
+        assert sorted(map(int, listed)) == others
 
         document = json.loads(status(folder, "--json"))
         assert document["offline"] == [f"{ALONE}-0"]

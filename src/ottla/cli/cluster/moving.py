@@ -76,7 +76,7 @@ def show(
     # Also those that are away, and hold something before or afterwards.
     holders = {one for each in moves for one in (*each.before, *each.after)}
     holders |= {one for each in partitions for one in each.replicas}
-    numbers = sorted({each.id for each in brokers} | holders)
+    numbers = sorted({each.id for each in brokers if not each.is_away} | holders)
     before, after = shares(partitions, [], numbers), shares(partitions, moves, numbers)
     write_table(
         ("broker", "replicas", "after", "leaders", "after", "bytes", "after"),

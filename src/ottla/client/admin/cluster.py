@@ -66,6 +66,8 @@ class ClusterDescription:
     cluster_id: str | None
     controller: int | None
     brokers: tuple[Node, ...]
+    # Registered, and not there now; none where a cluster older than Kafka 4.0 does not tell.
+    away: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +123,30 @@ class ClusterAdmin(AdminPart):
         """The cluster's id, its controller and its brokers."""
         connection = await self._any(timeout)
         metadata = self.cluster.metadata
+        nodes: list[Node] = []
+        away: list[Node] = []
         if connection.versions.offers(DescribeClusterRequest):
             answer = await self.cluster.ask(
-                DescribeClusterRequest(), DescribeClusterResponse, timeout=timeout
+                # Older versions cannot ask for those that are away.
+                lambda to: DescribeClusterRequest(
+                    include_fenced_brokers=to.version_of(DescribeClusterRequest) >= 2
+                ),
+                DescribeClusterResponse,
+                timeout=timeout,
             )
             raise_for(answer.error_code, answer.error_message, "describing the cluster")
-            nodes = [
-                Node(each.broker_id, each.host, each.port, each.rack) for each in answer.brokers
-            ]
+            for each in answer.brokers:
+                found = away if each.is_fenced else nodes
+                found.append(Node(each.broker_id, each.host, each.port, each.rack))
             cluster_id, controller = answer.cluster_id, answer.controller_id
         else:
-            nodes = list((await self.cluster.brokers(timeout=timeout)).values())
+            nodes += (await self.cluster.brokers(timeout=timeout)).values()
             cluster_id, controller = metadata.cluster_id or "", metadata.controller_id
         return ClusterDescription(
             cluster_id or None,
             controller if controller >= 0 else None,
             tuple(sorted(nodes, key=lambda node: node.id)),
+            tuple(sorted(away, key=lambda node: node.id)),
         )
 
     async def describe_features(self, *, timeout: float | None = None) -> dict[str, Feature]:

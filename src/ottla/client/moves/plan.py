@@ -9,8 +9,9 @@ which moves no bytes.
 
 - Racks are kept apart: a move never leaves a partition in fewer racks than before.
 - A broker without room is no target.
-- Brokers that are away are not among those to plan with; what they hold stays with them, unless it is
-  they who are to hold nothing any more. A partition without a leader is not copied: nobody could.
+- Brokers that are away get nothing; what they hold stays with them, unless it is they who are to hold
+  nothing any more, and their racks count as those of others do. A partition without a leader is not
+  copied: nobody could.
 """
 
 from __future__ import annotations
@@ -49,11 +50,12 @@ class PlacedPartition:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRoom:
-    """A broker that replicas may lie on."""
+    """A broker, and what replicas may lie on it."""
 
     id: int
     rack: str | None = None
     usable_bytes: int | None = None  # None: not known
+    is_away: bool = False  # it keeps what it has, and gets nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +153,8 @@ def rebalanced(
 ) -> list[Move]:
     """The moves that spread partitions evenly. `without`: brokers that are to hold nothing any more.
     NoPlan if their replicas fit nowhere."""
-    layout = _layout(partitions, [each for each in brokers if each.id not in without], brokers)
-    _drain(layout, {broker.id: broker for broker in brokers}, without)
+    layout = _layout(partitions, brokers, without)
+    _drain(layout, without)
     _spread(layout, tolerance)
     _spread_leaders(layout, tolerance)
     return _moves(partitions, layout)
@@ -162,8 +164,8 @@ def drained(
     partitions: Sequence[PlacedPartition], brokers: Sequence[BrokerRoom], leaving: Collection[int]
 ) -> list[Move]:
     """The moves after which some brokers hold nothing; nothing else is moved."""
-    layout = _layout(partitions, [each for each in brokers if each.id not in leaving], brokers)
-    _drain(layout, {broker.id: broker for broker in brokers}, leaving)
+    layout = _layout(partitions, brokers, leaving)
+    _drain(layout, leaving)
     return _moves(partitions, layout)
 
 
@@ -174,9 +176,10 @@ def with_factor(
     fewer, dropped from those with the most. Preferred leaders stay."""
     if factor < 1:
         raise NoPlan("a partition has at least one replica")
-    if factor > len(brokers) and any(len(each.replicas) < factor for each in partitions):
-        raise NoPlan(f"{factor} replicas need {factor} brokers, and there are {len(brokers)}")
-    layout = _layout(partitions, brokers, brokers)
+    alive = sum(not each.is_away for each in brokers)
+    if factor > alive and any(len(each.replicas) < factor for each in partitions):
+        raise NoPlan(f"{factor} replicas need {factor} brokers, and there are {alive}")
+    layout = _layout(partitions, brokers)
     for partition, replicas in sorted(
         layout.replicas.items(), key=lambda each: -layout.weight(each[0])
     ):
@@ -205,9 +208,10 @@ def with_factor(
 
 def _layout(
     partitions: Sequence[PlacedPartition],
-    targets: Sequence[BrokerRoom],
     brokers: Sequence[BrokerRoom],
+    leaving: Collection[int] = (),
 ) -> _Layout:
+    targets = [each for each in brokers if not each.is_away and each.id not in leaving]
     all_bytes = sum(each.size * len(each.replicas) for each in partitions) or 1
     all_traffic = sum(each.traffic * len(each.replicas) for each in partitions) or 1.0
     count = sum(len(each.replicas) for each in partitions) or 1
@@ -235,9 +239,9 @@ def _layout(
     return layout
 
 
-def _drain(layout: _Layout, known: Mapping[int, BrokerRoom], leaving: Collection[int]) -> None:
+def _drain(layout: _Layout, leaving: Collection[int]) -> None:
     for broker in leaving:
-        if broker not in known and broker not in layout.held:
+        if broker not in layout.brokers and broker not in layout.held:
             raise NoPlan(f"there is no broker {broker} in the cluster")
         if not layout.loads:
             raise NoPlan("no broker would be left")

@@ -82,10 +82,9 @@ def survey(
         )
         for each, replicas in placed.items()
     ]
-    brokers = [
-        BrokerRoom(node.id, node.rack, rooms.get(node.id))
-        for node in admin.describe_cluster().brokers
-    ]
+    cluster = admin.describe_cluster()
+    brokers = [BrokerRoom(node.id, node.rack, rooms.get(node.id)) for node in cluster.brokers]
+    brokers += [BrokerRoom(node.id, node.rack, is_away=True) for node in cluster.away]
     return partitions, brokers
 
 

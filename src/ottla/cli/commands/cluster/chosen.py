@@ -51,6 +51,7 @@ def local_cluster(
     base_port: int | None = None,
     zookeeper: str | None = None,
     settings: list[str] | None = None,
+    racks: list[str] | None = None,
 ) -> LocalCluster:
     # Here and not above: --help needs none of it.
     from ottla.testing.cluster import BASE_PORT, LocalCluster
@@ -61,6 +62,7 @@ def local_cluster(
         base_port=BASE_PORT if base_port is None else base_port,
         zookeeper=zookeeper,
         settings=parse_assignments(settings or (), "--set"),
+        racks=racks or (),
     )
 
 

@@ -54,6 +54,12 @@ def start(
     base_port: BasePort = None,
     zookeeper: ZooKeeper = None,
     settings: Settings = None,
+    racks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rack", metavar="NAME", help="A rack; repeat for more. Brokers stand in them in turn."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Start a cluster, or whatever of it does not run.
@@ -61,10 +67,16 @@ def start(
     \b
     ottla cluster start
     ottla cluster start --brokers 5 --base-port 19092 --data /var/tmp/five
+    ottla cluster start --brokers 4 --rack east --rack west
     ottla cluster start --zookeeper zk1:2181,zk2:2181,zk3:2181/ottla
     """
     cluster = local_cluster(
-        data, brokers=brokers, base_port=base_port, zookeeper=zookeeper, settings=settings
+        data,
+        brokers=brokers,
+        base_port=base_port,
+        zookeeper=zookeeper,
+        settings=settings,
+        racks=racks,
     )
     with failures_told():
         if cluster.exists and base_port not in (None, cluster.state.base_port):
@@ -130,15 +142,23 @@ def kill(
     write_line(f"killed {_named(server)}")
 
 
-def add(data: Data = DEFAULT_DATA, json: Json = False) -> None:
+def add(
+    data: Data = DEFAULT_DATA,
+    rack: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The rack in which it stands.", show_default=False),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Add a broker to the cluster and start it.
 
     \b
     ottla cluster add
+    ottla cluster add --rack west
     """
     with failures_told():
         cluster = local_cluster(data)
-        number = cluster.add()
+        number = cluster.add(rack)
         state = cluster.state
     if json:
         write_document({"broker": number, "port": state.brokers[number].port})

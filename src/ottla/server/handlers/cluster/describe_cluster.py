@@ -2,7 +2,7 @@
 
 Versions:
   v1  kind of endpoint: brokers (1) or controllers (2). This is a cluster of brokers.
-  v2  brokers that are fenced off, if asked for
+  v2  brokers that are fenced (registered, and away), if asked for
 """
 
 from __future__ import annotations
@@ -33,12 +33,17 @@ def describe_cluster(request: Request[DescribeClusterRequest]) -> DescribeCluste
             endpoint_type=message.endpoint_type,
         )
     asked = message.include_cluster_authorized_operations
+    listener = request.connection.listener.name
+    kinds = (False, True) if message.include_fenced_brokers else (False,)
     return DescribeClusterResponse(
         cluster_id=broker.image.cluster_id,
         controller_id=broker.image.controller_id,
         brokers=[
-            DescribeClusterBroker(broker_id=node.id, host=host, port=port, rack=node.rack)
-            for node, host, port in broker.nodes_for(request.connection.listener.name)
+            DescribeClusterBroker(
+                broker_id=node.id, host=host, port=port, rack=node.rack, is_fenced=fenced
+            )
+            for fenced in kinds
+            for node, host, port in broker.nodes_for(listener, fenced=fenced)
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
     )
