@@ -19,6 +19,7 @@ from consumer_kit.writing import NOW, values, write, write_values
 
 from ottla import Admin, AsyncConsumer, Consumer
 from ottla.client.admin.offsets import CommittedOffset
+from ottla.client.consumer.partitions import MOST_RESULTS
 from ottla.client.errors import (
     ClientClosed,
     ConfigurationError,
@@ -316,6 +317,31 @@ def test_transactions(bootstrap: str, admin: Admin, topic: str, isolation: str) 
         assert texts(consumer.read(topic, 2)) == expected[1:]
         consumer.assign({(topic, 0): 0})
         assert drain(consumer, len(expected)) == expected
+
+
+def test_small_answers_do_not_pile_up(bootstrap: str, admin: Admin, topic: str) -> None:
+    """Records come one by one while the user does something else: after some answers they are left with
+    the broker, and then come many at a time."""
+    count = 4 * MOST_RESULTS
+    admin.create_topic(topic, partitions=1)
+    with Consumer(bootstrap) as consumer:
+        consumer.assign({(topic, 0): "earliest"})
+        fetcher = consumer._consumer._fetcher
+        (state,) = fetcher.partitions.values()
+        for number in range(1, count + 1):
+            write(bootstrap, topic, 0, [build_batch([Record(0, NOW, None, b"x")])])
+            deadline = time.monotonic() + PATIENCE
+            while state.fetch_offset < number and not fetcher.queue.is_full:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)  # each in an answer of its own, as long as it is asked for
+        batches: list[int] = []
+        while sum(batches) < count:
+            batch = consumer.next_batch(timeout=PATIENCE)
+            assert batch is not None
+            batches.append(batch.num_rows)
+        # One more may be on its way when the queue is full.
+        assert len(batches) <= MOST_RESULTS + 2
+        assert max(batches) >= count - MOST_RESULTS - 1
 
 
 def test_small_room(bootstrap: str, admin: Admin, topic: str) -> None:

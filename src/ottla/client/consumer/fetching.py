@@ -6,7 +6,7 @@ go on, sends the next request, and has the answer decoded in a thread meanwhile.
 the interpreter's lock, so receiving and decoding overlap.
 
 What was fetched and not yet handed out is bounded by queued.max.messages.kbytes: requests ask for no
-more than there is room for, and wait when there is none.
+more than there is room for, and wait when there is none, or when many answers wait already.
 
 Whatever goes wrong with a partition ends in one of three ways: it passes (a leader that moved) and is
 tried again; the user's setting says what to do (auto.offset.reset); or it becomes an exception in the
@@ -155,7 +155,7 @@ class Fetcher:
 
     def make_room(self) -> None:
         """If the queue is full, let go of what paused partitions have in it: others want to be read."""
-        if self.queue.occupied < self.queue.limit:
+        if not self.queue.is_full:
             return
         for state in self.partitions.values():
             if state.paused and state.failed is None and state.fetch_offset > state.position:
@@ -231,7 +231,7 @@ class Fetcher:
                 wait = min((state.not_before - now for state in mine), default=None)
                 await self._change(wait)
                 continue
-            if self.queue.occupied >= self.queue.limit:
+            if self.queue.is_full:
                 self.make_room()
                 await self.queue.space()
                 continue
@@ -497,7 +497,7 @@ class Fetcher:
         else:
             results = iter(begun)
             in_place = begun.left <= _FINISHED_IN_PLACE
-        self.queue.occupy(len(records))
+        self.queue.begin_decoding(len(records))
         epochs = epochs_of(records, reached)
         job = self._decode(
             state, state.turn, state.decoding, results, len(records), epochs, in_place=in_place
@@ -580,8 +580,7 @@ class Fetcher:
                 self._nobody_ahead.set()
                 await asyncio.wait([begun])
             del results
-            self.queue.release(size)
-            self.queue.wake()
+            self.queue.end_decoding(size)
 
     async def _may_go_ahead(self, before: asyncio.Task[None]) -> bool:
         """Whether to decode an answer while the one before it still is, when the others let it.

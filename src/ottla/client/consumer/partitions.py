@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.client.consumer.epochs import NO_EPOCH, UNKNOWN_EPOCH, Epochs
 from ottla.client.errors import OttlaError
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ottla.client.consumer.plain_rows import RecordList
+
+MOST_RESULTS: Final = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -134,19 +136,43 @@ class Result:
 
 
 class ReadyQueue:
-    """The results of all partitions, in the order in which they came, within a limit of bytes."""
+    """The results of all partitions, in the order in which they came, within a limit of bytes.
+
+    No more is fetched either while MOST_RESULTS wait, or are being made. To fetch, decode and hand out
+    a few records takes about as long as thousands of them: a user who is slower than the records come,
+    each in an answer of its own, would fall behind ever further. What collects at the brokers meanwhile
+    comes in few answers.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.occupied = 0  # bytes, of what waits and of what is being decoded
         self._results: deque[Result] = deque()
+        self._unread = 0  # results that are no errors: those stay
+        self._decoding = 0  # answers
         self._news = asyncio.Event()
         self._space = asyncio.Event()
 
+    @property
+    def is_full(self) -> bool:
+        return self.occupied >= self.limit or self._unread + self._decoding >= MOST_RESULTS
+
     def put(self, result: Result) -> None:
         result.source.waiting += 1
+        self._unread += result.error is None
         self._results.append(result)
         self._news.set()
+
+    def begin_decoding(self, size: int) -> None:
+        """An answer of so many bytes has come."""
+        self._decoding += 1
+        self.occupy(size)
+
+    def end_decoding(self, size: int) -> None:
+        """All of its results were put here."""
+        self._decoding -= 1
+        self.release(size)
+        self.wake()
 
     def occupy(self, charge: int) -> None:
         self.occupied += charge
@@ -182,6 +208,7 @@ class ReadyQueue:
 
     def _drop(self, result: Result) -> None:
         result.source.waiting -= 1
+        self._unread -= result.error is None
         self.release(result.charge)
 
     def wake(self) -> None:
@@ -193,5 +220,5 @@ class ReadyQueue:
 
     async def space(self) -> None:
         self._space.clear()
-        if self.occupied >= self.limit:
+        if self.is_full:
             await self._space.wait()
