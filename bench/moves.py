@@ -2,7 +2,8 @@
 
 Four brokers, one topic of twelve partitions with three replicas each and some hundred megabytes in it.
 Producers (idempotent, acks=all, single records to all partitions) are first measured at full speed,
-then paced at a quarter of that: for a while without a move, and for as long during one. The move takes
+then paced at a quarter of that: until their latency is steady, for a while without a move, and for as
+long during one. The move takes
 the third replica of every partition to the one broker that has none, so each broker sends to others and
 copies from others, and no leader changes: what is measured is the copying. It is held back as
 `kafka-reassign-partitions --throttle` does it, by a rate of each broker and the replicas for which that
@@ -42,6 +43,11 @@ THROTTLE = 6_000_000  # bytes/s of each broker, as leader and as follower
 SPARE = 12.0
 SHARE = 0.25  # of saturation
 END_TIMEOUT = 180.0
+# Latency is steady when the p99 of so many parts of the paced load, one after the other, are within a
+# factor of each other. What full speed leaves behind lasts longer on one side than on the other.
+STEADY_PARTS = 3
+STEADY_FACTOR = 1.5
+STEADY_TIMEOUT = 90.0
 
 _FILLING, _SINGLE = CASES[0], CASES[1]
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
@@ -56,6 +62,7 @@ class Round(NamedTuple):
     during: Latencies
     copied: int  # bytes, while the producers were measured
     seconds: float
+    rested: float  # seconds until latency was steady; all of STEADY_TIMEOUT: it was not
 
 
 class MovedTopic:
@@ -66,7 +73,7 @@ class MovedTopic:
         self.blamed = cluster.blamed
         self._cluster = cluster
         self._seconds = seconds
-        self._rest = bench.seconds(full=8.0, quick=1.0)
+        self._part = bench.seconds(full=3.0, quick=1.0)
         self._topic = bench.topic_name()
         self._brokers = sorted(cluster.addresses)
         self._data = dict(zip(self._brokers, cluster.data_folders(), strict=True))
@@ -101,7 +108,7 @@ class MovedTopic:
 
     def measure(self) -> Round:
         # What full speed or the end of another move has left behind is not to count as before.
-        self._paced(self._rest)
+        rested = self._rest_until_steady()
         before = self._paced(self._seconds)
         with self._admin() as admin:
             self._limit(admin)
@@ -119,7 +126,18 @@ class MovedTopic:
         self._is_home = not self._is_home
         self._cluster.wait_in_sync(self._topic, PARTITIONS)
         self._wait_for_deletion()
-        return Round(before, during, copied, took)
+        return Round(before, during, copied, took, rested)
+
+    def _rest_until_steady(self) -> float:
+        """Producers at their pace until latency does not change any more; for how many seconds."""
+        began = time.perf_counter()
+        parts: list[float] = []
+        while (rested := time.perf_counter() - began) < STEADY_TIMEOUT:
+            last = parts[-STEADY_PARTS:]
+            if len(last) == STEADY_PARTS and max(last) <= STEADY_FACTOR * min(last):
+                return rested
+            parts.append(self._paced(self._part).p99)
+        return STEADY_TIMEOUT
 
     def _paced(self, seconds: float) -> Latencies:
         addresses, supplies = spread_supplies(self._cluster, self._topic, _SINGLE, SPREAD)
@@ -213,8 +231,15 @@ def _note(topic: MovedTopic, rounds: list[Round]) -> str:
         f"p99 {median('p99', 'before'):.2f} → {median('p99', 'during'):.2f} ms, "
         f"p99.9 {median('p999', 'before'):.2f} → {median('p999', 'during'):.2f} ms, "
         f"worst during a move {max(each.during.worst for each in rounds):.1f} ms; "
-        f"{rate / 1e6:.1f} MB/s copied of {topic.bytes / 1e6:.0f} MB"
+        f"{rate / 1e6:.1f} MB/s copied of {topic.bytes / 1e6:.0f} MB; {_rests(rounds)}"
     )
+
+
+def _rests(rounds: list[Round]) -> str:
+    seconds = ", ".join(f"{each.rested:.0f}" for each in rounds)
+    restless = sum(each.rested >= STEADY_TIMEOUT for each in rounds)
+    ends = f", {restless} of them not steady" if restless else ""
+    return f"measured after {seconds} s at that rate, when its p99 was steady{ends}"
 
 
 def _run(bench: Bench) -> list[Measurement]:
