@@ -16,6 +16,8 @@ from ottla.server.configuration.broker_config import BrokerConfig
 from ottla.server.observability.metrics import pieces
 from ottla.server.upkeep.scrub import Scrubber
 from ottla.storage.config import LogConfig
+from ottla.storage.folders import Key
+from ottla.storage.log.log import Log
 from ottla.storage.logs import Logs, now_in_ms
 from ottla.storage.scrub import note_damage
 
@@ -102,6 +104,80 @@ def test_a_segment_that_is_being_replaced_is_not_missing(
         assert list(scrubber.damaged) == [("orders", 0)], "now it is"
 
     asyncio.run(scrub())
+    logs.close()
+
+
+def _filled(logs: Logs) -> Log:
+    """A log of one batch in each of twelve segments."""
+    opened = logs.create("orders", 0, b"o" * 16)
+    for number in range(12):
+        opened.append(bytearray(batch_of(b"%d" % number * 200)), 0, now_in_ms())
+    assert len(opened.segments) == 12
+    opened.flush(now_in_ms())
+    return opened
+
+
+class _Meanwhile(_Inline):
+    """Workers before whose third segment something else happens, once."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        self._left = 3
+        self._happens = happens
+
+    async def run(self, job: Callable[[], object]) -> object:
+        self._left -= 1
+        if not self._left:
+            self._happens()
+        return job()
+
+
+def _found_when(logs: Logs, happens: Callable[[], None]) -> list[Key]:
+    """The logs that are found damaged in a round during which this happens, and in the next."""
+    found: list[Key] = []
+
+    async def scrub() -> None:
+        scrubber = Scrubber(asyncio.get_running_loop(), logs, BrokerConfig)
+        scrubber._workers = _Meanwhile(happens)  # type: ignore[assignment]
+        scrubber.on_damage = found.append
+        await scrubber.scrub_all()
+        await scrubber.scrub_all()
+
+    asyncio.run(scrub())
+    return found
+
+
+@pytest.mark.complains
+def test_damage_is_not_that_of_the_log_that_was_made_in_place_of_a_damaged_one(
+    tmp_path: Path,
+) -> None:
+    """A repair ends while the next round reads: it would set the sound log aside as well."""
+    logs = Logs([str(tmp_path)], lambda _: LogConfig(segment_bytes=500))
+    logs.open()
+    _flip(Path(_filled(logs).segments[0].path), 100)
+
+    def fetch_again() -> None:
+        logs.set_aside("orders", 0, damaged=True)
+        _filled(logs)
+
+    assert _found_when(logs, fetch_again) == []
+    _flip(Path(logs.get("orders", 0).segments[0].path), 100)
+    assert _found_when(logs, lambda: None) == [("orders", 0)] * 2
+    logs.close()
+
+
+@pytest.mark.complains
+def test_a_log_that_is_cut_off_while_it_is_read_is_not_damaged(tmp_path: Path) -> None:
+    logs = Logs([str(tmp_path)], lambda _: LogConfig(segment_bytes=500))
+    logs.open()
+    opened = _filled(logs)
+
+    def cut() -> None:
+        """A follower whose leader goes on another way. The batch of the new one is half written."""
+        opened.truncate_to(2, now_in_ms())
+        with open(opened.segments[-1].path, "ab") as file:
+            file.write(b"half a batch" * 8)
+
+    assert _found_when(logs, cut) == []
     logs.close()
 
 

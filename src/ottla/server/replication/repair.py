@@ -94,6 +94,8 @@ class Repairs:
             try:
                 check_batch(batch)
             except InvalidBatch as error:
+                if partition.opened is not opened:
+                    return  # set aside meanwhile: the damage is that of the log before
                 log.error(
                     "damage at rest, found by a follower: topic=%s partition=%d offset=%d %s",
                     partition.topic, partition.index, offset, error.reason,

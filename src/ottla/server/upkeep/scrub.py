@@ -80,8 +80,7 @@ class Scrubber:
         files = self._logs.files
         try:
             for key in noted_damage(folder.path, files):
-                if key in self._logs:
-                    await self._scrub_log(key)
+                await self._scrub_log(key)
             forget_noted_damage(folder.path, files)
         except OSError as error:
             log.warning("notes of damaged logs: folder=%s %s", folder.path, error)
@@ -92,18 +91,32 @@ class Scrubber:
         for gone in self.damaged.keys() - set(keys):
             del self.damaged[gone]
         for key in keys:
-            if key in self._logs:
-                await self._scrub_log(key)
+            await self._scrub_log(key)
         self.rounds += 1
 
     async def _scrub_log(self, key: Key) -> None:
+        found = await self._look_at(key)
+        if found and not set(found).issubset(self.damaged.get(key, ())):
+            # The log may have been cut off and written on while it was read, which looks like damage.
+            # What is damaged is so at a second look, too.
+            again = await self._look_at(key)
+            found = again and tuple(each for each in again if each in found)
+        if found is not None:
+            self._report(key, found)
+
+    async def _look_at(self, key: Key) -> tuple[Finding, ...] | None:
+        """What is wrong in a log; None if it cannot be read, or is not the same log in the end: one
+        that was fetched again has nothing to do with what was found in the log before it."""
         from ottla.storage.scrub import ScrubProgress, missing_after, segments_among
 
-        path = self._logs.folder_of(*key).log_path(key)
+        if key not in self._logs:
+            return None
+        files, path = self._logs.files, self._logs.folder_of(*key).log_path(key)
         try:
-            names = self._logs.files.names(path)
+            identity = files.identity(path)
+            names = files.names(path)
         except OSError:
-            return  # deleted, or its folder is offline: said elsewhere
+            return None  # deleted, or its folder is offline: said elsewhere
         found: list[Finding] = []
         before: ScrubProgress | None = None
         # A segment that is just being put in the place of another has no name of its own.
@@ -122,12 +135,15 @@ class Scrubber:
             while not progress.over:
                 part = await self._read(segment, progress)
                 if part is None:
-                    return
+                    return None
                 progress, findings = part
                 found += findings
             before = progress
-        if key in self._logs:
-            self._report(key, tuple(found))
+        try:
+            same = key in self._logs and files.identity(path) == identity
+        except OSError:
+            same = False
+        return tuple(found) if same else None
 
     async def _read(
         self, segment: SegmentFiles, progress: ScrubProgress
