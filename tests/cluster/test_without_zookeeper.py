@@ -8,6 +8,7 @@ whoever may lead next. A leader alone cannot know whether it still is one, so ac
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +94,22 @@ def test_the_death_of_the_ensembles_leader_is_not_noticed(
     assert workload.write_errors == []
 
 
+def test_a_majority_that_stands_still(scene: Scene, ensemble: ZooKeeperEnsemble) -> None:
+    """Their kernel takes connections on, and the third one may still call itself a leader."""
+    paused = ensemble.servers[:2]
+    for server in paused:
+        server.signal(signal.SIGSTOP)
+    try:
+        told = scene.cluster.status().zookeeper_problem
+    finally:
+        for server in paused:
+            server.signal(signal.SIGCONT)
+    assert told is not None
+    assert told.endswith("where all in-sync replicas run")
+    wait_until("it serves", lambda: scene.cluster.status().zookeeper_problem is None)
+    scene.wait_until_in_sync()
+
+
 def test_without_a_majority_of_the_ensemble(scene: Scene, ensemble: ZooKeeperEnsemble) -> None:
     admin = AdminClient({"bootstrap.servers": scene.bootstrap, "log_level": 0})
 
@@ -110,7 +127,13 @@ def test_without_a_majority_of_the_ensemble(scene: Scene, ensemble: ZooKeeperEns
         alone = Writers(scene, workload, "alone", acks=1)
         together = Writers(scene, workload, "together", acks=-1)
         assert alone.write() == together.write() == ACKNOWLEDGED
+        assert scene.cluster.status().zookeeper_problem is None
         kill_majority(ensemble)
+        # The one that is left may take itself for a follower for a moment; it is no majority either.
+        told = scene.cluster.status()
+        assert told.zookeeper_problem is not None
+        assert "until it serves again no leader can be elected" in told.zookeeper_problem
+        assert not told.healthy
         wait_until("acks=1 is refused", lambda: alone.write() == REFUSED)
         # Longer than any session lives, and than a follower may lag.
         workload.quiet_for(SESSION_SECONDS * 2)
@@ -132,6 +155,7 @@ def test_without_a_majority_of_the_ensemble(scene: Scene, ensemble: ZooKeeperEns
         workload.wait_for_progress()
         scene.cluster.start()
         scene.wait_until_in_sync()
+        assert scene.cluster.status().zookeeper_problem is None
         wait_until("topics are made", lambda: create("in-time") is None)
         alone.look()
         together.look()

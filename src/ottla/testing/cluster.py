@@ -23,10 +23,12 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +54,11 @@ _FORMAT: Final = 1
 _CHROOT: Final = "/ottla"
 _KILL_TIMEOUT: Final = 10.0
 _STATUS_TIMEOUT: Final = 5.0
+_ZOOKEEPER_TIMEOUT: Final = 3.0
+_UNDECIDED: Final = (
+    "until it serves again no leader can be elected and no topic be made; "
+    "reads and writes with acks=all go on where all in-sync replicas run"
+)
 _FORGET_TIMEOUT: Final = 30.0
 _FORGET_PAUSE: Final = 0.2
 _NOT_REGISTERED: Final = 102  # BROKER_ID_NOT_REGISTERED
@@ -120,11 +127,13 @@ class ClusterStatus:
         None  # partitions with fewer in sync than they have replicas
     )
     problem: str | None = None  # why the brokers did not tell
+    zookeeper_problem: str | None = None  # why nothing can be decided, in a sentence
 
     @property
     def healthy(self) -> bool:
         return (
-            all(server.running for server in self.servers)
+            self.zookeeper_problem is None
+            and all(server.running for server in self.servers)
             and self.offline == []
             and self.under_replicated == []
         )
@@ -556,8 +565,11 @@ class LocalCluster:
     def status(self) -> ClusterStatus:
         """Asks every process and the brokers. Changes nothing, and waits for no other command."""
         state = self.state
-        known, answer = self._ask_brokers(state)
-        servers = [self._status_of_zookeeper(state)]
+        with ThreadPoolExecutor(1) as beside:
+            asked = beside.submit(_ask_zookeeper, state)
+            known, answer = self._ask_brokers(state)
+            zookeeper, problem = asked.result()
+        servers = [zookeeper]
         for number, broker in state.brokers.items():
             if not broker.running:
                 servers.append(_status(str(number), broker, False, "stopped"))
@@ -567,25 +579,7 @@ class LocalCluster:
                 at_work = number in known
                 condition = "running" if at_work else "not in the cluster"
                 servers.append(_status(str(number), broker, at_work, condition))
-        return ClusterStatus(servers, **answer)
-
-    def _status_of_zookeeper(self, state: ClusterState) -> ServerStatus:
-        own = state.zookeeper
-        if own is not None:
-            if not own.running:
-                return _status(ZOOKEEPER, own, False, "stopped")
-            mode = server_mode(HOST, own.port, _STATUS_TIMEOUT)
-            return _status(ZOOKEEPER, own, mode is not None, mode or "silent")
-        from ottla.cluster.zookeeper import parse_address
-
-        modes = [
-            mode
-            for host, port in parse_address(state.zookeeper_address).servers
-            if (mode := server_mode(host, port, _STATUS_TIMEOUT)) is not None
-        ]
-        return ServerStatus(
-            ZOOKEEPER, state.zookeeper_address, bool(modes), None, ", ".join(modes) or "silent"
-        )
+        return ClusterStatus(servers, **answer, zookeeper_problem=problem)
 
     def _ask_brokers(self, state: ClusterState) -> tuple[set[int] | None, dict[str, Any]]:
         """The brokers that the cluster knows, and what they tell of it."""
@@ -750,6 +744,68 @@ def _status(name: str, server: ServerState, running: bool, condition: str) -> Se
     pid = None if server.process is None or condition == "stopped" else server.process.pid
     version = None if pid is None else server.version
     return ServerStatus(name, f"{HOST}:{server.port}", running, pid, condition, version)
+
+
+def _ask_zookeeper(state: ClusterState) -> tuple[ServerStatus, str | None]:
+    """How ZooKeeper is, and if it serves nobody, a sentence about that. A cluster nothing of which runs
+    needs none."""
+    from ottla.cluster.zookeeper import parse_address
+
+    servers = parse_address(state.zookeeper_address).servers
+    named = ", ".join(f"{host}:{port}" for host, port in servers)
+    own = state.zookeeper
+    if own is not None and not own.running:
+        needed = any(broker.running for broker in state.brokers.values())
+        problem = f"the ZooKeeper on {named} does not run: {_UNDECIDED}" if needed else None
+        return _status(ZOOKEEPER, own, False, "stopped"), problem
+    tls = _tls_for_zookeeper(state.settings) if own is None else None
+    with ThreadPoolExecutor(len(servers)) as asking:
+        asked = [
+            asking.submit(server_mode, host, port, _ZOOKEEPER_TIMEOUT, tls)
+            for host, port in servers
+        ]
+        modes = [mode for each in asked if (mode := each.result()) is not None]
+    problem = None
+    if not modes:
+        what = f"the ZooKeeper on {named} does not answer, or serves nobody"
+        if len(servers) > 1:
+            what = f"of the ZooKeeper servers on {named} none answers, or none has a majority"
+        problem = f"{what}: {_UNDECIDED}"
+    elif 2 * len(modes) <= len(servers):
+        problem = (
+            f"of the {len(servers)} ZooKeeper servers on {named} only {len(modes)} "
+            f"{'answers' if len(modes) == 1 else 'answer'}, which is no majority: {_UNDECIDED}"
+        )
+    condition = ", ".join(modes) or "silent"
+    if own is not None:
+        return _status(ZOOKEEPER, own, problem is None, condition), problem
+    return (
+        ServerStatus(ZOOKEEPER, state.zookeeper_address, problem is None, None, condition),
+        problem,
+    )
+
+
+def _tls_for_zookeeper(settings: Mapping[str, str]) -> ssl.SSLContext | None:
+    """As brokers speak to ZooKeeper; None if they do so in plain text. ClusterError if a file that is
+    named cannot be used."""
+    if settings.get("zookeeper.ssl.client.enable") != "true":
+        return None
+    certificate = settings.get("zookeeper.ssl.keystore.location")
+    try:
+        context = ssl.create_default_context(
+            cafile=settings.get("zookeeper.ssl.truststore.location")
+        )
+        if certificate is not None:
+            context.load_cert_chain(
+                certificate, password=settings.get("zookeeper.ssl.keystore.password", "")
+            )
+    except OSError as error:
+        raise ClusterError(
+            f"a file of the TLS settings for ZooKeeper cannot be used: {error}"
+        ) from error
+    if settings.get("zookeeper.ssl.endpoint.identification.algorithm", "HTTPS") == "":
+        context.check_hostname = False
+    return context
 
 
 def _encode(state: ClusterState) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import os
 import random
 import signal
 import socket
+import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,10 +75,19 @@ def server_class_path(*, secure: bool = False) -> str:
     return ":".join(map(str, jars))
 
 
-def four_letter_word(host: str, port: int, word: bytes, timeout: float = 2.0) -> str | None:
+def four_letter_word(
+    host: str, port: int, word: bytes, timeout: float = 2.0, tls: ssl.SSLContext | None = None
+) -> str | None:
     """What a server answers to `ruok`, `srvr` or the like; None if nothing."""
     try:
-        with socket.create_connection((host, port), timeout=timeout) as connection:
+        with contextlib.ExitStack() as open_sockets:
+            connection = open_sockets.enter_context(
+                socket.create_connection((host, port), timeout=timeout)
+            )
+            if tls is not None:
+                connection = open_sockets.enter_context(
+                    tls.wrap_socket(connection, server_hostname=host)
+                )
             connection.sendall(word)
             answer = b""
             while chunk := connection.recv(65536):
@@ -87,9 +97,11 @@ def four_letter_word(host: str, port: int, word: bytes, timeout: float = 2.0) ->
     return answer.decode(errors="replace")
 
 
-def server_mode(host: str, port: int, timeout: float = 2.0) -> str | None:
+def server_mode(
+    host: str, port: int, timeout: float = 2.0, tls: ssl.SSLContext | None = None
+) -> str | None:
     """standalone, leader or follower; None for a server that does not serve now."""
-    for line in (four_letter_word(host, port, b"srvr", timeout) or "").splitlines():
+    for line in (four_letter_word(host, port, b"srvr", timeout, tls) or "").splitlines():
         name, _, value = line.partition(": ")
         if name == "Mode":
             return value

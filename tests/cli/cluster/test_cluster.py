@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from ottla import Admin
 from ottla.client.admin.topics import NewTopic
 from ottla.testing import answers
 from ottla.testing.cluster import LocalCluster
+from ottla.testing.process_identity import send
 from ottla.testing.zookeeper import free_ports
 
 PATIENCE = 60.0
@@ -118,6 +120,39 @@ def test_a_cluster_from_its_start_to_its_end(data: Path) -> None:
     ]
     assert not answers("127.0.0.1", port)
     assert ottla("stop", "--data", data).stdout == "nothing of it was running\n"
+
+
+def test_status_tells_that_zookeeper_is_away(data: Path) -> None:
+    """The brokers go on without it, and tell of partitions as ever."""
+    with LocalCluster(data, brokers=1, base_port=None) as cluster:
+        assert ottla("status", "--data", data).returncode == 0
+        own = cluster.state.zookeeper
+        assert own is not None
+        assert own.process is not None
+        address = f"127.0.0.1:{own.port}"
+        assert send(own.process, signal.SIGSTOP)
+        try:
+            paused = ottla("status", "--data", data)
+            document = ottla("status", "--json", "--data", data)
+        finally:
+            send(own.process, signal.SIGCONT)
+        assert (paused.returncode, document.returncode) == (1, 1)
+        assert "0 partitions, 0 offline" in paused.stdout, "a broker answers"
+        assert paused.stderr.startswith(f"ottla: the ZooKeeper on {address} does not answer")
+        assert paused.stderr.count("\n") == 1
+        assert json.loads(document.stdout)["healthy"] is False
+        assert "does not answer" in json.loads(document.stdout)["zookeeper_problem"]
+        again = ottla("status", "--data", data)
+        assert (again.returncode, again.stderr) == (0, "")
+
+        cluster.kill("zookeeper")
+        dead = ottla("status", "--data", data)
+        assert dead.returncode == 1
+        assert dead.stderr.startswith(f"ottla: the ZooKeeper on {address} does not run: ")
+        cluster.start()
+        assert ottla("status", "--data", data).returncode == 0
+    stopped = ottla("status", "--data", data)
+    assert (stopped.returncode, stopped.stderr) == (0, ""), "it was meant to be"
 
 
 def test_a_folder_without_a_cluster(data: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.commands.cluster.chosen import DEFAULT_DATA, Data, failures_told, local_cluster
-from ottla.cli.failures import Misuse
+from ottla.cli.failures import Failure, Misuse
 from ottla.cli.options import Json
 from ottla.cli.output import plural, write_document, write_line, write_table
 
@@ -222,7 +222,13 @@ def status(data: Data = DEFAULT_DATA, json: Json = False) -> None:
         found = local_cluster(data).status()
     if json:
         write_document({**asdict(found), "healthy": found.healthy})
-        return
+    else:
+        _write_status(found)
+    if found.zookeeper_problem is not None:
+        raise Failure(found.zookeeper_problem)
+
+
+def _write_status(found: ClusterStatus) -> None:
     write_table(
         ("process", "address", "pid", "state", "version"),
         [
