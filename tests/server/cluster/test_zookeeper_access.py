@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +34,7 @@ from ottla.server.configuration.broker_config import BrokerConfig
 from ottla.server.configuration.rules import Rules
 from ottla.settings import BrokerLayers, InvalidSetting
 from ottla.testing import BrokerDied, BrokerProcess
+from ottla.testing.cluster import LocalCluster
 from ottla.testing.zookeeper import ZooKeeperProcess, free_ports
 
 pytestmark = pytest.mark.xdist_group("zookeeper")
@@ -277,6 +279,23 @@ def test_a_foreign_certificate_is_refused(
     }
     said = refusal(tmp_path, zookeeper.address(host), zookeeper.tls, settings)
     assert words in said, said
+
+
+def test_the_status_of_a_cluster_asks_in_tls(zookeeper: SecureZooKeeper, tmp_path: Path) -> None:
+    address = zookeeper.address()
+    settings = {**zookeeper.tls, "offsets.topic.replication.factor": "1"}
+    with LocalCluster(
+        tmp_path / "cluster", brokers=1, base_port=None, zookeeper=address, settings=settings
+    ) as cluster:
+        status = cluster.status()
+        assert (status.servers[0].state, status.zookeeper_problem) == ("standalone", None)
+        zookeeper.server.signal(signal.SIGSTOP)
+        try:
+            told = cluster.status().zookeeper_problem
+        finally:
+            zookeeper.server.signal(signal.SIGCONT)
+        assert told is not None
+        assert "does not answer" in told
 
 
 def test_any_host_name_will_do_if_so_asked(zookeeper: SecureZooKeeper, tmp_path: Path) -> None:
