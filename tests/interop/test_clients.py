@@ -6,14 +6,13 @@ the log (`reference`), so that a client which misunderstands its own bytes is no
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from interop_kit.client import A, Ability, Client, Start, as_seen_by, carried
 from interop_kit.records import (
-    Record,
     assert_same,
     binary_records,
     now_ms,
@@ -203,14 +202,8 @@ def test_waiting_reader_gets_what_is_written(reader, reference, topic) -> None:
     """A reader at the end of the log waits in the broker, and is woken by each record."""
     reference.create_topic(topic)
     records = numbered(plain_records(12))
-    found: list[Record] = []
-
-    def read() -> None:
-        found.extend(reader.consume(topic, 0, 12))
-
-    reading = threading.Thread(target=read)
-    reading.start()
-    for record in records:
-        reference.produce(topic, [record])
-    reading.join(40)
-    assert_same(found, records)
+    with ThreadPoolExecutor(1) as beside:
+        reading = beside.submit(reader.consume, topic, 0, 12)
+        for record in records:
+            reference.produce(topic, [record])
+        assert_same(reading.result(), records)
