@@ -329,3 +329,31 @@ def test_an_fsync_that_fails_while_a_file_is_closed_takes_that_log_offline(tmp_p
     work()
     offline = [log.partition for log in logs.loaded() if log.offline is not None]
     assert offline == [0]
+
+
+def test_a_log_that_could_not_be_made_is_made_later(tmp_path: Path) -> None:
+    """Without a descriptor for its first file no folder is left, which the next attempt would not take
+    for its own. In a process of its own, which has no descriptors left."""
+    program = f"""
+import resource
+from ottla.storage.config import LogConfig
+from ottla.storage.errors import OutOfResources
+from ottla.storage.logs import Logs
+logs = Logs([{str(tmp_path)!r}], lambda _: LogConfig())
+logs.open()
+before = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+try:
+    logs.create("topic", 0, b"0123456789abcdef")
+except OutOfResources as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_NOFILE, before)
+print(logs.create("topic", 0, b"0123456789abcdef").topic_id)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    refusal, made = done.stdout.splitlines()
+    assert "Too many open files" in refusal
+    assert made == "b'0123456789abcdef'"

@@ -19,6 +19,7 @@ mended silently: CorruptLog, and the log stays offline until somebody looks.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from itertools import pairwise
 
@@ -94,11 +95,12 @@ def create_log(
         try:
             write_partition_metadata(f"{folder}/{PARTITION_METADATA}", topic_id, files, sync=False)
         except OSError:
-            # The next attempt must not find its name taken.
-            try:
-                files.remove_tree(folder)
-            except OSError:
-                pass
+            # The next attempt must not find its name taken. Without a look at what is in the folder,
+            # which would need a descriptor that there may not be.
+            with contextlib.suppress(OSError):
+                with contextlib.suppress(FileNotFoundError):
+                    files.unlink(f"{folder}/{PARTITION_METADATA}")
+                files.rmdir(folder)
             raise
     segments = Segments()
     segments.add(Segment(folder, 0, files, open_files, config.segment_index_bytes))
