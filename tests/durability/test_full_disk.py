@@ -81,8 +81,13 @@ def test_a_full_disk_costs_its_own_logs_only(
     assert sum(map(len, taken)) > MEGABYTE
 
     # It is read from meanwhile, and a batch for which there is no room leaves no trace.
-    again = wire.produce_batch("orders", full, a_batch([chance.randbytes(200_000)]))
-    assert ErrorCode(again.error_code) is ErrorCode.KAFKA_STORAGE_ERROR
+    for _ in range(20):
+        again = wire.produce_batch("orders", full, a_batch([chance.randbytes(200_000)]))
+        assert ErrorCode(again.error_code) is ErrorCode.KAFKA_STORAGE_ERROR
+    # The producer is told why, and so is who reads the broker's log: once.
+    assert "No space left on device" in (again.error_message or "")
+    (told,) = (line for line in broker.log_text().splitlines() if "appends are refused" in line)
+    assert f"topic=orders partition={full} folder={small} No space left on device" in told
     assert wire.values("orders", full) == values[full]
     states = {state.partition_index: state for state in wire.metadata("orders").partitions}
     assert not states[full].offline_replicas

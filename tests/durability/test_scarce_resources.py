@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import resource
 import socket
 import struct
 import threading
@@ -15,13 +16,14 @@ import pytest
 from durability_kit.disk import assert_sound, await_that
 from durability_kit.wire import Wire, a_batch
 
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
 )
-from ottla.testing import BrokerProcess
+from ottla.testing import BrokerDied, BrokerProcess
 
 MIB = 1 << 20
 DESCRIPTORS = 1024
@@ -244,3 +246,83 @@ def test_little_memory(limited: Callable[[str], LimitedBroker]) -> None:
     assert "no memory for a request" in broker.log_text()
     assert broker.stop() == 0
     assert_sound(broker.data)
+
+
+def test_a_broker_that_may_open_too_few_files_does_not_start(
+    limited: Callable[[str], LimitedBroker],
+) -> None:
+    """With 64 it would take 4 connections, which three brokers of a cluster take from each other."""
+    broker = limited("-n 64")
+    with pytest.raises(BrokerDied):
+        broker.start()
+    (line,) = broker.log_text().splitlines()
+    assert line == (
+        "ottla: this process may have 64 files and connections open at a time (ulimit -n), and a broker "
+        "needs 128 at least, better 1024 or more"
+    )
+    assert not list(broker.data.glob("*"))
+
+
+@pytest.mark.parametrize("descriptors", [128, 256])
+def test_the_fewest_descriptors(
+    limited: Callable[[str], LimitedBroker],
+    connect: Callable[[BrokerProcess], Wire],
+    descriptors: int,
+) -> None:
+    """More partitions than files may be open, and more connections than there may be."""
+    broker = limited(f"-n {descriptors}")
+    wire = connect(broker.start())
+    partitions = descriptors
+    wire.create_topic("orders", partitions)
+    for index in range(partitions):
+        wire.produce("orders", index, [b"first %d" % index])
+    with contextlib.ExitStack() as flood:
+        for _ in range(descriptors):
+            flood.enter_context(socket.create_connection(("127.0.0.1", broker.port)))
+        await_that(
+            lambda: "no descriptors for more connections" in broker.log_text(),
+            "no connection is refused",
+        )
+        for index in range(partitions):
+            wire.produce("orders", index, [b"second %d" % index])
+    assert f"WARNING ottla ulimit -n is {descriptors}: no more than" in broker.log_text()
+    assert complaints(broker) == []
+    broker.kill()
+    wire = connect(broker.start())
+    for index in range(partitions):
+        assert wire.values("orders", index) == [b"first %d" % index, b"second %d" % index]
+
+
+def test_descriptors_that_run_out_later(
+    limited: Callable[[str], LimitedBroker], connect: Callable[[BrokerProcess], Wire]
+) -> None:
+    """Somebody lowers the limit of the running process: a batch that needs a file is refused, is not
+    there, and the broker's log says so once. With the limit back everything goes on."""
+    broker = limited("-n 1024")
+    wire = connect(broker.start())
+    wire.create_topic("orders", 20)
+    wire.produce("orders", 0, [b"first"])
+    assert broker.pid is not None
+    before = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (4, before[1]))
+    answers = [wire.produce_batch("orders", index, a_batch([b"x"])) for index in range(20)]
+    refused = [index for index, answer in enumerate(answers) if answer.error_code]
+    assert refused
+    for index in refused:
+        code = ErrorCode(answers[index].error_code)
+        assert code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert "Too many open files" in (answers[index].error_message or "")
+    told = [line for line in complaints(broker) if "appends are refused" in line]
+    assert len(told) == 1
+    assert f"folder={broker.data} Too many open files" in told[0]
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, before)
+    for index in range(20):
+        wire.produce("orders", index, [b"last"])
+    expected = {
+        index: [b"first"] * (index == 0) + [b"x"] * (index not in refused) + [b"last"]
+        for index in range(20)
+    }
+    assert {index: wire.values("orders", index) for index in range(20)} == expected
+    broker.kill()
+    wire = connect(broker.start())
+    assert {index: wire.values("orders", index) for index in range(20)} == expected

@@ -62,6 +62,7 @@ from ottla.server.delayed import Deadlines, Wakeups
 from ottla.server.disk.lanes import Lanes
 from ottla.server.disk.reads import Reads
 from ottla.server.disk.relocations import Relocations
+from ottla.server.disk.shortages import Shortages
 from ottla.server.disk.threads import started_threads
 from ottla.server.disk.topic_logs import DoomedLogs, NewLogs
 from ottla.server.disk.workers import Workers
@@ -89,7 +90,7 @@ from ottla.server.upkeep.scrub import Scrubber
 from ottla.settings import BrokerLayers
 from ottla.storage import config as topic_config
 from ottla.storage.config import LogConfig
-from ottla.storage.errors import StorageError
+from ottla.storage.errors import StorageError, is_full_disk
 from ottla.storage.index.maps import SHARED_MAPS
 from ottla.storage.logs import Logs
 from ottla.turns import Turns
@@ -206,7 +207,8 @@ class Broker:
         # Whoever waits for a flush learns of its end, and of a disk that failed (in any thread).
         self.periodic_work.on_flushed = self.partitions.flushed
         self.logs.on_offline = self._log_went_offline
-        self.logs.on_full = self._log_is_full
+        self.logs.on_refused = self._append_was_refused
+        self.shortages = Shortages(self.loop)
         # What its controllers have counted.
         self.tally = Tally()
         self.membership = Membership(
@@ -785,14 +787,16 @@ class Broker:
         if partition is not None and partition.opened is failed:
             partition.resign()
 
-    def _log_is_full(self, full: Log) -> None:
-        self.loop.call_soon_threadsafe(self._lead_no_more, full)
+    def _append_was_refused(self, refused: Log, error: OSError) -> None:
+        self.loop.call_soon_threadsafe(self._lead_no_more, refused, error)
 
-    def _lead_no_more(self, full: Log) -> None:
-        """Another replica, whose disk may have room, leads. This one follows, and is in sync again
-        once there is room here."""
-        partition = self.partitions.get(full.topic, full.partition)
-        if partition is not None and partition.opened is full:
+    def _lead_no_more(self, refused: Log, error: OSError) -> None:
+        """If the disk is full, another replica leads, whose disk may have room. This one follows, and
+        is in sync again once there is room here."""
+        folder = os.path.dirname(refused.folder)
+        self.shortages.refused(refused.topic, refused.partition, folder, error)
+        partition = self.partitions.get(refused.topic, refused.partition)
+        if is_full_disk(error) and partition is not None and partition.opened is refused:
             partition.resign()
 
     def _follow_broker_settings(self) -> None:
@@ -870,6 +874,7 @@ class Broker:
         await self.doomed_logs.all_gone()
         await self.loop.run_in_executor(None, self.logs.close, epoch)
         self.workers.stop()
+        self.shortages.stop()
         self.reads.warming.stop()
         for threads in (self.threads, self.write_threads, self.read_threads):
             threads.shutdown(wait=False)

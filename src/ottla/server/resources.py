@@ -11,6 +11,9 @@ of connections cannot take the descriptors that writing needs:
     segment files     half of what then remains, at most 8,192
     connections       what is left
 
+Below 128 descriptors so few are left for connections that a broker and its peers and clients keep each
+other out: it does not start then. Below 1,024 it says at the start how many connections it takes.
+
 Memory for requests that arrived in part, or wait for a disk, is bounded by `queued.max.request.bytes`;
 where that sets no limit, by half of what this process may still allocate, and 1 GiB.
 """
@@ -22,6 +25,8 @@ import os
 import resource
 from typing import NamedTuple
 
+NEEDED_AT_LEAST = 128
+FEW = 1024
 RESERVED_AT_LEAST = 64
 RESERVED_AT_MOST = 512
 MAPPED_INDEXES_AT_MOST = 256
@@ -63,6 +68,16 @@ def raise_descriptor_limit() -> None:
 def descriptor_limit() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return DESCRIPTORS_AT_MOST if soft == resource.RLIM_INFINITY else soft
+
+
+def shortage_of_descriptors(limit: int) -> str | None:
+    """Why no broker can work with so few; None if one can."""
+    if limit >= NEEDED_AT_LEAST:
+        return None
+    return (
+        f"this process may have {limit} files and connections open at a time (ulimit -n), "
+        f"and a broker needs {NEEDED_AT_LEAST} at least, better {FEW} or more"
+    )
 
 
 def divide_descriptors(limit: int) -> Descriptors:

@@ -15,7 +15,13 @@ from ottla.cluster.store import StoreError
 from ottla.server.broker import METADATA_FILE, Broker, CannotStart
 from ottla.server.machine.folders import FolderOfMore, check_folders
 from ottla.server.network.loop import new_loop
-from ottla.server.resources import raise_descriptor_limit
+from ottla.server.resources import (
+    FEW,
+    descriptor_limit,
+    divide_descriptors,
+    raise_descriptor_limit,
+    shortage_of_descriptors,
+)
 from ottla.version import __version__
 
 if TYPE_CHECKING:
@@ -69,7 +75,14 @@ def run(
     for warning in config.warnings:
         log.warning(warning)
     raise_descriptor_limit()
+    limit = descriptor_limit()
+    shortage = shortage_of_descriptors(limit)
+    if shortage is None and limit < FEW:
+        most = divide_descriptors(limit).connections
+        log.warning("ulimit -n is %d: no more than %d connections are taken at a time", limit, most)
     try:
+        if shortage is not None:
+            raise CannotStart(shortage)
         if place is None:
             check_folders(config, 1)
         with asyncio.Runner(loop_factory=new_loop) as runner:

@@ -81,8 +81,8 @@ class PlacedLogs(LogOwner):
         self.on_offline: Callable[[Log], None] | None = None
         # Folders that somebody wants logs in which are not here yet.
         self.preferred: dict[Key, DataFolder] = {}
-        # Called when an append to a log found its disk full.
-        self.on_full: Callable[[Log], None] | None = None
+        # Called when an append to a log found its disk full, or no descriptor.
+        self.on_refused: Callable[[Log, OSError], None] | None = None
         self._config_of = config_of
         self._clock = clock
         self._recovery_threads = recovery_threads
@@ -465,10 +465,10 @@ class PlacedLogs(LogOwner):
         if self.on_offline is not None:
             self.on_offline(log)
 
-    def found_no_room(self, log: LogState) -> None:
+    def refused_append(self, log: LogState, error: OSError) -> None:
         assert isinstance(log, Log)
-        if self.on_full is not None:
-            self.on_full(log)
+        if self.on_refused is not None:
+            self.on_refused(log, error)
 
     def lower_offsets(self, log: LogState, offset: int) -> None:
         # In any thread: of the other logs, what is stored stays as it is.

@@ -229,22 +229,22 @@ def test_a_roll_without_room_leaves_no_segment_behind() -> None:
     assert again.get("topic", 0).log_end_offset == 2
 
 
-def test_who_keeps_the_logs_is_told_that_one_found_no_room() -> None:
-    """So that a replica on another disk can lead."""
+def test_who_keeps_the_logs_is_told_that_an_append_was_refused() -> None:
+    """So that a replica on another disk can lead, if it was for want of room."""
     disk = Disk()
     disk.make_durable_folder("/data")
     files = FaultyFiles(disk)
     logs = Logs(["/data"], lambda _: CONFIG, files=files, clock=lambda: NOW)
     logs.open()
-    told: list[Log] = []
-    logs.on_full = told.append
+    told: list[tuple[Log, int | None]] = []
+    logs.on_refused = lambda log, error: told.append((log, error.errno))
     log = logs.create("topic", 0, ID)
-    for error, expected in ((errno.ENOSPC, [log]), (errno.ENOMEM, [])):
+    for error in (errno.ENOSPC, errno.EMFILE):
         told.clear()
         files.fault = lambda kind, _, error=error: error if kind == "pwrite" else 0
         with pytest.raises(OutOfResources):
             log.append(a_batch(b"value"), 0, NOW)
-        assert told == expected
+        assert told == [(log, error)]
     files.fault = None
     assert log.append(a_batch(b"value"), 0, NOW).base_offset == 0
 

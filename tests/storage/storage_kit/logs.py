@@ -57,8 +57,8 @@ class AttentiveOwner(LogOwner):
     def went_offline(self, log: LogState) -> None:
         self.told.append("offline")
 
-    def found_no_room(self, log: LogState) -> None:
-        self.told.append("no room")
+    def refused_append(self, log: LogState, error: OSError) -> None:
+        self.told.append(f"refused: {error.errno}")
 
     def lower_offsets(self, log: LogState, offset: int) -> None:
         self.told.append(f"not above {offset}")

@@ -41,7 +41,6 @@ from ottla.storage.errors import (
     OutOfResources,
     RecordTooLarge,
     UnexpectedOffset,
-    is_full_disk,
     passes,
 )
 from ottla.storage.log import flush, retention, truncation
@@ -315,8 +314,7 @@ class Log(ReadableLog):
         the next append; else it goes offline, and recovery cuts what is there."""
         self._writing = None
         if self._take_back(segment, position) and passes(error):
-            if is_full_disk(error):
-                self.owner.found_no_room(self)
+            self.owner.refused_append(self, error)
             return OutOfResources(self.name, f"write to {segment.path} failed: {error}")
         return self.go_offline(f"write to {segment.path} failed: {error}")
 

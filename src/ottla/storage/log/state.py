@@ -39,8 +39,9 @@ class LogOwner:
     def went_offline(self, log: LogState) -> None:
         """The log takes no more calls; `log.offline` says why."""
 
-    def found_no_room(self, log: LogState) -> None:
-        """The disk is full: an append was refused, and the log is as it was."""
+    def refused_append(self, log: LogState, error: OSError) -> None:
+        """There is no room on the disk, or no descriptor: an append was refused, and the log is as it
+        was."""
 
     def lower_offsets(self, log: LogState, offset: int) -> None:
         """Makes it last, before it returns, that neither the log's recovery point nor its start is
