@@ -19,9 +19,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from interop_kit.client import Client
+from interop_kit.message_sets import Batch
 from interop_kit.proxy import RecordingProxy
 from interop_kit.registry import CLIENTS, IN_SHORT_RUNS, OLD_CLIENTS
-from interop_kit.wire import RawConnection
+from interop_kit.wire import RawConnection, stored_batches
 from interop_kit.wire_client import WireClient
 
 from ottla.testing import BrokerProcess
@@ -70,6 +71,10 @@ def _is_in_short_runs(item: pytest.Item, client: str) -> bool:
 class RunningBroker:
     bootstrap: str
     data: Path | None  # None where the broker's files are out of sight
+
+    def stored_batches(self, topic: str, partition: int = 0) -> list[Batch]:
+        """The headers of all batches in a partition's log."""
+        return stored_batches(self.bootstrap, topic, partition)
 
     def log_folder(self, topic: str, partition: int = 0) -> Path:
         if self.data is None:

@@ -21,7 +21,7 @@ from interop_kit.records import (
     plain_records,
 )
 from interop_kit.registry import CLIENTS, named
-from interop_kit.wire import RawConnection, stored_batches
+from interop_kit.wire import RawConnection
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -82,7 +82,7 @@ def test_write_every_kind_of_record(client, reference, broker, topic, codec) -> 
     offsets = client.produce(topic, records, codec)
     assert offsets in (list(range(len(records))), [-1] * len(records))
     assert_same(reference.consume(topic, 0, len(records)), numbered(records))
-    stored = stored_batches(broker.bootstrap, topic)
+    stored = broker.stored_batches(topic)
     assert sum(batch.count for batch in stored) == len(records)
     # A client may leave a batch as it is when compression does not make it smaller.
     used = {batch.codec for batch in stored}
@@ -105,7 +105,7 @@ def test_read_from_an_offset(reader, reference, broker, topic) -> None:
     reference.create_topic(topic)
     for first in range(0, 60, 20):
         reference.produce(topic, records[first : first + 20], "lz4")
-    starts = {batch.base_offset for batch in stored_batches(broker.bootstrap, topic)}
+    starts = {batch.base_offset for batch in broker.stored_batches(topic)}
     assert 20 in starts
     assert_same(reader.consume(topic, 0, 25, Start(offset=20)), records[20:45])
     assert_same(reader.consume(topic, 0, 1, Start(offset=59)), records[59:])
@@ -118,7 +118,7 @@ def test_read_from_the_middle_of_a_batch(reader, reference, broker, topic, codec
     reference.create_topic(topic)
     for first in range(0, 60, 20):
         reference.produce(topic, records[first : first + 20], codec)
-    ends = [batch.last_offset for batch in stored_batches(broker.bootstrap, topic)]
+    ends = [batch.last_offset for batch in broker.stored_batches(topic)]
     assert ends == [19, 39, 59]
     for offset in (33, 39, 41):
         assert_same(reader.consume(topic, 0, 60 - offset, Start(offset=offset)), records[offset:])
@@ -179,7 +179,7 @@ def test_idempotent_producer(client, reference, broker, topic) -> None:
     client.produce(topic, records[:10], idempotent=True)
     client.produce(topic, records[10:], "zstd", idempotent=True)
     assert_same(reference.consume(topic, 0, 30), numbered(records))
-    stored = stored_batches(broker.bootstrap, topic)
+    stored = broker.stored_batches(topic)
     assert len({batch.producer_id for batch in stored}) == 2  # one for each producer
     for batch in stored:
         assert batch.producer_id >= 0

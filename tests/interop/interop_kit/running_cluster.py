@@ -9,6 +9,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from interop_kit.message_sets import Batch, batches
 from ottla.client.admin.client import Admin
 from ottla.client.errors import OttlaError
 from ottla.server.coordination.coordinators import partition_for
@@ -70,6 +71,22 @@ class RunningCluster:
     def transaction_coordinator(self, transactional_id: str) -> int:
         partitions = int(SETTINGS["transaction.state.log.num.partitions"])
         return self.leader(TRANSACTIONS, partition_for(transactional_id, partitions))
+
+    def stored_batches(self, topic: str, partition: int = 0) -> list[Batch]:
+        """The headers of all batches in a partition's log, as they lie in the folders of all replicas:
+        waits until these hold the same bytes."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            held = [self._log_bytes(broker, topic, partition) for broker in range(1, BROKERS + 1)]
+            if held[0] and held.count(held[0]) == BROKERS:
+                return batches(held[0])
+            sizes = [len(each) for each in held]
+            assert time.monotonic() < deadline, f"{topic}-{partition}: logs of {sizes} bytes differ"
+            time.sleep(0.05)
+
+    def _log_bytes(self, broker: int, topic: str, partition: int) -> bytes:
+        folder = self._cluster.data_path(broker) / f"{topic}-{partition}"
+        return b"".join(each.read_bytes() for each in sorted(folder.glob("*.log")))
 
     # Faults
 
