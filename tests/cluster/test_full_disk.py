@@ -11,6 +11,7 @@ import pytest
 from cluster_kit.network import skip_or_fail
 from cluster_kit.scene import (
     PARTITIONS,
+    SESSION_SECONDS,
     SETTINGS,
     TOPIC,
     Scene,
@@ -102,4 +103,26 @@ def test_full_disk_of_one_broker(small_disk_scene: Scene) -> None:
             # A full disk is no failure: with room on it, the broker goes on by itself.
             workload.wait_for_progress()
             scene.wait_until_in_sync()
+    expect_no_anomaly(workload)
+
+
+@pytest.mark.long
+def test_a_follower_whose_disk_is_full_when_its_leader_dies(small_disk_scene: Scene) -> None:
+    """It is in no in-sync set by then, or has all that was acknowledged; the third one leads."""
+    scene = small_disk_scene
+    with scene.workload() as workload:
+        workload.wait_for_progress()
+        filler = fill(scene.data(SMALL))
+        workload.wait_for_progress(400)
+        leader = scene.leader(0)
+        assert leader != SMALL
+        scene.cluster.kill(leader)
+        # One replica with room is left, fewer than min.insync.replicas: writes may have to wait.
+        workload.quiet_for(SESSION_SECONDS * 2)
+        assert scene.cluster.state.brokers[SMALL].running
+        filler.unlink()
+        workload.wait_for_progress()
+        scene.cluster.start()
+        scene.wait_until_in_sync()
+        workload.wait_for_progress()
     expect_no_anomaly(workload)
