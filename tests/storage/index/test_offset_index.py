@@ -490,6 +490,29 @@ class TestMaps:
         maps.view(b)
         assert bytes(view) == struct.pack(">ii", 1, 1)
 
+    def test_what_was_used_since_is_passed_over_once(self, tmp_path: Path) -> None:
+        maps = Maps(2)
+        a, b, c = self.sealed(tmp_path, 3, maps)
+        for index in (a, b, a, c):
+            index.lookup(1)
+        assert [each.is_mapped for each in (a, b, c)] == [True, False, True]
+        b.lookup(1)
+        assert [each.is_mapped for each in (a, b, c)] == [False, True, True]
+
+    def test_a_broken_index_is_broken_at_every_look(self, tmp_path: Path) -> None:
+        maps = Maps()
+        (index,) = self.sealed(tmp_path, 1, maps)
+        Path(index.path).write_bytes(b"")
+        for _ in range(2):
+            with pytest.raises(CorruptIndex, match="only 0 bytes"):
+                index.lookup(5)
+        odd = tmp_path / "7.index"
+        odd.write_bytes(b"\1" * 11)
+        for each in [index_at(odd, 7, sealed=True, maps=maps)] * 2:
+            with pytest.raises(CorruptIndex, match="no whole number"):
+                each.lookup(8)
+        assert len(maps) == 0
+
     def test_clear(self, tmp_path: Path) -> None:
         maps = Maps()
         for index in self.sealed(tmp_path, 4, maps):

@@ -8,10 +8,10 @@ from bisect import bisect_right
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.storage.index.entries import slot_above
+from ottla.storage.index.entries import Column
 
 ENTRY = struct.Struct(">qi")
-VALUE = struct.Struct(">q")
+VALUES = Column("q", ENTRY.size)
 
 evenly = st.tuples(st.integers(0, 10**12), st.integers(1, 10**6), st.integers(0, 2000)).map(
     lambda each: [each[0] + each[1] * number for number in range(each[2])]
@@ -25,5 +25,5 @@ def test_it_finds_what_a_bisection_finds(values: list[int], data: st.DataObject)
     view = memoryview(b"".join(ENTRY.pack(value, 7) for value in values))
     near = data.draw(st.sampled_from(values)) if values else 0
     for target in (-1, 0, near - 1, near, near + 1, data.draw(st.integers(0, 2**62)), 2**63 - 1):
-        found = slot_above(view, len(values), ENTRY.size, VALUE.unpack_from, target)
+        found = VALUES.slot_above(view, len(values), target)
         assert found == bisect_right(values, target)

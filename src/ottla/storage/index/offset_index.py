@@ -11,10 +11,11 @@ from operator import lt
 from struct import Struct
 
 from ottla.storage.errors import CorruptIndex
-from ottla.storage.index.entries import NOT_IN_MEMORY, Index, slot_above
+from ottla.storage.index.entries import NOT_IN_MEMORY, Column, Index
 
 _ENTRY = Struct(">ii")
-_OFFSET = Struct(">i")
+_OFFSETS = Column("i", _ENTRY.size)
+_POSITION = Struct(">i")
 _POSITION_AT = 4
 
 
@@ -82,7 +83,7 @@ class OffsetIndex(Index):
         if self.sealed:
             view = self._view()
             count = self._sealed_count or 0
-            slot = slot_above(view, count, 8, _OFFSET.unpack_from, relative)
+            slot = _OFFSETS.slot_above(view, count, relative)
             return self._sealed_entry(view, slot - 1)
         if not self._loaded:
             self._load()
@@ -94,7 +95,7 @@ class OffsetIndex(Index):
         relative = target_offset - self.base_offset
         if self.sealed:
             view = self._view()
-            slot = slot_above(view, self._sealed_count or 0, 8, _OFFSET.unpack_from, relative)
+            slot = _OFFSETS.slot_above(view, self._sealed_count or 0, relative)
             slot -= 1 + count
             return self._sealed_entry(view, slot)[0], max(0, -1 - slot)
         self._load()
@@ -108,7 +109,7 @@ class OffsetIndex(Index):
         if self.sealed:
             view = self._view()
             count = self._sealed_count or 0
-            unpack = _OFFSET.unpack_from
+            unpack = _POSITION.unpack_from
             slot = bisect_left(
                 range(count), position, key=lambda slot: unpack(view, slot * 8 + _POSITION_AT)[0]
             )

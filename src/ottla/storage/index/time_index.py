@@ -10,10 +10,10 @@ from operator import le, lt
 from struct import Struct
 
 from ottla.storage.errors import CorruptIndex
-from ottla.storage.index.entries import NOT_IN_MEMORY, Index, slot_above
+from ottla.storage.index.entries import NOT_IN_MEMORY, Column, Index
 
 _ENTRY = Struct(">qi")
-_TIMESTAMP = Struct(">q")
+_TIMESTAMPS = Column("q", _ENTRY.size)
 
 NO_TIMESTAMP = -1
 
@@ -97,7 +97,7 @@ class TimeIndex(Index):
         if self.sealed:
             view = self._view()
             count = self._sealed_count or 0
-            slot = slot_above(view, count, 12, _TIMESTAMP.unpack_from, target_timestamp)
+            slot = _TIMESTAMPS.slot_above(view, count, target_timestamp)
             return self._sealed_entry(view, slot - 1)
         self._load()
         return self._entry(bisect_right(self._timestamps, target_timestamp) - 1)

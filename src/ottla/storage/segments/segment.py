@@ -492,10 +492,13 @@ class Segment:
     def expect_times_in_memory(self) -> None:
         """Before a search by time: NotInMemory if what such a search looks at first (both indexes,
         and what lies after their last entries) may have to come from the disk."""
+        times, offsets = self._time_index, self._offset_index
         if not self.settled or (
             self._max_timestamp is not None
-            and self.time_index.is_mapped
-            and self.offset_index.is_mapped
+            and times is not None
+            and times.mapped is not None
+            and offsets is not None
+            and offsets.mapped is not None
         ):
             return
         if not self.times_brought:
