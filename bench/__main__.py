@@ -77,6 +77,7 @@ ROWS: tuple[Row, ...] = (
     *partitions.ROWS,
     *groups.ROWS,
     *cluster.ROWS,
+    *flushed.CLUSTER_ROWS,
     *moves.ROWS,
     *security.ROWS,
     *sql.ROWS,

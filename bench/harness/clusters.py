@@ -134,10 +134,12 @@ class Cluster(ABC):
                 continue
         return None
 
-    def create_topic(self, name: str, partitions: int) -> None:
+    def create_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str] | None = None
+    ) -> None:
         """Three replicas of each partition; returns when all are in sync, and led in truth."""
         with Client(self.addresses[1]) as client:
-            request = wire.create_topics_request(name, partitions, {}, replicas=BROKERS)
+            request = wire.create_topics_request(name, partitions, configs or {}, replicas=BROKERS)
             error, message = wire.create_topics_answer(client.ask(request))
             if error:
                 raise BenchError(f"creating {name}: {error} {message}")
