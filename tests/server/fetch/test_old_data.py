@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from server_kit.wire import Wire
 from ottla.server.disk import old_data, reads
 from ottla.server.disk.old_data import OldData
 from ottla.server.network import connection
+from ottla.server.network.loop import BrokerLoop
 
 # In a broker -----------------------------------------------------------------------------------------
 
@@ -65,6 +67,31 @@ def test_old_data_is_sent_in_pieces(
     assert sum(sizes) > 60 * 60_000
 
 
+def test_the_turn_in_which_an_answer_is_made_sends_nothing_of_it(
+    wire: Wire, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes its time; the sockets of others are looked at in between."""
+    monkeypatch.setattr(reads.Reads, "take", lambda *_: None)
+    order: list[str] = []
+    drain_slots = connection.Connection.drain_slots
+    send_up_to = connection.Connection._send_up_to
+
+    def made(self: connection.Connection) -> None:
+        order.append("begun")
+        drain_slots(self)
+        order.append("made")
+
+    def sent(self: connection.Connection, part: object, most: int) -> int:
+        order.append("sent")
+        return send_up_to(self, part, most)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(connection.Connection, "drain_slots", made)
+    monkeypatch.setattr(connection.Connection, "_send_up_to", sent)
+    fetch(wire, topic, 0, max_bytes=200_000)
+    assert "begun sent" not in " ".join(order)
+    assert order.count("sent") >= 2
+
+
 # The share -------------------------------------------------------------------------------------------
 
 
@@ -95,6 +122,25 @@ def test_one_connection_sends_old_data_in_a_turn_of_the_loop() -> None:
     assert shared.may_send()
 
 
+def test_who_is_sent_old_data_gives_way_to_others() -> None:
+    loop = BrokerLoop()
+    called: list[str] = []
+    pairs = {name: socket.socketpair() for name in ("reader", "another reader", "producer")}
+    shared = OldData(loop, lambda: 0)
+    for name, (ours, theirs) in pairs.items():
+        loop.add_reader(ours, called.append, name)
+        theirs.send(b"a request")
+        if name != "producer":
+            shared.sent(ours.fileno(), 64 << 10, 1e-4)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    for pair in pairs.values():
+        for each in pair:
+            each.close()
+    assert called == ["producer", "reader"]
+
+
 def test_without_producers_nobody_waits() -> None:
     clock = Clock()
     shared = share(clock, [0])
@@ -106,7 +152,7 @@ def test_readers_of_old_data_stay_within_their_share() -> None:
     shared = share(clock, produced)
     cost = 2e-9
     for _ in range(1000):
-        shared.sent(64 << 10, (64 << 10) * cost)
+        shared.sent(7, 64 << 10, (64 << 10) * cost)
     used, size, began = 0.0, 1 << 20, clock.now
     while clock.now - began < 10:
         produced[0] += 1

@@ -111,6 +111,66 @@ def test_a_reader_and_a_writer_of_one_socket(loop: BrokerLoop, pairs: Callable[[
     assert not loop.remove_reader(left)
 
 
+def test_of_sockets_that_give_way_one_is_served_in_a_turn_and_after_the_others(
+    loop: BrokerLoop, pairs: Callable[[], Pair]
+) -> None:
+    seen: list[str] = []
+    for name in ("slow 1", "slow 2", "slow 3", "quick 1", "quick 2"):
+        left, right = pairs()
+        # Nobody reads, so that each is found in every turn.
+        loop.add_reader(left, seen.append, name)
+        if name.startswith("slow"):
+            loop.serve_after_others(left.fileno())
+        right.send(b"1")
+    for _ in range(6):
+        turn(loop)
+    turns = [seen[at : at + 3] for at in range(0, len(seen), 3)]
+    assert [sorted(each[:2]) for each in turns] == [["quick 1", "quick 2"]] * 6
+    assert sorted(each[2] for each in turns[:3]) == ["slow 1", "slow 2", "slow 3"]
+    assert [each[2] for each in turns[3:]] == [each[2] for each in turns[:3]]
+
+
+def test_a_socket_gives_way_for_as_long_as_was_said(
+    loop: BrokerLoop, pairs: Callable[[], Pair]
+) -> None:
+    seen: list[str] = []
+    numbers = []
+    for name in "abc":
+        left, right = pairs()
+        loop.add_reader(left, seen.append, name)
+        loop.serve_after_others(left.fileno(), -1.0 if name == "a" else 1000.0)
+        numbers.append(left.fileno())
+        right.send(b"1")
+    turn(loop)
+    assert len(seen) == 2
+    assert seen[0] == "a"
+    loop.serve_like_others(numbers[1])
+    seen.clear()
+    turn(loop)
+    assert sorted(seen) == ["a", "b", "c"]
+
+
+def test_a_socket_that_gives_way_and_was_closed_by_another_is_not_served(
+    loop: BrokerLoop, pairs: Callable[[], Pair]
+) -> None:
+    (slow, to_slow), (quick, to_quick) = pairs(), pairs()
+    seen: list[str] = []
+
+    def end_it() -> None:
+        seen.append("quick")
+        quick.recv(9)
+        loop.remove_reader(slow)
+        slow.close()
+
+    loop.add_reader(slow, seen.append, "slow")
+    loop.serve_after_others(slow.fileno())
+    loop.add_reader(quick, end_it)
+    to_slow.send(b"1")
+    to_quick.send(b"1")
+    turn(loop)
+    assert seen == ["quick"]
+
+
 def test_the_end_of_the_peer_is_told_to_the_reader(
     loop: BrokerLoop, pairs: Callable[[], Pair]
 ) -> None:

@@ -143,9 +143,8 @@ class Reads:
         if not self.has_descriptors:
             return await self._from_disk(self._without_file(piece))
         ahead = self._ahead(piece)
-        delay = self.old_data.delay(piece.length)
-        if delay:
-            await asyncio.sleep(delay)
+        # At least the sockets are looked at, after the request was handled.
+        await asyncio.sleep(self.old_data.delay(piece.length))
         asked = await self.warming.bring(
             piece.file, piece.position, piece.length + BEYOND_BYTES, ahead
         )

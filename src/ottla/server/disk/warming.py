@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.server.disk.warming_process import DONE, JOB, LINE
+from ottla.server.network.loop import BrokerLoop
 from ottla.storage.files import PORTABLE
 
 if TYPE_CHECKING:
@@ -135,17 +136,20 @@ class Warming:
             asked.set_result(None)
 
     def _heard(self) -> None:
-        """The process has done something, or is gone."""
+        """The process has done something, or is gone. One answer in a turn of the loop: what follows
+        from each takes its time."""
         process = self._process
         assert process is not None
         try:
-            while (done := process.hear()) is not None:
-                number, was_needed, error = done
-                asked = self._asked.pop(number)
-                if not asked.done():
-                    # Where it met an error, so will a thread, which raises it.
-                    asked.set_result(None if error else was_needed)
+            done = process.hear()
         except (BlockingIOError, InterruptedError):
+            return
+        if done is not None:
+            number, was_needed, error = done
+            asked = self._asked.pop(number)
+            if not asked.done():
+                # Where it met an error, so will a thread, which raises it.
+                asked.set_result(None if error else was_needed)
             return
         log.warning("the process that reads old data died")
         self._part()
@@ -155,7 +159,10 @@ class Warming:
     def _start(self) -> None:
         self._former = [each for each in self._former if not each.has_ended()]
         self._process = _Process()
-        self._loop.add_reader(self._process.line.fileno(), self._heard)
+        line = self._process.line.fileno()
+        self._loop.add_reader(line, self._heard)
+        if isinstance(self._loop, BrokerLoop):
+            self._loop.serve_after_others(line)
 
     def _part(self) -> None:
         """The next reader of old data has another started."""
@@ -163,6 +170,8 @@ class Warming:
         if process is not None:
             self._process = None
             self._loop.remove_reader(process.line.fileno())
+            if isinstance(self._loop, BrokerLoop):
+                self._loop.serve_like_others(process.line.fileno())
             process.line.close()
             self._former.append(process)
         asked, self._asked = self._asked, {}

@@ -726,12 +726,13 @@ class Connection:
         if not part.is_from_disk:
             return self._send_up_to(part, SEND_QUANTUM)
         old_data = self.reactor.old_data
-        if not old_data.may_send():
+        # Not in the turn in which the answer was made, which took its time.
+        if not self._writing or not old_data.may_send():
             return 0
         started = perf_counter()
         total = self._send_up_to(part, PIECE_BYTES)
         if total:
-            old_data.sent(total, perf_counter() - started)
+            old_data.sent(self.fd, total, perf_counter() - started)
         return total
 
     def _send_up_to(self, part: FileRange, most: int) -> int:

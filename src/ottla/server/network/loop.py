@@ -6,6 +6,10 @@ request costs a few microseconds that is a good part of it. This loop calls thos
 is called before the sockets are looked at again, not one look later: a record gets from its producer to
 the followers that wait for it in one turn.
 
+Some sockets are served after the others, and only one of them in a turn: those of peers who read old
+data, each of whom keeps the loop busy for a good part of a millisecond again and again. What comes
+from anybody else meanwhile waits for one of them at most, not for all.
+
 All else (transports, signals, threads, timers) is asyncio's. A broker works on any other loop, too.
 """
 
@@ -17,6 +21,7 @@ import select
 import selectors
 from collections.abc import Callable, Mapping
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVarTuple, Unpack
 
 if TYPE_CHECKING:
@@ -49,6 +54,16 @@ class _Watched:
         return (_IN if self.reader is not None else 0) | (_OUT if self.writer is not None else 0)
 
 
+class _GivesWay:
+    """Of a socket that is served after others: until when, and the turn in which it was served last."""
+
+    __slots__ = ("served", "until")
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.served = 0
+
+
 class _Sockets(selectors.BaseSelector):
     """What the loop waits for: sockets whose readers are called here, and those of asyncio itself."""
 
@@ -57,6 +72,9 @@ class _Sockets(selectors.BaseSelector):
         self._failed = failed
         self._watched: dict[int, _Watched] = {}
         self._keys: dict[int, selectors.SelectorKey] = {}
+        # By number. One that has got a new socket meanwhile is served after others for a while.
+        self._giving_way: dict[int, _GivesWay] = {}
+        self._turn = 0
 
     # Those that are called ------------------------------------------------------------------------
 
@@ -93,6 +111,47 @@ class _Sockets(selectors.BaseSelector):
         elif watched.mask != before:
             self._epoll.modify(fd, watched.mask)
         return watched.mask != before
+
+    def serve_after_others(self, fd: int, until: float) -> None:
+        gives_way = self._giving_way.get(fd)
+        if gives_way is None:
+            self._giving_way[fd] = _GivesWay(until)
+        else:
+            gives_way.until = until
+
+    def serve_like_others(self, fd: int) -> None:
+        self._giving_way.pop(fd, None)
+
+    def _serve_one(self, waiting: list[tuple[_GivesWay, int, int]]) -> None:
+        """Of sockets that give way, that which has waited longest. The others are found again in the
+        next turn."""
+        now = monotonic()
+        left = []
+        for each in waiting:
+            gives_way, fd, event = each
+            if gives_way.until < now:
+                self.serve_like_others(fd)
+                self._serve(fd, event)
+            else:
+                left.append(each)
+        if left:
+            gives_way, fd, event = min(left, key=lambda each: each[0].served)
+            self._turn += 1
+            gives_way.served = self._turn
+            self._serve(fd, event)
+
+    def _serve(self, fd: int, event: int) -> None:
+        watched = self._watched.get(fd)
+        if watched is not None:
+            self._call(watched.reader if event & ~_OUT else None)
+            self._call(watched.writer if event & ~_IN else None)
+
+    def _call(self, called: Called | None) -> None:
+        if called is not None:
+            try:
+                called()
+            except Exception as error:  # noqa: BLE001 - told; the other sockets are served
+                self._failed(error, called)
 
     # What asyncio asks for ------------------------------------------------------------------------
 
@@ -142,6 +201,8 @@ class _Sockets(selectors.BaseSelector):
         except InterruptedError:
             return []
         ready = []
+        giving_way = self._giving_way
+        waiting: list[tuple[_GivesWay, int, int]] = []
         for fd, event in found:
             watched = watched_sockets.get(fd)
             if watched is None:
@@ -149,6 +210,9 @@ class _Sockets(selectors.BaseSelector):
                 if key is not None:
                     events = (_READ if event & ~_OUT else 0) | (_WRITE if event & ~_IN else 0)
                     ready.append((key, events & key.events))
+                continue
+            if giving_way and (gives_way := giving_way.get(fd)) is not None:
+                waiting.append((gives_way, fd, event))
                 continue
             # A number may have got a new socket since epoll looked. Who is called bears that nothing
             # is there.
@@ -162,6 +226,8 @@ class _Sockets(selectors.BaseSelector):
                     called()
                 except Exception as error:  # noqa: BLE001 - likewise
                     self._failed(error, called)
+        if waiting:
+            self._serve_one(waiting)
         return ready
 
     def get_map(self) -> Mapping[FileDescriptorLike, selectors.SelectorKey]:
@@ -209,6 +275,15 @@ class BrokerLoop(asyncio.SelectorEventLoop):
     def remove_writer(self, fd: FileDescriptorLike) -> bool:
         number = _number(fd)
         return self._sockets.forget(number, writer=True) or super().remove_writer(number)
+
+    def serve_after_others(self, fd: int, seconds: float = math.inf) -> None:
+        """For so long from now, whoever waits for this socket is called after all who wait for others,
+        and not in the same turn as another of this kind."""
+        self._sockets.serve_after_others(fd, self.time() + seconds)
+
+    def serve_like_others(self, fd: int) -> None:
+        """Ends that: the socket is closed."""
+        self._sockets.serve_like_others(fd)
 
     def _report(self, error: Exception, called: Called) -> None:
         self.call_exception_handler({"message": f"{called!r} failed", "exception": error})
