@@ -8,19 +8,21 @@ is the producer's latency beside the consumers divided by that of the same round
 other programs use the machine, up to twice as many rounds are measured, and the quietest count.
 
 Consumers and producer stand for other machines, but share the processors with the broker. So the
-consumers' process has the lowest priority, and takes 64 KiB by one call (harness/process.py and
-harness/client.py). What is left of their work disturbs a producer whatever the broker does. That is
-measured, too: in *no broker* the same consumers get the same files at the same speed from a thread of
-their own process.
+consumers' process has the lowest priority, and takes 64 KiB by one call, and the producer has a
+processor as soon as its answer is there (harness/process.py and harness/client.py). What is left of
+their work disturbs a producer whatever the broker does. That is measured, too: in *no broker* the same
+consumers get the same files at the same speed from a thread of their own process.
 
 Ottla is measured as it is: a process of the lowest priority has the kernel read each range, and asks the
-disk for the 4 MiB that follow; then it is sent, 64 KiB in a turn of the loop; and readers of old data
-have a fifth of the loop's time while somebody produces. And, to see whether that is worth it, the row
-*done-otherwise* has brokers that do otherwise:
+disk for the 4 MiB that follow; then it is sent, 64 KiB in a turn of the loop; who reads old data is
+served after all others, one of them in a turn; and together they have a fifth of the loop's time while
+somebody produces. And, to see whether that is worth it, the row *done-otherwise* has brokers that do
+otherwise:
 
 - threads: threads of the broker have the ranges read
 - not ahead: what follows is read when it is asked for
 - all at once: a range is sent as far as its socket takes it, whoever waits
+- among others: who reads old data is served when his turn comes, as everybody is
 - unbounded: readers get as much as they can take
 """
 
@@ -46,7 +48,13 @@ from bench.harness.broker import ManagedBroker, OttlaBroker
 from bench.harness.client import SMALL_RECEIVE, Client, open_socket, receive_exactly
 from bench.harness.fetch_load import Filled
 from bench.harness.paced_load import Latencies, paced_load
-from bench.harness.process import Others, cached_fraction, evict, settle_disk
+from bench.harness.process import (
+    Others,
+    cached_fraction,
+    evict,
+    let_in_at_once,
+    settle_disk,
+)
 from bench.harness.produce_load import DEFAULTS, requests_for
 from bench.harness.results import Measurement, Target
 from bench.isolation import Disturbance
@@ -77,6 +85,10 @@ from ottla.server.disk.old_data import OldData
 from ottla.server.network import connection
 connection.PIECE_BYTES = connection.SEND_QUANTUM
 OldData.may_send = lambda self: True
+""",
+    "among others": """
+from ottla.server.network.loop import BrokerLoop
+BrokerLoop.serve_after_others = lambda *_: None
 """,
     "unbounded": """
 from ottla.server.disk.old_data import OldData
@@ -192,9 +204,9 @@ class NoBroker(ColdConsumers):
 
 def _produce(broker: ManagedBroker, topic: str, seconds: float) -> Latencies:
     (requests,) = requests_for(broker.address, topic, PRODUCED, DEFAULTS, 1)
-    return Latencies.of(
-        paced_load(broker.address, requests, rate=RATE, seconds=seconds).acknowledged
-    )
+    with let_in_at_once():
+        paced = paced_load(broker.address, requests, rate=RATE, seconds=seconds)
+    return Latencies.of(paced.acknowledged)
 
 
 class _Round(NamedTuple):

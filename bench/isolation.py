@@ -40,7 +40,7 @@ from bench.harness.errors import BenchError
 from bench.harness.fetch_load import Filled
 from bench.harness.long_requests import long_requests, topic_turnover
 from bench.harness.paced_load import Latencies, paced_load
-from bench.harness.process import cached_fraction, evict, settle_disk, step_aside
+from bench.harness.process import cached_fraction, evict, let_in_at_once, settle_disk, step_aside
 from bench.harness.produce_load import DEFAULTS, PlainRequests, requests_for
 from bench.harness.results import Measurement, Target
 
@@ -302,7 +302,8 @@ class TopicTurnover(Disturbance):
 
 def baseline(broker: ManagedBroker, topic: str, seconds: float) -> Latencies:
     (requests,) = requests_for(broker.address, topic, Shape(1, 100), DEFAULTS, 1)
-    paced = paced_load(broker.address, requests, rate=RATE, seconds=seconds)
+    with let_in_at_once():
+        paced = paced_load(broker.address, requests, rate=RATE, seconds=seconds)
     return Latencies.of(paced.acknowledged)
 
 

@@ -24,6 +24,7 @@ from typing import Final
 NICENESS = 5
 # Nanoseconds; the longest time slice that Linux has.
 _LONGEST_SLICE = 100_000_000
+_RESET_ON_FORK: Final = 1
 # size, policy, flags, niceness, realtime priority, runtime (the slice), deadline, period
 _SCHEDULING = struct.Struct("=IIQiIQQQ")
 # The numbers of system calls that Python has no name for.
@@ -37,13 +38,13 @@ _USUAL_DISK_PRIORITY: Final = 2 << 13 | 4
 def give_way() -> None:
     """Lowers this process's priority: other processes get the processor first."""
     os.nice(NICENESS)
-    _ask_for_long_slices()
+    ask_for_slices(_LONGEST_SLICE)
 
 
 def run_when_nobody_else_does() -> None:
     """Lowers this process's priority as far as it goes: it has the processor while nobody else of the
     broker wants it. What it reads from the disk comes as soon as before."""
-    _ask_for_long_slices()
+    ask_for_slices(_LONGEST_SLICE)
     # The idle policy would have the disk serve everybody else first, too.
     if sys.platform == "linux" and _system_call(
         _IOPRIO_SET, _THIS_PROCESS, 0, _USUAL_DISK_PRIORITY
@@ -53,16 +54,18 @@ def run_when_nobody_else_does() -> None:
         os.nice(NICENESS)
 
 
-def _ask_for_long_slices() -> None:
+def ask_for_slices(nanoseconds: int, *, alone: bool = False) -> None:
+    """Asks for time slices of this length, 0 for the usual one. `alone`: not for processes that this one
+    starts from now on."""
     if sys.platform != "linux":
         return
     wish = _SCHEDULING.pack(
         _SCHEDULING.size,
         os.sched_getscheduler(0),
-        0,
+        _RESET_ON_FORK if alone else 0,
         os.getpriority(os.PRIO_PROCESS, 0),
         0,
-        _LONGEST_SLICE,
+        nanoseconds,
         0,
         0,
     )
