@@ -446,6 +446,7 @@ def test_a_record_without_a_timestamp_is_not_too_old(wire: Wire) -> None:
     assert produce(wire, topic, batch_of(b"a", timestamp=-1)).error_code == 0
 
 
+@pytest.mark.complains
 @pytest.mark.parametrize("version", FORMAT_2)
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 def test_a_lack_of_descriptors_is_no_fault_of_the_batch(
