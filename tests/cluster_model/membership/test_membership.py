@@ -275,6 +275,47 @@ def test_a_copy_of_the_folder_is_refused_while_its_owner_answers(tmp_path: Path)
     asyncio.run(whole())
 
 
+def test_who_is_replaced_while_it_takes_office_does_not_go_back(tmp_path: Path) -> None:
+    """It stands still after its election. What its broker has learned since stays: a topic that was
+    made meanwhile would be deleted there, with its logs."""
+
+    class Slow(Controller):
+        async def _tidy(self) -> bool:
+            elected.set()
+            await may_go_on.wait()
+            return await super()._tidy()
+
+    elected, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def scenario(cluster: Cluster) -> None:
+        first, second = await cluster.joined(1), await cluster.joined(2)
+        images = [second.image]
+        second.follower.subscribe(lambda _old, new, _delta: images.append(new))
+        second._make_controller = lambda store: Slow(store, 2, AnyRules(), FEATURES)
+        node = await cluster.own.get(layout.CONTROLLER)
+        assert node is not None
+        second.replace_controller(node)
+        await elected.wait()
+        await eventually(lambda: first.controller is None)
+        node = await cluster.own.get(layout.CONTROLLER)
+        assert node is not None
+        first.replace_controller(node)
+        await eventually(lambda: first.controller is not None)
+        (made,) = await cluster.controller.create_topics([NewTopic("t", 1, 2)])
+        assert made.error is None
+        await eventually(lambda: "t" in second.image.topics)
+        may_go_on.set()
+        await cluster.controller.create_topics([NewTopic("u", 1, 2)])
+        await cluster.agree()
+        assert second.controller is None
+        versions = [each.version for each in images]
+        assert versions == sorted(versions)
+        first_with = next(at for at, each in enumerate(images) if "t" in each.topics)
+        assert all("t" in each.topics for each in images[first_with:])
+
+    run_with_faults(tmp_path, scenario)
+
+
 def test_the_same_folder_takes_its_node_over_while_the_old_session_stands(run: Run) -> None:
     async def scenario(cluster: Cluster) -> None:
         first = await cluster.joined(1)

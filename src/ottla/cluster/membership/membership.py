@@ -395,7 +395,11 @@ class Membership:
         self.on_office()
 
     async def _elected(self, image: ClusterImage) -> None:
-        """The controller here has taken office: its image is the newest that there is."""
+        """The controller here has taken office: its image is the newest that there is. Unless the process
+        stood still, and another has been elected since: then the broker knows more than it does, and must
+        not go back, for topics would be gone that were made meanwhile, and their logs with them."""
+        if self.follower.is_open and self.image.version > image.version:
+            raise NotElected("another controller has taken office since")
         self.follower.led = True
         await self.follower.take_over(image, of_controller=True)
 
