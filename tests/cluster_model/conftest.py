@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from store_kit.ensemble import Ensemble, EnsembleStore
 from store_kit.faulty import Faults, FaultyStore
 
 from ottla.cluster import layout
@@ -100,9 +101,35 @@ class SharedFamily:
         self._loop.close()
 
 
+class AtOnce:
+    """Everything takes a turn of the loop."""
+
+    def at_servers(self, do: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(do)
+
+    def at_owner(self, do: Callable[[], None], *, caught_up: bool) -> None:
+        asyncio.get_running_loop().call_soon(do)
+
+    def at_end(self, do: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(do)
+
+
+class EnsembleFamily:
+    """The same for the ensemble of the simulator."""
+
+    def __init__(self, wrap: Callable[[Store], Store]) -> None:
+        self._ensemble = Ensemble()
+        self._wrap = wrap
+
+    def join(self) -> Store:
+        return self._wrap(EnsembleStore(self._ensemble, AtOnce(), random.Random(1)))
+
+
 STORES = (
     "embedded",
+    "ensemble",
     "faulty embedded without faults",
+    "faulty ensemble without faults",
     "shared",
     pytest.param("faulty shared without faults", marks=pytest.mark.long),
     "zookeeper",
@@ -113,7 +140,7 @@ STORES = (
 @pytest.fixture(params=STORES)
 def stores(
     request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[StoreFamily | ZooKeeperFamily | SharedFamily]:
+) -> Iterator[StoreFamily | ZooKeeperFamily | SharedFamily | EnsembleFamily]:
     """Every implementation of Store is a parameter here, and passes all of test_store.py."""
 
     def wrap(store: Store) -> Store:
@@ -121,6 +148,8 @@ def stores(
 
     if "zookeeper" in request.param:
         yield ZooKeeperFamily(request.getfixturevalue("chroot"), wrap)
+    elif "ensemble" in request.param:
+        yield EnsembleFamily(wrap)
     elif "shared" in request.param:
         # The path of a socket has at most some hundred characters.
         with tempfile.TemporaryDirectory(prefix="ottla-") as folder:

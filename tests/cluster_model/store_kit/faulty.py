@@ -39,6 +39,7 @@ class FaultyStore(Store):
 
     def __init__(self, inner: Store, seed: int, faults: Faults) -> None:
         self.inner = inner
+        self.largest_multi = inner.largest_multi
         self.faults = faults  # may be replaced at any time
         self._random = Random(seed)
         self._late: list[Sequence[Operation]] = []
