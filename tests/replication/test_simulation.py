@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
+from simulation_kit.controlled import run_controlled_seed
 from simulation_kit.coordinated import run_coordinated_seed
 from simulation_kit.flushing import run_flushing_seed
 from simulation_kit.members import run_grouped_seed
@@ -17,6 +19,8 @@ TESTS = 20
 # Those with coordinators take ten times as long.
 COORDINATED = 10
 MOVING_TESTS = 5
+# Those with controllers take twice as long.
+CONTROLLED = 30
 SOAK_SEEDS = int(os.environ.get("SIMULATION_SEEDS", "10000"))
 
 
@@ -149,6 +153,49 @@ def test_moves(first: int) -> None:
         moves += world.moves
     assert acknowledged > 50 * IN_A_TEST
     assert moves > 5 * IN_A_TEST
+
+
+def _run_controlled(first: int, seeds: int, **options: Any) -> None:
+    acknowledged = writes = terms = killed = suspicions = 0
+    for seed in range(first, first + seeds):
+        world = run_controlled_seed(seed, **options)
+        acknowledged += sum(map(len, world.acked.values()))
+        writes += world.office.checks.writes
+        terms += world.office.image.controller_epoch
+        killed += world.office.killed_in_office
+        suspicions += world.suspicions
+    assert acknowledged > 10 * seeds
+    assert writes > 10 * seeds
+    assert terms > 2 * seeds
+    assert killed > seeds // 4
+    assert suspicions > seeds // 2
+
+
+@pytest.mark.parametrize("first", portions(8 * CONTROLLED, CONTROLLED))
+def test_controllers_that_fail(first: int) -> None:
+    """Each broker may be the controller, over a store that loses answers, lags and ends sessions."""
+    _run_controlled(first, CONTROLLED)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("min_isr", [1, 2, 3])
+def test_controllers_that_fail_while_partitions_are_moved(min_isr: int) -> None:
+    _run_controlled(1000, CONTROLLED, brokers=4, moves=0.3, min_isr=min_isr)
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    """Also with controllers, whose tasks and turns go by the world's clocks."""
+    first, second, other = (run_controlled_seed(seed) for seed in (5, 5, 6))
+    assert first.history == second.history
+    assert first.history != other.history
+
+
+@pytest.mark.soak
+def test_many_controllers_that_fail() -> None:
+    for seed in range(10_000_000, 10_000_000 + SOAK_SEEDS // 2):
+        run_controlled_seed(
+            seed, brokers=3 + seed % 3, moves=0.3 * (seed % 2), min_isr=1 + seed % 3
+        )
 
 
 @pytest.mark.soak

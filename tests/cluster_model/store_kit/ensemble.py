@@ -146,6 +146,8 @@ class EnsembleStore(SessionStore):
         self._asked: dict[asyncio.Future[Any], Callable[[], None]] = {}
         self._held: list[Callable[[], None]] = []  # until there is a connection
         self._is_broken = False
+        # How often a read shows what is newest. Where it never does, news alone tell of it.
+        self._freshness = chance.choice((0.0, 0.5, 1.0))
 
     @property
     def session_id(self) -> int:
@@ -172,6 +174,7 @@ class EnsembleStore(SessionStore):
             # A session may begin at a server that is behind.
             self._catch_up(self._chance.randint(max(0, change - BEHIND), change), told=False)
             self._become(SessionEvent.CONNECTED)
+            self.hear_of(change)
 
         await self._ask(arrived, opened, in_session=False)
 
@@ -201,7 +204,8 @@ class EnsembleStore(SessionStore):
         def read() -> list[Node | None]:
             cut = self._chance.randint(0, len(paths))
             first = some(0, cut)
-            self._catch_up(self._chance.randint(self._seen, self._newest_shown()))
+            if self._freshness:
+                self._catch_up(self._chance.randint(self._seen, self._newest_shown()))
             return first + some(cut, len(paths))
 
         found: list[Node | None] = await self._read(read)
@@ -266,6 +270,7 @@ class EnsembleStore(SessionStore):
             held, self._held = self._held, []
             for send in held:
                 send()
+            self.hear_of(len(self.ensemble.order))
 
         self._timing.at_owner(mended, caught_up=False)
 
@@ -302,7 +307,7 @@ class EnsembleStore(SessionStore):
 
         def arrived() -> None:
             nonlocal at_least
-            if self._chance.random() < 0.5:
+            if self._chance.random() < self._freshness:
                 at_least = self._newest_shown()
 
         def answered(_: Any) -> Any:

@@ -184,6 +184,11 @@ class Life:
     def id(self) -> int:
         return self.broker.id
 
+    @property
+    def may_follow(self) -> bool:
+        """Whether leaders know this life, as far as it knows."""
+        return True
+
     def log_config(self) -> LogConfig:
         return LogConfig(
             segment_bytes=4000, index_interval_bytes=200, min_insync_replicas=self.world.min_isr
@@ -248,6 +253,10 @@ class Life:
         taken_in = image.brokers.get(self.id)
         if self.image is None and (taken_in is None or taken_in.epoch != self.epoch):
             return  # no partition is acted on before this life is part of the cluster
+        self.take(image)
+
+    def take(self, image: ClusterImage) -> None:
+        """Partitions here become what an image says."""
         before, self.image = self.image, image
         if before is None:
             strays.sort_out(self.logs, image, self.id)
@@ -299,7 +308,9 @@ class Life:
             return
         if partition.role is Role.LEADER:
             self.world.led(self, partition)
-        follows = partition.role is Role.FOLLOWER and partition not in self.withdrawn
+        follows = (
+            self.may_follow and partition.role is Role.FOLLOWER and partition not in self.withdrawn
+        )
         for leader, following in self.following.items():
             if leader != partition.leader or not follows:
                 following.remove(partition)

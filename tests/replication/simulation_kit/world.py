@@ -266,9 +266,12 @@ class World:
         self.moves = 0  # that were begun or taken back
         ids = list(range(1, brokers + 1))
         self.brokers: dict[int, Broker] = {each: Broker(self, each) for each in ids}
-        self.controller = Controller(self, ids)
+        self.controller = self.make_controller(ids)
         for broker in self.brokers.values():
             broker.start()
+
+    def make_controller(self, brokers: list[int]) -> Controller:
+        return Controller(self, brokers)
 
     def note(self, what: str) -> None:
         self.history.append(f"{self.now - START:7d} {what}")
@@ -362,9 +365,11 @@ class World:
         life = broker.life
         if life is None or life.is_paused:
             return
-        length = chance.choice((30, 300, 1500, 3000))
+        self.stand_still(life, chance.choice((30, 300, 1500, 3000)))
+
+    def stand_still(self, life: Life, length: int) -> None:
         self.pauses += 1
-        self.note(f"broker {broker.id} stands still for {length} ms")
+        self.note(f"broker {life.id} stands still for {length} ms")
         life.paused_until = self.now + length
 
         def expire() -> None:
