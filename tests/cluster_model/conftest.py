@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_kit.ensemble import Ensemble, EnsembleStore
+from store_kit.ensemble import AtOnce, Ensemble, EnsembleStore
 from store_kit.faulty import Faults, FaultyStore
 
 from ottla.cluster import layout
@@ -99,19 +99,6 @@ class SharedFamily:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-class AtOnce:
-    """Everything takes a turn of the loop."""
-
-    def at_servers(self, do: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_soon(do)
-
-    def at_owner(self, do: Callable[[], None], *, caught_up: bool) -> None:
-        asyncio.get_running_loop().call_soon(do)
-
-    def at_end(self, do: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_soon(do)
 
 
 class EnsembleFamily:

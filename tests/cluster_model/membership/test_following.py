@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from random import Random
 from typing import Any
 
+from store_kit.ensemble import AtOnce, Ensemble, EnsembleStore
 from store_kit.faulty import Faults, FaultyStore
 
 from ottla.cluster import layout
-from ottla.cluster.decisions.configs import AlteredResource, ConfigChange, ConfigOperation
+from ottla.cluster.decisions.configs import (
+    AlteredResource,
+    ConfigChange,
+    ConfigOperation,
+    full_change,
+)
 from ottla.cluster.decisions.partitions import WantedIsr
 from ottla.cluster.decisions.topics import MorePartitions, NewTopic
 from ottla.cluster.membership.following import MetadataFollower
@@ -88,5 +95,37 @@ def test_a_smaller_set_comes_with_the_settings_of_before(
         await following
         await controller.close()
         await store.close()
+
+    asyncio.run(run())
+
+
+def test_what_was_missed_without_a_connection_is_read_with_the_next(
+    controller_of: ControllerOf,
+) -> None:
+    async def run() -> None:
+        ensemble = Ensemble()
+        own, other = (EnsembleStore(ensemble, AtOnce(), Random(seed)) for seed in (1, 2))
+        await own.start()
+        await other.start()
+        controller = controller_of(other)
+        await controller.open()
+        follower = MetadataFollower(own)
+        await follower.open()
+        running = asyncio.create_task(follower.run())
+        await follower.caught_up()
+        is_known = asyncio.Event()
+        follower.subscribe(lambda _old, new, _delta: is_known.set() if new.configs else None)
+        own.break_connection()
+        wanted = full_change(ResourceType.GROUP, "g", [("consumer.session.timeout.ms", "1")])
+        (result,) = await controller.alter_configs([wanted], incremental=False)
+        assert result.error is None
+        # The news are over by the time there is a connection.
+        own._catch_up(len(ensemble.order), told=False)
+        own.mend_connection()
+        async with asyncio.timeout(10):
+            await is_known.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await controller.close()
 
     asyncio.run(run())

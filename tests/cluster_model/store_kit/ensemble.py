@@ -57,6 +57,19 @@ class Timing(Protocol):
         """After the time of a session without contact."""
 
 
+class AtOnce:
+    """Everything takes a turn of the loop."""
+
+    def at_servers(self, do: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(do)
+
+    def at_owner(self, do: Callable[[], None], *, caught_up: bool) -> None:
+        asyncio.get_running_loop().call_soon(do)
+
+    def at_end(self, do: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(do)
+
+
 class Commit:
     """A multi that was done, and who did it."""
 

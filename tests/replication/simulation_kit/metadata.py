@@ -133,7 +133,10 @@ class MetadataChecks:
     def _look_at_partition(
         self, key: tuple[str, int], old: PartitionState, new: PartitionState
     ) -> None:
-        where = f"partition {name_of(key)} was {old} and is {new}"
+        where = (
+            f"{name_of(key)} was led by {old.leader} of {old.isr} in epoch {old.leader_epoch}, and is "
+            f"by {new.leader} of {new.isr} in epoch {new.leader_epoch}"
+        )
         if new.partition_epoch <= old.partition_epoch or new.leader_epoch < old.leader_epoch:
             self._broken(f"epochs do not rise: {where}")
         if new.leader == NO_LEADER:
