@@ -316,6 +316,36 @@ def test_who_is_replaced_while_it_takes_office_does_not_go_back(tmp_path: Path) 
     run_with_faults(tmp_path, scenario)
 
 
+def test_who_lost_its_session_while_it_joined_need_not_wait_for_further_news(
+    tmp_path: Path,
+) -> None:
+    """The controller takes the second registration in before the broker itself knows of its answer."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = cluster.member(2)
+        await second.open()
+        register, registered = second._register, 0
+
+        async def slow(registering: RegisteredBroker, lost_data: bool) -> int:
+            nonlocal registered
+            registered += 1
+            if registered == 1:
+                asyncio.get_running_loop().create_task(cluster.lose_session(second))
+                return -1  # not known to anybody
+            epoch = await register(registering, lost_data)
+            await eventually(lambda: 2 in second.image.brokers)
+            return epoch
+
+        second._register = slow  # type: ignore[method-assign]
+        async with asyncio.timeout(SECONDS):
+            await second.join(broker(2), False)
+        assert registered == 2
+        assert second.is_member
+
+    run_with_faults(tmp_path, scenario)
+
+
 def test_the_same_folder_takes_its_node_over_while_the_old_session_stands(run: Run) -> None:
     async def scenario(cluster: Cluster) -> None:
         first = await cluster.joined(1)

@@ -108,6 +108,8 @@ class Membership:
         self._dead_controller: Node | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._looking: asyncio.Task[None] | None = None
+        # Of those who wait for what holds with some image, or with some registration.
+        self._looks: list[Callable[[], None]] = []
         self._look_again = False  # something happened since the registration was last read
         self._reconnecting: asyncio.Task[None] | None = None
         # Whether the broker registers again when it finds itself without a registration.
@@ -194,15 +196,17 @@ class Membership:
         """Waits for an image with which the condition holds."""
         held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def look(_old: ClusterImage, _new: ClusterImage, _delta: ImageDelta) -> None:
+        def look() -> None:
             if not held.done() and condition():
                 held.set_result(None)
 
-        unsubscribe = self.follower.subscribe(look)
+        unsubscribe = self.follower.subscribe(lambda _old, _new, _delta: look())
+        self._looks.append(look)
         try:
             if not condition():
                 await held
         finally:
+            self._looks.remove(look)
             unsubscribe()
 
     async def _register(self, broker: RegisteredBroker, lost_data: bool) -> int:
@@ -331,6 +335,8 @@ class Membership:
         assert self._registration is not None
         # With what may have been lost, if the controller has not heard of that yet.
         self.epoch = await self._register(*self._registration)
+        for look in tuple(self._looks):
+            look()  # there may be no further image: this one may have been taken in already
         self.on_registered()
 
     async def _stand_patiently(self) -> None:
@@ -395,9 +401,9 @@ class Membership:
         self.on_office()
 
     async def _elected(self, image: ClusterImage) -> None:
-        """The controller here has taken office: its image is the newest that there is. Unless the process
-        stood still, and another has been elected since: then the broker knows more than it does, and must
-        not go back, for topics would be gone that were made meanwhile, and their logs with them."""
+        """The controller here has taken office: its image is the newest that there is. Unless the
+        process stood still, and another has been elected since: then the broker knows more than it does,
+        and must not go back. Topics that were made meanwhile would be gone, and their logs with them."""
         if self.follower.is_open and self.image.version > image.version:
             raise NotElected("another controller has taken office since")
         self.follower.led = True
