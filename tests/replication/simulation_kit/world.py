@@ -502,7 +502,8 @@ class World:
                 and not any(each.lost_power for each in self.brokers.values())
                 and all(
                     {*state.isr, *state.elr} != {broker.id}
-                    for state in self.controller.image.topics[TOPIC].partitions
+                    for topic in self.controller.image.topics.values()
+                    for state in topic.partitions
                 )
             )
         lacking = 1 + sum(
