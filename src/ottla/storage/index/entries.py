@@ -125,7 +125,7 @@ class Index(ABC):
         self._in_file = 0
         # Bytes in the file, None if that is not known. Active only.
         self._file_size: int | None = None
-        # Entries in the sealed file, None until it was mapped first.
+        # Entries in the sealed file, None until it was mapped first: what is mapped is counted.
         self._sealed_count: int | None = None
         # How often the file has changed since this object was made, and how many of these changes a
         # flush has synced; and whether the file's name may be new, too.

@@ -250,6 +250,7 @@ class TransactionIndex(Index):
         try:
             self.verify()
         except CorruptIndex:
+            self.drop_map()
             self._sealed_count = None
             raise
 
