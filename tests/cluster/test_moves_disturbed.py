@@ -301,6 +301,19 @@ def test_brokers_leave(four: Scene) -> None:
     expect_no_anomaly(workload)
 
 
+def test_a_move_to_a_broker_that_is_given_up_ends(three: Scene) -> None:
+    before = replicas(three)
+    newcomer = three.cluster.add()
+    three.cluster.kill(newcomer)
+    with Admin(three.bootstrap) as admin:
+        admin.alter_reassignments({TopicPartition(TOPIC, 0): (newcomer, *before[0][1:])})
+        assert admin.list_reassignments()
+    ottla("cluster", "remove", newcomer, "--force", "--yes", "--data", three.cluster.folder)
+    wait_until_nothing_moves(three)
+    assert set(replicas(three)[0]) == set(before[0])
+    wait_for_folders(three, TOPIC)
+
+
 def test_two_leave_at_once(four: Scene) -> None:
     """One after the other, if both are asked for at the same time."""
     load_cargo(four, 6)

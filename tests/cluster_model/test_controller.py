@@ -16,6 +16,7 @@ from ottla.cluster import layout
 from ottla.cluster.controller import Controller, InconsistentClusterId, UnsupportedFeature
 from ottla.cluster.decisions.configs import AlteredResource, ConfigChange, full_change
 from ottla.cluster.decisions.features import FeatureRange, FeatureUpdate
+from ottla.cluster.decisions.moves import WantedMove
 from ottla.cluster.decisions.topics import DeadTopic, MorePartitions, NewTopic, TopicDefaults
 from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.loading import load_image
@@ -426,6 +427,29 @@ def test_a_broker_that_vanished_is_noticed(
         assert set(controller.image.brokers) == {1}
         assert await code_of(controller.unregister_broker(2)) is ErrorCode.BROKER_ID_NOT_REGISTERED
         await other.close()
+        await controller.close()
+
+    over_store(tmp_path, use)
+
+
+def test_a_move_does_not_wait_for_a_broker_that_is_forgotten(
+    tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf
+) -> None:
+    async def use(store: EmbeddedStore) -> None:
+        controller = controller_of(store)
+        await controller.open(broker(1))
+        await controller.create_topics([NewTopic("a", 1, 1)])
+        second = await controller.register(broker(2))
+        await controller.alter_moves([WantedMove("a", 0, (2,))])
+        assert controller.image.topics["a"].partitions[0].adding == (2,)
+        fenced = asyncio.Event()
+        controller.subscribe(lambda _old, new, _delta: fenced.set() if 2 in new.fenced else None)
+        await controller.fence_broker(2, second.epoch)
+        await fenced.wait()
+        await controller.unregister_broker(2)
+        (partition,) = controller.image.topics["a"].partitions
+        assert (partition.replicas, partition.isr, partition.leader) == ((1,), (1,), 1)
+        assert (partition.adding, partition.removing) == ((), ())
         await controller.close()
 
     over_store(tmp_path, use)

@@ -420,10 +420,13 @@ class Controller:
         )
 
     async def unregister_broker(self, broker_id: int) -> None:
-        """Forgets a broker that is away."""
-        await self._decide_in_steps(
-            lambda draft: broker_decisions.unregister_broker.steps(draft, broker_id)
-        )
+        """Forgets a broker that is away. In the same write, moves no longer wait for it."""
+
+        def decide(draft: Draft) -> Steps[None]:
+            yield from broker_decisions.unregister_broker.steps(draft, broker_id)
+            yield from move_decisions.move_without.steps(draft, broker_id, self._policy_of(draft))
+
+        await self._decide_in_steps(decide)
 
     async def fence_broker(self, broker_id: int, epoch: int) -> None:
         """Fences a broker whose process is known to have ended: its registration is deleted, although

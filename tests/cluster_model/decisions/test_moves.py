@@ -231,6 +231,62 @@ def test_a_replica_of_a_broker_that_was_forgotten_is_in_nobodys_way() -> None:
     assert join(draft, 4, policy=ONE).replicas == (1, 4, 3)
 
 
+def lose(draft: Draft, broker: int, policy: ElectionPolicy = TWO) -> Partition:
+    """A broker dies, and is forgotten."""
+    brokers.fence(draft, broker, policy_of=lambda _: policy)
+    brokers.unregister_broker(draft, broker)
+    moves.move_without(draft, broker, lambda _: policy)
+    return now(draft)
+
+
+@pytest.mark.parametrize("target", [(4, 2, 3), (1, 2, 3, 4), (4,)])
+def test_a_move_is_taken_back_when_its_only_newcomer_is_forgotten(target: tuple[int, ...]) -> None:
+    draft = draft_of(state())
+    move(draft, target)
+    after = lose(draft, 4)
+    assert sorted(after.replicas) == sorted(after.isr) == [1, 2, 3]
+    assert (after.adding, after.removing, after.leader) == ((), (), 1)
+
+
+def test_a_move_goes_on_with_the_newcomers_that_are_left() -> None:
+    """As many replicas as it was to end with: one that was to go stays, one that is in sync."""
+    draft = draft_of(state(isr=(2, 3), leader=2))
+    move(draft, (4, 5, 3))
+    after = lose(draft, 4)
+    assert after.replicas == (2, 5, 3, 1)
+    assert (after.adding, after.removing) == ((5,), (1,))
+    assert (set(after.isr), after.leader) == ({2, 3}, 2)
+    assert join(draft, 5).replicas == (2, 5, 3)
+
+
+def test_newcomers_that_have_joined_are_kept_when_another_is_forgotten() -> None:
+    draft = draft_of(state((1,)))
+    move(draft, (1, 2, 3))
+    join(draft, 2)
+    after = lose(draft, 3)
+    assert (after.replicas, after.isr) == ((1, 2), (1, 2))
+    assert (after.adding, after.removing) == ((), ())
+
+
+def test_a_newcomer_that_may_alone_have_all_records_stays_when_it_is_forgotten() -> None:
+    """It is not waited for: it goes once the replica that there was before is in sync."""
+    draft = draft_of(state((1,)))
+    move(draft, (2, 3))
+    join(draft, 2, policy=TWO)
+    brokers.fence(draft, 1, policy_of=lambda _: TWO)
+    after = lose(draft, 2)
+    assert 2 in after.elr
+    assert (after.adding, after.removing) == ((3,), (1, 2))
+
+
+def test_moves_elsewhere_are_left_when_a_broker_is_forgotten() -> None:
+    draft = draft_of(state(isr=(1, 2)))
+    move(draft, (1, 4, 3))
+    before = now(draft)
+    assert lose(draft, 6) is before
+    assert lose(draft, 3) is before
+
+
 def test_unknown_partitions() -> None:
     draft = draft_of(state())
     wanted = [WantedMove("nobody", 0, (1,)), WantedMove("t", 1, (1,)), WantedMove("t", -1, None)]

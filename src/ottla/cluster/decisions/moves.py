@@ -17,6 +17,9 @@ change of the in-sync set may be the one that ends it.
 - A second move takes the place of the first: what the first was adding, and the second does not want, is
   dropped at once. Where too few others are in sync such replicas stay until the second move ends.
 - A move that is taken back (no target) is a second move to the replicas that there were before it.
+- A move that adds a replica on a broker which is forgotten (unregistered) would wait for it for ever. It
+  goes on without that replica, with one of those that were to go in its place; where nothing else is
+  added it is taken back. Kafka leaves such a move as it is until somebody cancels it.
 - While a partition is moved, `min.insync.replicas` counts without those on their way in: a topic that
   was content with one replica goes on with it until the others have joined.
 """
@@ -103,6 +106,22 @@ def end_moves(draft: Draft, topics: Iterable[Topic], policy_of: PolicyOf) -> Ste
     yield from _put(draft, changed)
 
 
+@stepwise
+def move_without(draft: Draft, broker_id: int, policy_of: PolicyOf) -> Steps[None]:
+    """Changes all moves that add a replica on a broker which does not come back."""
+    eligible = draft.eligible
+    changed: dict[str, dict[int, Partition]] = {}
+    for topic in draft.topics.values():
+        yield
+        for state in topic.partitions:
+            if broker_id in state.adding:
+                policy = policy_of(topic.name)
+                target = _target_without(state, broker_id)
+                newer = ended(begun(state, target, eligible, policy), eligible, policy)
+                changed.setdefault(topic.name, {})[state.index] = newer
+    yield from _put(draft, changed)
+
+
 def is_moving(partition: Partition) -> bool:
     return bool(partition.adding or partition.removing)
 
@@ -132,6 +151,22 @@ def taken_back(partition: Partition, alive: Collection[int], policy: ElectionPol
         raise ProtocolError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     before = [each for each in partition.replicas if each not in partition.adding]
     return begun(partition, before, alive, policy)
+
+
+def _target_without(partition: Partition, broker_id: int) -> list[int]:
+    """Where a move goes that cannot add a replica on this broker. The target has no fewer replicas than
+    the partition before the move, unless the move was to leave it with fewer."""
+    before = [each for each in partition.replicas if each not in partition.adding]
+    if set(partition.adding) == {broker_id}:
+        return before
+    target = [each for each in partition.replicas if each not in partition.removing]
+    place = target.index(broker_id)
+    target.remove(broker_id)
+    if len(target) < len(before):
+        # In its place, so that who is preferred to lead stays in front; one that is in sync if any is.
+        stays = sorted(partition.removing, key=lambda each: (each not in partition.isr, each))
+        target[place:place] = stays[:1]
+    return target
 
 
 def _indispensable(
