@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from server_kit.broker_thread import BrokerThread
-from server_kit.calls import batch_of, create_topic, produce_request
+from server_kit.calls import Topic, batch_of, create_topic, produce_request
+from server_kit.wire import Wire
 from transactions_kit.calls import (
+    PATIENCE,
     TRANSACTIONS,
     add,
     begin,
@@ -41,6 +44,8 @@ from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server.broker import Broker
 from ottla.server.coordination import markers, verification
 from ottla.server.handlers.records.produce import handler as produce_handler
+from ottla.server.handlers.records.produce import long
+from ottla.server.handlers.records.produce import request as request_layout
 from ottla.server.handlers.records.produce.request import Parts, read
 from ottla.storage.errors import StorageError
 
@@ -445,6 +450,130 @@ def test_a_permission_that_the_marker_overtook_counts_no_more(
         assert again.error_code == ErrorCode.TRANSACTION_ABORTABLE
         assert values(wire, topic) == []
         assert stable_end(wire, topic) == 1
+
+
+def hold_answers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Answers of the coordinator are on their way from now on; a call, on the loop, delivers one."""
+    held: list[Callable[[], None]] = []
+    ask = verification._ask
+
+    def hold(*arguments: Any) -> asyncio.Future[Message]:
+        answer = ask(*arguments)
+        assert isinstance(answer, Message)
+        later: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        held.append(lambda: later.set_result(answer))
+        return later
+
+    monkeypatch.setattr(verification, "_ask", hold)
+    return held
+
+
+def two_batches(
+    wire: Wire, topic: Topic, name: str, producer: Identity, *sequences: int
+) -> list[ErrorCode]:
+    """The errors of a request of the first protocol with a batch for each of two partitions."""
+    parts = [
+        (
+            index,
+            batch_of(
+                b"late",
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                base_sequence=sequence,
+                transactional=True,
+            ),
+        )
+        for index, sequence in enumerate(sequences)
+    ]
+    request = produce_request(topic, *parts, transactional_id=name, acks=-1)
+    (answer,) = wire.call(request, ProduceResponse, 11).responses
+    return [ErrorCode(each.error_code) for each in answer.partition_responses]
+
+
+def test_a_batch_that_waited_for_the_word_on_another_is_not_appended_after_the_marker(
+    ready: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the request came, the transaction was open in one of its partitions, and in the other not."""
+    name = fresh_id()
+    with ready.wire() as wire, ready.wire() as other, ThreadPoolExecutor(1) as beside:
+        topic = create_topic(wire, partitions=2)
+        producer = begin(wire, name)
+        assert add(wire, name, producer, (topic, 0), (topic, 1)) == [ErrorCode.NONE] * 2
+        sent(wire, topic, name, producer, b"in time", version=11)
+        answers = hold_answers(monkeypatch)
+        late = beside.submit(two_batches, other, topic, name, producer, 1, 0)
+        ready.until(lambda _: bool(answers))
+        finish(wire, name, producer, committed=True)
+        ready.run(lambda _: answers.pop()())
+        assert late.result() == [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
+        assert [stable_end(wire, topic, index) for index in (0, 1)] == [2, 1]
+
+
+def test_a_batch_with_a_permission_is_not_appended_after_a_marker_in_the_queue(
+    ready: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker waits in the lane of the partition when the coordinator's answer comes."""
+    name = fresh_id()
+    with ready.wire() as wire, ready.wire() as other, ThreadPoolExecutor(1) as beside:
+        topic = create_topic(wire)
+        producer = begin(wire, name)
+        assert add(wire, name, producer, (topic, 0)) == [ErrorCode.NONE]
+        answers = hold_answers(monkeypatch)
+        late = beside.submit(send, other, topic, name, producer, b"late", version=11, patient=False)
+        ready.until(lambda _: bool(answers))
+        gate = asyncio.Event()
+
+        async def wait(batch: bytearray) -> bytearray:
+            await gate.wait()
+            return batch
+
+        def block(broker: Broker) -> None:
+            target = broker.partitions.by_name[topic.name][0]
+            broker.lanes.append(target, bytearray(batch_of(b"slow")), lambda _: None, wait)
+
+        ready.run(block)
+        assert end(wire, name, producer, True).error_code == 0
+        ready.run(lambda _: answers.pop()())
+        ready.run(lambda _: gate.set())
+        assert late.result().error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        until_complete(wire, name)
+        assert committed_values(wire, topic) == [b"slow"]
+        assert stable_end(wire, topic) == 2
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_long_request_is_not_appended_after_the_marker(
+    ready: BrokerThread, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    """The transaction ends between two of its steps. `is_open`: the partition that comes last has
+    batches of it already, so that nobody was asked."""
+    monkeypatch.setattr(request_layout, "MANY", 0)
+    monkeypatch.setattr(long, "_PARTITIONS_IN_A_STEP", 1)
+    appended = long.LongProduce._appended
+    halfway, may_go_on = threading.Event(), threading.Event()
+
+    def held_halfway(*arguments: Any) -> Iterator[None]:
+        steps = appended(*arguments)
+        next(steps)
+        halfway.set()
+        while not may_go_on.is_set():
+            yield
+        yield from steps
+
+    name = fresh_id()
+    with ready.wire() as wire, ready.wire() as other, ThreadPoolExecutor(1) as beside:
+        topic = create_topic(wire, partitions=2)
+        producer = begin(wire, name)
+        assert add(wire, name, producer, (topic, 0), (topic, 1)) == [ErrorCode.NONE] * 2
+        if is_open:
+            sent(wire, topic, name, producer, b"in time", index=1, version=11)
+        monkeypatch.setattr(long.LongProduce, "_appended", held_halfway)
+        late = beside.submit(two_batches, other, topic, name, producer, 0, int(is_open))
+        assert halfway.wait(PATIENCE)
+        finish(wire, name, producer, committed=True)
+        may_go_on.set()
+        assert late.result() == [ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS]
+        assert [stable_end(wire, topic, index) for index in (0, 1)] == [2, 1 + is_open]
 
 
 def test_who_leads_no_more_writes_no_markers(

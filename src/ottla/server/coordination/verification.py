@@ -8,7 +8,9 @@ partitions: the same question makes them part of the transaction.
 
 A coordinator on another broker is asked by AddPartitionsToTxn. Its answer may come after the marker
 that ends the transaction. So it counts only if no marker of the producer was written to the partition
-since the question was put; otherwise the question has to be put again.
+since the question was put; otherwise the question has to be put again. Whoever appends later than in
+the turn of the loop in which it was answered, or through a lane, looks for a marker once more right
+before the append (`last_marker`).
 """
 
 from __future__ import annotations
@@ -155,7 +157,7 @@ def verify(
         for each, code in codes.items():
             if code is ErrorCode.NONE and now.get(each) != before.get(each):
                 codes[each] = ErrorCode.CONCURRENT_TRANSACTIONS
-        then({each: _answer_code(code, client) for each, code in codes.items()})
+        then({each: answer_code(code, client) for each, code in codes.items()})
 
     ask()
 
@@ -168,9 +170,16 @@ def _last_markers(
     for topic, index in partitions:
         target = broker.partitions.get(topic, index)
         if target is not None and target.opened is not None:
-            state = target.opened.producers.producers.get(producer.producer_id)
-            found[topic, index] = -1 if state is None else state.last_marker_offset
+            found[topic, index] = last_marker(target, producer.producer_id)
     return found
+
+
+def last_marker(target: Partition, producer_id: int) -> int:
+    """The offset of the producer's last marker in a partition; -1 if none is known."""
+    if target.opened is None:
+        return -1
+    state = target.opened.producers.producers.get(producer_id)
+    return -1 if state is None else state.last_marker_offset
 
 
 def _coordinator(broker: Broker, transactional_id: str) -> int:
@@ -269,7 +278,7 @@ def result_in_steps(transactional_id: str, codes: Verdict) -> Steps[AddPartition
     )
 
 
-def _answer_code(code: ErrorCode, client: ProducerProtocol) -> ErrorCode:
+def answer_code(code: ErrorCode, client: ProducerProtocol) -> ErrorCode:
     """What the producer is told of a coordinator's answer."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH

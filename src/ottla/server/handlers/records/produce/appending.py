@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ottla.record.batch import ATTRIBUTES, PRODUCER_ID, TRANSACTIONAL_BIT
 from ottla.server.disk.lanes import SLOW_WRITE_SECONDS
 from ottla.server.handlers.records.produce.answer import success_piece
 from ottla.server.handlers.records.produce.checks import LEADER_ACKS
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
     from ottla.server.disk.lanes import Transform
+    from ottla.server.handlers.records.produce.transactions import Verification
     from ottla.server.network.connection import Connection
     from ottla.server.network.slots import Slot
 
@@ -77,9 +79,11 @@ class Appending:
         fields: HeaderFields | None,
         transform: Transform | None,
         now_ms: int,
+        verification: Verification | None = None,
     ) -> None:
         """Append records that have passed all checks; `transform` has something to do with them before.
-        Raises what the log refuses them for."""
+        Raises what the log refuses them for. `verification`: of the transaction that the request
+        names."""
         lanes = self._lanes
         if (
             transform is None
@@ -89,6 +93,8 @@ class Appending:
             self.append_at_once(target, index, records, fields, now_ms)
         else:
             self.end_offset = -1
+            if verification is not None and fields and fields[ATTRIBUTES] & TRANSACTIONAL_BIT:
+                transform = verification.in_lane(target, fields[PRODUCER_ID], transform)
             self._made_unfinished().append_through_lane(target, index, records, transform)
 
     def append_at_once(

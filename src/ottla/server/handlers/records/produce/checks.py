@@ -27,6 +27,7 @@ from ottla.record.batch import (
     LENGTH_OVERHEAD,
     MAGIC,
     MAGIC_AT,
+    PRODUCER_ID,
     TRANSACTIONAL_BIT,
     check_produced,
 )
@@ -44,7 +45,7 @@ from ottla.storage.errors import RecordTooLarge
 if TYPE_CHECKING:
     from ottla.record.batch import HeaderFields
     from ottla.replication.partition import Partition
-    from ottla.server.coordination.verification import Verdict
+    from ottla.server.handlers.records.produce.transactions import Verification
 
 NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
 FIRST_ZSTD = 7
@@ -66,12 +67,16 @@ def check_open(target: Partition, broker_id: int, client_id: str) -> None:
 
 
 def check(
-    target: Partition, records: memoryview, version: int, acks: int, verdict: Verdict | None
+    target: Partition,
+    records: memoryview,
+    version: int,
+    acks: int,
+    verification: Verification | None,
 ) -> HeaderFields | None:
     """The header of the batch, which may be appended as far as can be said before its inside is
     looked at; None for a message set of an old format. ProtocolError, InvalidBatch, AppendRefused.
 
-    `verdict`: what the coordinator said of the request's transaction; None if it names none.
+    `verification`: of the request's transaction; None if it names none.
     """
     if acks not in _ACKS:
         raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS)
@@ -92,7 +97,7 @@ def check(
     try:
         fields = check_produced(records)
     except InvalidBatch as error:
-        raise _refusal(error, records, version, verdict) from None
+        raise _refusal(error, records, version, verification) from None
     if fields[BATCH_LENGTH] + LENGTH_OVERHEAD != size:
         raise InvalidRecord("more than one batch for a partition")
     attributes = fields[ATTRIBUTES]
@@ -100,16 +105,14 @@ def check(
         if attributes & CODEC_MASK == ZSTD and version < FIRST_ZSTD:
             raise ProtocolError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if attributes & TRANSACTIONAL_BIT:
-            if verdict is None:
+            if verification is None:
                 raise ProtocolError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-            code = verdict.get((target.topic, target.index))
-            if code:
-                raise ProtocolError(code)
+            verification.check(target, fields[PRODUCER_ID])
     return fields
 
 
 def _refusal(
-    error: InvalidBatch, records: memoryview, version: int, verdict: Verdict | None
+    error: InvalidBatch, records: memoryview, version: int, verification: Verification | None
 ) -> Exception:
     """Why a batch is refused whose header or checksum is wrong, in Kafka's words."""
     magic = records[MAGIC_AT]
@@ -120,6 +123,6 @@ def _refusal(
         # Kafka finds no batch at all then.
         return InvalidRecord(error.reason)
     is_transactional = records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT
-    if is_transactional and verdict is None and isinstance(error, InvalidRecord):
+    if is_transactional and verification is None and isinstance(error, InvalidRecord):
         return ProtocolError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return error

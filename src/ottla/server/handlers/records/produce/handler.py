@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from ottla.record.validation.frames import FramedBatch
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
-    from ottla.server.coordination.verification import Verdict
     from ottla.server.handlers.records.produce.repeated import RepeatedProduce
     from ottla.server.handlers.records.produce.request import Parts
+    from ottla.server.handlers.records.produce.transactions import Markers
     from ottla.server.network.connection import Connection
     from ottla.server.network.slots import Slot
 
@@ -109,18 +109,18 @@ class Produce:
             refused = self._broker.security.refused_topics(
                 connection, transactional_id, topics, by_id
             )
-        verdict = None
+        verification = None
         if transactional_id:
             allowed = [each for each in topics if each[0] not in refused] if refused else topics
-            begins = beginning(self.known(version), allowed, body)
-            verification = Verification(self._broker, version, transactional_id, begins)
+            markers: Markers = {}
+            begins = beginning(self.known(version), allowed, body, markers)
+            verification = Verification(self._broker, version, transactional_id, begins, markers)
             if not verification.is_complete:
                 verification.when_complete(
                     self._held(connection, body, version, correlation_id, request, refused)
                 )
                 return
-            verdict = verification.verdict
-        self.append(connection, body, version, correlation_id, request, refused, verdict)
+        self.append(connection, body, version, correlation_id, request, refused, verification)
 
     def _held(
         self,
@@ -130,15 +130,17 @@ class Produce:
         correlation_id: int,
         request: Parts,
         refused: Mapping[bytes, ErrorCode] | None,
-    ) -> Callable[[Verdict], None]:
-        """Hold the request until the coordinator's verdict is known; what is to be called then."""
+    ) -> Callable[[Verification], None]:
+        """Hold the request until the coordinator has answered; what is to be called then."""
         # The requests after this one must not overtake it, and the buffer is theirs.
         slot = connection.reserve(exclusive=True)
         kept = connection.keep(body)
 
-        def go_on(verdict: Verdict) -> None:
+        def go_on(verification: Verification) -> None:
             body = memoryview(kept.data)
-            self.append(connection, body, version, correlation_id, request, refused, verdict, slot)
+            self.append(
+                connection, body, version, correlation_id, request, refused, verification, slot
+            )
             kept.release()
 
         return go_on
@@ -155,15 +157,15 @@ class Produce:
         correlation_id: int,
         request: Parts,
         refused: Mapping[bytes, ErrorCode] | None,
-        verdict: Verdict | None,
+        verification: Verification | None,
         slot: Slot | None = None,
         begun: Appending | None = None,
     ) -> None:
         """Append what is allowed, and answer.
 
-        `verdict`: what the coordinator said of the partitions of the request's transaction, if it names
-        one. `slot`: the answer's place in the order of answers, if it got one meanwhile. `begun`: the
-        request is a part of a longer one, and the answer comes with the last of them.
+        `verification`: of the request's transaction, if it names one; it is complete. `slot`: the
+        answer's place in the order of answers, if it got one meanwhile. `begun`: the request is a part
+        of a longer one, and the answer comes with the last of them.
         """
         _, acks, timeout_ms, topics = request
         known = self._by_id if version >= FIRST_TOPIC_IDS else self._by_raw_name
@@ -195,14 +197,16 @@ class Produce:
                     transform = None
                     if not target.open_to_clients:
                         check_open(target, self._broker_id, connection.client_id)
-                    fields = check(target, records, version, acks, verdict)
+                    fields = check(target, records, version, acks, verification)
                     if fields is None:
                         transform = inside.upgrade(target, now_ms)
                     else:
                         rules = target.record_rules
                         if rules is not None:
                             fields, transform = inside.check(target, records, fields, rules, now_ms)
-                    appending.append(target, index, records, fields, transform, now_ms)
+                    appending.append(
+                        target, index, records, fields, transform, now_ms, verification
+                    )
                 except _REFUSALS as error:
                     appending.refuse(index, error, target)
         if (

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
     from ottla.protocol.errors import ErrorCode
     from ottla.server.broker import Broker
-    from ottla.server.coordination.verification import Verdict
     from ottla.server.handlers.records.produce.handler import Produce
     from ottla.server.handlers.records.produce.request import Parts, Unread
-    from ottla.server.handlers.records.produce.transactions import Begins
+    from ottla.server.handlers.records.produce.transactions import Begins, Markers
     from ottla.server.network.connection import Connection
     from ottla.server.turns import Steps
 
@@ -60,6 +59,7 @@ class LongProduce:
         self._request: Parts = unread.found
         self._refused: dict[bytes, ErrorCode] = {}
         self._begins: Begins = {}
+        self._markers: Markers = {}
         self._appending: Appending | None = None
 
     def begin(self) -> None:
@@ -95,7 +95,8 @@ class LongProduce:
             known = self._produce.known(self._version)
             for each in topics:
                 if each[0] not in self._refused:
-                    for producer, found in beginning(known, [each], self._view).items():
+                    begins = beginning(known, [each], self._view, self._markers)
+                    for producer, found in begins.items():
                         self._begins.setdefault(producer, []).extend(found)
                 yield
 
@@ -112,18 +113,18 @@ class LongProduce:
     def _verify(self, _: object) -> None:
         transactional_id = self._request[0]
         if transactional_id:
-            Verification(self._broker, self._version, transactional_id, self._begins).when_complete(
-                self._append
-            )
+            Verification(
+                self._broker, self._version, transactional_id, self._begins, self._markers
+            ).when_complete(self._append)
         else:
             self._append(None)
 
-    def _append(self, verdict: Verdict | None) -> None:
-        self._run(self._appended(verdict), self._conclude)
+    def _append(self, verification: Verification | None) -> None:
+        self._run(self._appended(verification), self._conclude)
 
     # What becomes of it -------------------------------------------------------------------------
 
-    def _appended(self, verdict: Verdict | None) -> Steps[None]:
+    def _appended(self, verification: Verification | None) -> Steps[None]:
         transactional_id, acks, timeout_ms, topics = self._request
         self._appending = appending = Appending(
             self._broker, self._connection, self._version, self._correlation_id, acks, timeout_ms
@@ -138,7 +139,7 @@ class LongProduce:
                 self._produce.append(
                     self._connection, self._view, self._version, self._correlation_id,
                     (transactional_id, acks, timeout_ms, [(key, some)]),
-                    self._refused, verdict, self._slot, appending,
+                    self._refused, verification, self._slot, appending,
                 )  # fmt: skip
                 pieces[place] = before
                 before = b""
