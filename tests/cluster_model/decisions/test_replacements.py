@@ -63,6 +63,15 @@ def test_racks_come_before_numbers() -> None:
     assert replacements(image, {3}, 10) == [WantedMove("t", 0, (1, 2, 5))]
 
 
+def test_the_racks_of_brokers_that_have_just_gone_away_count() -> None:
+    """Broker 2 is expected back, broker 3 no more: the newcomer stands in no rack of the others."""
+    brokers = (a_broker(1, "a"), a_broker(4, "b"), a_broker(5, "c"))
+    others = [a_partition(index, 5, 1) for index in range(1, 4)]
+    image = image_of(a_partition(0, 1, 2, 3), *others, brokers=brokers)
+    fenced = {each: a_broker(each, rack) for each, rack in ((2, "b"), (3, "c"))}
+    assert replacements(replace(image, fenced=fenced), {3}, 10) == [WantedMove("t", 0, (1, 2, 5))]
+
+
 def test_machines_come_before_numbers() -> None:
     """Brokers of one machine are lost together."""
     brokers = tuple(

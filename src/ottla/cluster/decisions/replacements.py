@@ -2,7 +2,8 @@
 
 - A replica is replaced in its place, so that who is preferred to lead stays in front; the newcomer
   stands in the rack that has the fewest replicas of the partition, there on the machine that has the
-  fewest, there on the broker that holds the fewest.
+  fewest, there on the broker that holds the fewest. Replicas of brokers that have gone away only just
+  count, too: they are expected back.
 - A partition without a leader has nobody to copy from, and one that is being moved already has a plan:
   both are left as they are.
 - Where all brokers have a replica already, or no room for one, there is no place for another one.
@@ -52,11 +53,12 @@ def _target(
     no_room: Container[NoRoom],
 ) -> tuple[int, ...]:
     brokers = image.brokers
+    known = {**image.fenced, **brokers}
     target = list(partition.replicas)
     for place, replica in enumerate(partition.replicas):
         if replica not in away:
             continue
-        held_by = [brokers[one] for one in target if one in brokers]
+        held_by = [known[one] for one in target if one in known and one not in away]
         racks = Counter(one.rack for one in held_by)
         machines = Counter(one.machine or one.id for one in held_by)
         candidates = [
