@@ -111,7 +111,7 @@ def test_from_one_node_to_three(single: Path, cluster: LocalCluster) -> None:
     assert "4 replicas need 4 brokers, and there are 3" in told
     told = ottla("cluster", "adopt", single, "--data", single.parent / "other", fails=True)
     assert "belongs to a cluster already" in told
-    assert not LocalCluster(single.parent / "other").exists
+    assert not (single.parent / "other").exists()
 
 
 class Crash(BaseException):
@@ -151,6 +151,20 @@ def test_a_node_that_runs_is_not_adopted(tmp_path: Path, cluster: LocalCluster) 
         pytest.raises(ClusterError, match="in use by another broker; stop that broker first"),
     ):
         cluster.adopt(broker.data)
+    assert not cluster.folder.exists()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_refusal_leaves_nothing_behind(tmp_path: Path, is_there: bool) -> None:
+    """The folder is looked at before a ZooKeeper is started."""
+    (tmp_path / "no-node").mkdir()
+    cluster = tmp_path / "cluster"
+    if is_there:
+        cluster.mkdir()
+    told = ottla("cluster", "adopt", tmp_path / "no-node", "--data", cluster, fails=True)
+    assert "is no data folder of a single node" in told
+    assert cluster.exists() is is_there
+    assert sorted(tmp_path.rglob("*")) == sorted([tmp_path / "no-node", *[cluster] * is_there])
 
 
 def test_a_folder_that_is_no_node(tmp_path: Path) -> None:

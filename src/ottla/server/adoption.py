@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from ottla.cluster.adoption import CannotAdopt, adopt, only_broker
@@ -43,27 +44,52 @@ def adopt_folders(
     path = os.path.join(first, METADATA_FILE)
     target = _target(zookeeper, settings or {})
     if not os.path.exists(path):
-        if not os.path.exists(path + ADOPTED_SUFFIX):
-            raise CannotAdopt(
-                f"{first} is no data folder of a single node: it has no {METADATA_FILE}"
-            )
+        _require_adopted_before(first)
         return _adopted_before(first, target)
-    locks: list[int] = []
-    try:
-        locks.extend(lock_folder(folder, OS_FILES) for folder in log_dirs)
-        asks = bool((settings or {}).get("authorizer.class.name"))
-        image = asyncio.run(_copy(path, target, log_dirs, asks=asks))
+    with _locked(log_dirs):
+        image = asyncio.run(_copy(path, target, log_dirs, asks=_asks(settings)))
         for name in sorted(os.listdir(first)):
             if name == METADATA_FILE or name.startswith(f"{METADATA_FILE}-"):
                 whole = os.path.join(first, name)
                 os.rename(whole, whole + ADOPTED_SUFFIX)
         OS_FILES.fsync_folder(first)
+    return Adopted(image.cluster_id, only_broker(image), len(image.topics), image.partition_count)
+
+
+def check_adoptable(log_dirs: Sequence[str], settings: Mapping[str, str] | None = None) -> None:
+    """CannotAdopt if something about the folders themselves is in the way, of all that `adopt_folders`
+    looks at before ZooKeeper. A folder that was adopted before passes: only ZooKeeper knows by whom.
+    Blocks."""
+    path = os.path.join(log_dirs[0], METADATA_FILE)
+    if not os.path.exists(path):
+        _require_adopted_before(log_dirs[0])
+        return
+    with _locked(log_dirs):
+        asyncio.run(_look(path, log_dirs, asks=_asks(settings)))
+
+
+def _require_adopted_before(folder: str) -> None:
+    if not os.path.exists(os.path.join(folder, METADATA_FILE) + ADOPTED_SUFFIX):
+        raise CannotAdopt(f"{folder} is no data folder of a single node: it has no {METADATA_FILE}")
+
+
+@contextmanager
+def _locked(log_dirs: Sequence[str]) -> Iterator[None]:
+    """No broker runs with these folders meanwhile."""
+    locks: list[int] = []
+    try:
+        locks.extend(lock_folder(folder, OS_FILES) for folder in log_dirs)
+        yield
     except FolderLocked as error:
         raise CannotAdopt(f"{error}; stop that broker first") from error
     finally:
         for lock in locks:
             OS_FILES.close(lock)
-    return Adopted(image.cluster_id, only_broker(image), len(image.topics), image.partition_count)
+
+
+def _asks(settings: Mapping[str, str] | None) -> bool:
+    """Whether the brokers to be have an authorizer."""
+    return bool((settings or {}).get("authorizer.class.name"))
 
 
 def _adopted_before(folder: str, target: Store) -> Adopted:
@@ -103,19 +129,35 @@ def _target(zookeeper: str, settings: Mapping[str, str]) -> Store:
     return zookeeper_store(config)
 
 
-async def _copy(path: str, target: Store, log_dirs: Sequence[str], *, asks: bool) -> ClusterImage:
-    """`asks`: the brokers to be have an authorizer."""
+async def _look(path: str, log_dirs: Sequence[str], *, asks: bool) -> None:
     source = EmbeddedStore(path)
     await source.start()
     try:
-        known = await load_image(source)
-        if not asks and known is not None and _has_acls(known):
-            raise CannotAdopt(
-                "there are entries of access control, which nobody would heed: give the broker the "
-                "settings of the node, authorizer.class.name and those of its listeners, by --set"
-            )
-        if known is not None:
-            _require_all_folders(known, log_dirs)
+        await _check(source, log_dirs, asks=asks)
+    finally:
+        await source.close()
+
+
+async def _check(source: Store, log_dirs: Sequence[str], *, asks: bool) -> None:
+    """CannotAdopt unless the metadata in the store can become those of a cluster. `asks`: the brokers to
+    be have an authorizer."""
+    known = await load_image(source)
+    if known is None:
+        return  # said by `adopt`
+    if not asks and _has_acls(known):
+        raise CannotAdopt(
+            "there are entries of access control, which nobody would heed: give the broker the "
+            "settings of the node, authorizer.class.name and those of its listeners, by --set"
+        )
+    _require_all_folders(known, log_dirs)
+    only_broker(known)
+
+
+async def _copy(path: str, target: Store, log_dirs: Sequence[str], *, asks: bool) -> ClusterImage:
+    source = EmbeddedStore(path)
+    await source.start()
+    try:
+        await _check(source, log_dirs, asks=asks)
         await target.start()
         try:
             return await adopt(source, target)

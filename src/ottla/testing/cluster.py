@@ -21,6 +21,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -246,11 +247,17 @@ class LocalCluster:
         Broken off, it can be called again.
         """
         from ottla.cluster.store import StoreError
-        from ottla.server.adoption import adopt_folders
+        from ottla.server.adoption import adopt_folders, check_adoptable
 
         data = data.resolve()
         with self._locked():
             is_new = not self.exists
+            if is_new:
+                # Before anything is made, or started.
+                try:
+                    check_adoptable([str(data)], self._settings)
+                except (StoreError, OSError) as error:
+                    raise ClusterError(f"{data} cannot be adopted: {error}") from error
             state = self._new_state(0) if is_new else self.state
             begun = [number for number, each in state.brokers.items() if each.data == str(data)]
             if begun and len(state.brokers) == 1:
@@ -270,6 +277,7 @@ class LocalCluster:
                 if is_new:
                     if state.zookeeper is not None:
                         self._end({ZOOKEEPER: state.zookeeper}, signal.SIGTERM, _KILL_TIMEOUT)
+                        shutil.rmtree(self.folder / ZOOKEEPER)
                     self._state_path.unlink()
                 raise ClusterError(f"{data} cannot be adopted: {error}") from error
             number = adopted.node_id
@@ -670,10 +678,20 @@ class LocalCluster:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One command at a time changes a cluster."""
+        """One command at a time changes a cluster. One that was to make a cluster, and made none, leaves
+        nothing behind."""
+        path = self.folder / "cluster.lock"
+        made_folder, made_lock = not self.folder.exists(), not path.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
-        with _lock(self.folder / "cluster.lock", f"is at work on the cluster in {self.folder}"):
-            yield
+        with _lock(path, f"is at work on the cluster in {self.folder}"):
+            try:
+                yield
+            finally:
+                if made_lock and not self.exists:
+                    path.unlink(missing_ok=True)
+                    if made_folder:
+                        with contextlib.suppress(OSError):  # something else is in it
+                            self.folder.rmdir()
 
     @contextlib.contextmanager
     def moving(self) -> Iterator[None]:
