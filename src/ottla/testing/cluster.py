@@ -217,6 +217,8 @@ class LocalCluster:
 
         `brokers` names those to start; by default all.
         """
+        for rack in self._racks:
+            _require_rack(rack)
         with self._locked():
             state = self._checked_state() if self.exists else self._new_state()
             wanted = list(state.brokers) if brokers is None else list(brokers)
@@ -228,6 +230,8 @@ class LocalCluster:
 
     def add(self, rack: str | None = None) -> int:
         """Adds a broker, which stands in this rack, and starts it. Its number."""
+        if rack is not None:
+            _require_rack(rack)
         with self._locked():
             state = self._checked_state()
             number = state.next_id
@@ -728,6 +732,12 @@ def _lock(path: Path, what: str) -> Iterator[None]:
         except BlockingIOError:
             raise ClusterError(f"another command {what}: wait for its end") from None
         yield
+
+
+def _require_rack(rack: str) -> None:
+    """ClusterError for one without a name: brokers would take it for a rack like any other."""
+    if not rack.strip():
+        raise ClusterError("a rack has a name: give --rack one, or leave it out")
 
 
 def _is_secret(setting: str) -> bool:

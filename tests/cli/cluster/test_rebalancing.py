@@ -250,6 +250,20 @@ def test_one_command_at_a_time_moves_partitions(tmp_path: Path) -> None:
             assert "another command moves partitions" in told
 
 
+@pytest.mark.parametrize("rack", ["", " "])
+@pytest.mark.parametrize("words", [("start", "--rack", "east"), ("add",)])
+def test_a_rack_without_a_name(tmp_path: Path, words: tuple[str, ...], rack: str) -> None:
+    cluster = LocalCluster(tmp_path / "cluster", brokers=1, base_port=None)
+    if words[0] == "add":
+        cluster.folder.mkdir()
+        cluster._new_state()
+    told = ottla("cluster", *words, "--rack", rack, "--data", cluster.folder, fails=True)
+    assert "a rack has a name" in told
+    assert cluster.folder.exists() is (words[0] == "add")
+    if cluster.exists:
+        assert list(cluster.state.brokers) == [1]
+
+
 @pytest.mark.parametrize("name", ["node.id", "log.dirs", "zookeeper.connect"])
 def test_settings_that_cannot_be_those_of_all_brokers(tmp_path: Path, name: str) -> None:
     told = ottla(
