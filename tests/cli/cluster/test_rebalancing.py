@@ -198,7 +198,10 @@ def test_a_broker_is_removed_after_a_removal_that_was_interrupted(
 class Moved:
     """A cluster in which somebody moves a partition while a plan is carried out, some times."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, disturbed: int) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, disturbed: int, limited: tuple[int, ...] = ()
+    ) -> None:
+        """`limited`: brokers that are away in the end, and keep the limit of the plan."""
         self.admin = None
         self.plans: list[list[Move]] = []
         self.left = [Move(TopicPartition("orders", 0), (1, 2), (1, 3), 0)]
@@ -207,7 +210,7 @@ class Moved:
             self.plans.append(moves)
             if len(self.plans) <= disturbed:
                 raise running.MovesFailed("1 partitions are not where the plan wanted them")
-            return []
+            return list(limited)
 
         monkeypatch.setattr(running, "carry_out", carry_out)
         monkeypatch.setattr(running, "survey", lambda _, *, seconds: ([], []))
@@ -230,6 +233,16 @@ def test_what_somebody_moved_meanwhile_is_planned_again(
     cluster = Moved(monkeypatch, disturbed=1)
     moving.carry_out(cluster, cluster.left, None, lambda *_: [])  # type: ignore[arg-type]
     assert len(cluster.plans) == 1
+
+
+def test_no_limit_is_to_be_lifted_on_the_broker_that_is_removed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Moved(monkeypatch, disturbed=0, limited=(2, 3))
+    moving.carry_out(cluster, cluster.left, 1, lambda *_: [], removed=3)  # type: ignore[arg-type]
+    told = capsys.readouterr().err
+    assert "`ottla config unset broker 2 " in told
+    assert "broker 3" not in told
 
 
 def test_somebody_who_moves_the_same_partitions_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

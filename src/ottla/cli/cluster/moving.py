@@ -100,12 +100,16 @@ def confirm(question: str, *, yes: bool, refusal: str = "nothing was moved") -> 
 
 
 def carry_out(
-    cluster: Cluster, moves: Sequence[Move], throttle: int | None, planner: Planner
+    cluster: Cluster,
+    moves: Sequence[Move],
+    throttle: int | None,
+    planner: Planner,
+    removed: int | None = None,
 ) -> None:
     """Moves, and tells how far it is on standard error. What lies elsewhere in the end, for somebody
-    moved it meanwhile, is planned anew."""
+    moved it meanwhile, is planned anew. `removed`: a broker that will be taken out afterwards."""
     for plans_left in reversed(range(_PLANS)):
-        problem = _carry_out(cluster, moves, throttle)
+        problem = _carry_out(cluster, moves, throttle, removed)
         if problem is None:
             return
         if not plans_left:
@@ -116,7 +120,9 @@ def carry_out(
             return
 
 
-def _carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) -> str | None:
+def _carry_out(
+    cluster: Cluster, moves: Sequence[Move], throttle: int | None, removed: int | None
+) -> str | None:
     """Why some of it lies elsewhere than was planned; None if nothing does."""
     from ottla.client.moves import running
 
@@ -138,6 +144,8 @@ def _carry_out(cluster: Cluster, moves: Sequence[Move], throttle: int | None) ->
             except running.MovesFailed as error:
                 left, problem = error.limited, str(error)
         for broker in left:
+            if broker == removed:
+                continue  # it does not come back
             note(
                 f"broker {broker} is away, and keeps a limit that is for no replica any more: when it "
                 f"is back, `ottla config unset broker {broker} leader.replication.throttled.rate "

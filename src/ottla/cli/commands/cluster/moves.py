@@ -106,6 +106,7 @@ def remove(
                     throttle,
                     dry_run=dry_run,
                     yes=yes,
+                    removed=broker,
                 )
                 if dry_run:
                     break
@@ -137,6 +138,7 @@ def _move(
     dry_run: bool,
     yes: bool,
     json: bool = False,
+    removed: int | None = None,
 ) -> None:
     partitions, brokers = moving.survey(cluster, seconds=seconds)
     moves = moving.planned(planner, partitions, brokers)
@@ -149,7 +151,7 @@ def _move(
         moving.show(moves, partitions, brokers)
     if not dry_run and moves:
         moving.confirm("Move them?", yes=yes or json)
-        moving.carry_out(cluster, moves, throttle, planner)
+        moving.carry_out(cluster, moves, throttle, planner, removed)
     if json:
         write_document(moving.document(moves, moved=not dry_run))
     elif not dry_run:
