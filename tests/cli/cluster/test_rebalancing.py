@@ -69,6 +69,19 @@ def test_grow_and_shrink(cluster: LocalCluster) -> None:
     )
     assert planned["moves"]
     assert held(cluster)[4] == 0
+    # Not while another command is at it.
+    with cluster.moving():
+        for words in (
+            ("cluster", "rebalance", "--yes"),
+            ("topic", "alter", "orders", "-r", 3, "-c", "retention.ms=1000"),
+            ("topic", "alter", "--all", "-r", 3),
+        ):
+            told = ottla(*words, "--server", cluster.bootstrap, fails=True)
+            assert "another command moves partitions of the cluster" in told
+    with Admin(cluster.bootstrap) as admin:
+        settings = admin.describe_configs(Resource.topic("orders"), names=["retention.ms"])
+        assert all(each.is_default for each in settings[Resource.topic("orders")].values())
+    assert held(cluster)[4] == 0
     told = ottla(
         "cluster", "rebalance", "--server", cluster.bootstrap, "--throttle", 100_000_000, "--yes"
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,6 +34,27 @@ Throttle = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and move nothing.")]
 # What is to be moved, from what there is.
 Planner = Callable[["Sequence[PlacedPartition]", "Sequence[BrokerRoom]"], "list[Move]"]
+
+
+@contextmanager
+def only_mover(cluster: Cluster) -> Iterator[None]:
+    """For as long as partitions are moved: no other command does so in a cluster on this machine. Its
+    folder, with the lock, is where its brokers have their data. Of others there is none here."""
+    from ottla.testing.cluster import ClusterError, LocalCluster
+
+    with cluster.failures_reported():
+        folders = cluster.admin.describe_log_folders()
+    with ExitStack() as held:
+        try:
+            for each in folders:
+                local = LocalCluster(Path(each.path).parent)
+                server = local.state.brokers.get(each.broker) if local.exists else None
+                if server is not None and server.running:
+                    held.enter_context(local.moving())
+                    break
+        except ClusterError as error:
+            raise Failure(str(error)) from error
+        yield
 
 
 def survey(cluster: Cluster, *, seconds: float) -> tuple[list[PlacedPartition], list[BrokerRoom]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -243,17 +244,15 @@ def alter(
     if every and (partitions is not None or assigned or unset or replication_factor is None):
         raise Misuse("--all goes with --replication-factor, and with nothing else")
     cluster = connect(server)
-    if topic is None:
-        assert replication_factor is not None
-        _replicate(cluster, None, replication_factor, throttle, json=json)
-        return
-    if assigned or unset:
-        cluster.alter_settings("topic", topic, assigned, unset or ())
-    if partitions is not None:
-        cluster.add_partitions(topic, partitions)
-    if replication_factor is not None:
-        _replicate(cluster, topic, replication_factor, throttle, json=json)
-        return
+    # Before anything is altered: it is refused as a whole while another command moves partitions.
+    with nullcontext() if replication_factor is None else moving.only_mover(cluster):
+        if topic is not None and (assigned or unset):
+            cluster.alter_settings("topic", topic, assigned, unset or ())
+        if topic is not None and partitions is not None:
+            cluster.add_partitions(topic, partitions)
+        if replication_factor is not None:
+            _replicate(cluster, topic, replication_factor, throttle, json=json)
+            return
     if json:
         write_document(
             {"altered": topic, "partitions": partitions, "set": assigned, "unset": unset or []}

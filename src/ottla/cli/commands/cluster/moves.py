@@ -66,6 +66,8 @@ def rebalance(
             with failures_told():
                 held.enter_context(_moving(data, dry_run=dry_run))
         cluster = servers(data, server)
+        if server is not None and not dry_run:
+            held.enter_context(moving.only_mover(cluster))
         _move(cluster, rebalanced, seconds, throttle, dry_run=dry_run, yes=yes, json=json)
 
 
