@@ -19,7 +19,7 @@ change of the in-sync set may be the one that ends it.
 - A move that is taken back (no target) is a second move to the replicas that there were before it.
 - A move that adds a replica on a broker which is forgotten (unregistered) would wait for it for ever. It
   goes on without that replica, with one of those that were to go in its place; where nothing else is
-  added it is taken back. Kafka leaves such a move as it is until somebody cancels it.
+  added it is taken back.
 - While a partition is moved, `min.insync.replicas` counts without those on their way in: a topic that
   was content with one replica goes on with it until the others have joined.
 """
