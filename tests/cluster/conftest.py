@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # One worker runs them: two clusters at a time would only be slow.
     here = Path(__file__).parent
     for item in items:
-        if item.path.parent == here and item.path.name != "test_checker.py":
+        if here in item.path.parents and item.path.name != "test_checker.py":
             item.add_marker(pytest.mark.xdist_group("cluster"))
 
 

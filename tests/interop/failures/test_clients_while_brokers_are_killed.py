@@ -51,7 +51,7 @@ LEFT_OUT: dict[Callable[..., None], str] = {
     scenarios.test_create_and_delete_topic: (
         "the clients' drivers make topics of one replica, which is away with its broker: that all its "
         "partitions have leaders is no promise of a cluster. Topics are made and deleted while "
-        "brokers are away in tests/cluster/test_odd_faults.py"
+        "brokers are away in tests/cluster/faults/test_odd_faults.py"
     ),
 }
 # What a scenario asks of its client beyond writing and reading.
