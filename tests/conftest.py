@@ -55,6 +55,7 @@ FIRST = (
     "interop/",
     "cluster/",
     "local-cluster",
+    "console",
     "durability/",
     "client/",
     "collect/",

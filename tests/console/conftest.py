@@ -1,4 +1,4 @@
-"""A broker and a console of it, one of each for a worker; every test has topics of its own."""
+"""A broker and a console of it; every test has topics of its own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ from console_kit.process import ConsoleProcess
 
 from ottla import Admin, Consumer, Producer
 from ottla.testing import BrokerProcess
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # One worker runs them: a console takes longer to start than most of them take.
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("console"))
 
 
 @pytest.fixture(scope="session")

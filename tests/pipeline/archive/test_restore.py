@@ -59,6 +59,7 @@ class Crash(Exception):
     """The driver dies here."""
 
 
+@pytest.mark.long
 def test_a_restore_that_is_interrupted_and_one_that_comes_later(
     spark: SparkSession,
     broker: BrokerProcess,
