@@ -14,6 +14,7 @@ from store_kit.faulty import Faults, FaultyStore
 
 from ottla.cluster import layout
 from ottla.cluster.controller import Controller, InconsistentClusterId, UnsupportedFeature
+from ottla.cluster.decisions.brokers import unregister_broker
 from ottla.cluster.decisions.configs import AlteredResource, ConfigChange, full_change
 from ottla.cluster.decisions.features import FeatureRange, FeatureUpdate
 from ottla.cluster.decisions.moves import WantedMove
@@ -451,6 +452,37 @@ def test_a_move_does_not_wait_for_a_broker_that_is_forgotten(
         assert (partition.replicas, partition.isr, partition.leader) == ((1,), (1,), 1)
         assert (partition.adding, partition.removing) == ((), ())
         await controller.close()
+
+    over_store(tmp_path, use)
+
+
+def test_a_new_controller_finds_moves_that_wait_for_a_broker_that_was_forgotten(
+    tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf
+) -> None:
+    """An older version has forgotten the broker, and left the move as it was."""
+
+    async def use(store: EmbeddedStore) -> None:
+        older = controller_of(store)
+        await older.open(broker(1))
+        await older.create_topics([NewTopic("a", 1, 1)])
+        second = await older.register(broker(2))
+        await older.alter_moves([WantedMove("a", 0, (2,))])
+        fenced = asyncio.Event()
+        older.subscribe(lambda _old, new, _delta: fenced.set() if 2 in new.fenced else None)
+        await older.fence_broker(2, second.epoch)
+        await fenced.wait()
+        await older._decide_in_steps(lambda draft: unregister_broker.steps(draft, 2))
+        await older.close()
+        newer = controller_of(store)
+        (left,) = (await newer.open()).topics["a"].partitions
+        assert (left.replicas, left.adding, left.removing) == ((2, 1), (2,), (1,))
+        # It looks at the brokers before it serves anybody.
+        await newer.create_topics([NewTopic("b", 1, 1)])
+        (partition,) = newer.image.topics["a"].partitions
+        assert (partition.replicas, partition.isr, partition.leader) == ((1,), (1,), 1)
+        assert (partition.adding, partition.removing) == ((), ())
+        assert await load_image(store) == newer.image
+        await newer.close()
 
     over_store(tmp_path, use)
 

@@ -424,7 +424,8 @@ class Controller:
 
         def decide(draft: Draft) -> Steps[None]:
             yield from broker_decisions.unregister_broker.steps(draft, broker_id)
-            yield from move_decisions.move_without.steps(draft, broker_id, self._policy_of(draft))
+            policy_of = self._policy_of(draft)
+            yield from move_decisions.move_without_forgotten.steps(draft, policy_of)
 
         await self._decide_in_steps(decide)
 
@@ -537,6 +538,8 @@ class Controller:
             self._compare_minimums(draft)
             yield from partition_decisions.follow_policies.steps(draft, draft.topics, policy_of)
             yield from broker_decisions.settle_all.steps(draft, policy_of=policy_of)
+            # Of brokers that a controller of an older version has forgotten.
+            yield from move_decisions.move_without_forgotten.steps(draft, policy_of)
             yield from move_decisions.end_moves.steps(draft, list(draft.topics.values()), policy_of)
 
         await self._serve([_Request(decide, answer)])

@@ -235,7 +235,7 @@ def lose(draft: Draft, broker: int, policy: ElectionPolicy = TWO) -> Partition:
     """A broker dies, and is forgotten."""
     brokers.fence(draft, broker, policy_of=lambda _: policy)
     brokers.unregister_broker(draft, broker)
-    moves.move_without(draft, broker, lambda _: policy)
+    moves.move_without_forgotten(draft, lambda _: policy)
     return now(draft)
 
 
@@ -277,6 +277,35 @@ def test_a_newcomer_that_may_alone_have_all_records_stays_when_it_is_forgotten()
     after = lose(draft, 2)
     assert 2 in after.elr
     assert (after.adding, after.removing) == ((3,), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("target", "adding", "replicas"),
+    [((4, 5, 3), (), {1, 2, 3}), ((4, 5, 6), (6,), {1, 2, 6})],
+)
+def test_a_move_that_several_forgotten_brokers_held_up(
+    target: tuple[int, ...], adding: tuple[int, ...], replicas: set[int]
+) -> None:
+    """They were forgotten at a time when moves were left as they were."""
+    draft = draft_of(state(isr=(1, 2)))
+    move(draft, target)
+    for each in (4, 5):
+        brokers.fence(draft, each, policy_of=lambda _: TWO)
+        brokers.unregister_broker(draft, each)
+    moves.move_without_forgotten(draft, lambda _: TWO)
+    after = now(draft)
+    assert after.adding == adding
+    assert set(after.replicas) - set(after.removing) == replicas
+    assert (set(after.isr), after.leader) == ({1, 2}, 1)
+
+
+def test_a_move_waits_for_brokers_that_are_away() -> None:
+    draft = draft_of(state())
+    move(draft, (4, 2, 3))
+    brokers.fence(draft, 4, policy_of=lambda _: TWO)
+    before = now(draft)
+    moves.move_without_forgotten(draft, lambda _: TWO)
+    assert now(draft) is before
 
 
 def test_moves_elsewhere_are_left_when_a_broker_is_forgotten() -> None:

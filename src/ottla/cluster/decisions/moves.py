@@ -19,7 +19,8 @@ change of the in-sync set may be the one that ends it.
 - A move that is taken back (no target) is a second move to the replicas that there were before it.
 - A move that adds a replica on a broker which is forgotten (unregistered) would wait for it for ever. It
   goes on without that replica, with one of those that were to go in its place; where nothing else is
-  added it is taken back.
+  added it is taken back. Older versions left such moves as they were: a controller looks for them
+  whenever it looks at the registrations of brokers, first when it takes office.
 - While a partition is moved, `min.insync.replicas` counts without those on their way in: a topic that
   was content with one replica goes on with it until the others have joined.
 """
@@ -107,17 +108,20 @@ def end_moves(draft: Draft, topics: Iterable[Topic], policy_of: PolicyOf) -> Ste
 
 
 @stepwise
-def move_without(draft: Draft, broker_id: int, policy_of: PolicyOf) -> Steps[None]:
-    """Changes all moves that add a replica on a broker which does not come back."""
+def move_without_forgotten(draft: Draft, policy_of: PolicyOf) -> Steps[None]:
+    """Changes all moves that add replicas on brokers that are not registered, alive or away."""
     eligible = draft.eligible
     changed: dict[str, dict[int, Partition]] = {}
     for topic in draft.topics.values():
         yield
         for state in topic.partitions:
-            if broker_id in state.adding:
-                policy = policy_of(topic.name)
-                target = _target_without(state, broker_id)
-                newer = ended(begun(state, target, eligible, policy), eligible, policy)
+            newer = state
+            for broker_id in state.adding:
+                if broker_id not in draft.brokers and broker_id not in draft.fenced:
+                    target = _target_without(newer, broker_id)
+                    newer = begun(newer, target, eligible, policy_of(topic.name))
+            if newer is not state:
+                newer = ended(newer, eligible, policy_of(topic.name))
                 changed.setdefault(topic.name, {})[state.index] = newer
     yield from _put(draft, changed)
 
