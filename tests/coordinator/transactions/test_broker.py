@@ -16,10 +16,13 @@ from transactions_kit.calls import (
     PATIENCE,
     TRANSACTIONS,
     add,
+    add_offsets,
     begin,
+    commit_offset,
     committed_values,
     describe,
     end,
+    fetch_offset,
     finish,
     fresh_id,
     init,
@@ -31,6 +34,7 @@ from transactions_kit.calls import (
     values,
 )
 
+from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.coordinator.transactions.ending import Ending
 from ottla.coordinator.transactions.transaction import Identity
 from ottla.protocol.errors import ErrorCode
@@ -41,8 +45,10 @@ from ottla.protocol.messages.list_transactions import (
     ListTransactionsResponse,
 )
 from ottla.protocol.messages.produce import ProduceResponse
+from ottla.replication.partition import Partition
 from ottla.server.broker import Broker
 from ottla.server.coordination import markers, verification
+from ottla.server.disk.lanes import Batches
 from ottla.server.handlers.records.produce import handler as produce_handler
 from ottla.server.handlers.records.produce import long
 from ottla.server.handlers.records.produce import request as request_layout
@@ -574,6 +580,92 @@ def test_a_long_request_is_not_appended_after_the_marker(
         may_go_on.set()
         assert late.result() == [ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS]
         assert [stable_end(wire, topic, index) for index in (0, 1)] == [2, 1 + is_open]
+
+
+def offsets_partition(running: BrokerThread, group: str) -> Partition:
+    """Where the offsets of a group are."""
+
+    def find(broker: Broker) -> Partition:
+        index = broker.groups.partition_for(group)
+        assert index is not None
+        return broker.partitions.by_name[CONSUMER_OFFSETS][index]
+
+    return running.run(find)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("is_queue", [False, True])
+def test_offsets_with_a_permission_that_the_marker_overtook_are_refused(
+    ready: BrokerThread, monkeypatch: pytest.MonkeyPatch, version: int, is_queue: bool
+) -> None:
+    """They would open a transaction that nobody ends, and pend for ever. `is_queue`: the partition of
+    the offsets has a lane. Neither they nor the marker wait in it."""
+    name, group = fresh_id(), fresh_id()
+    with ready.wire() as wire, ready.wire() as other, ThreadPoolExecutor(1) as beside:
+        topic = create_topic(wire)
+        producer = begin(wire, name)
+        if version < 5:
+            assert add_offsets(wire, name, producer, group) == ErrorCode.NONE
+        answers = hold_answers(monkeypatch)
+        late = beside.submit(commit_offset, other, name, producer, group, topic, 7, version)
+        ready.until(lambda _: bool(answers))
+        target = offsets_partition(ready, group)
+        gate = asyncio.Event()
+
+        async def wait(_: Batches) -> Batches:
+            await gate.wait()
+            raise StorageError("nothing is to be appended")
+
+        if is_queue:
+            ready.run(lambda broker: broker.lanes.append(target, bytearray(), lambda _: None, wait))
+        assert end(wire, name, producer, True, version=5 if version == 5 else 3).error_code == 0
+        until_complete(wire, name)
+        ready.run(lambda _: answers.pop()())
+        assert late.result() == (
+            ErrorCode.CONCURRENT_TRANSACTIONS
+            if version == 5
+            else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
+        ready.run(lambda _: gate.set())
+        assert fetch_offset(wire, group, topic, stable=True) == (-1, ErrorCode.NONE)
+        assert ready.run(lambda _: target.log.producers.first_unstable_offset) is None
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_offsets_are_appended_before_a_marker_that_comes_right_after_the_permission(
+    ready: BrokerThread, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """Between the coordinator's answer and their append the loop has no turn."""
+    name, group = fresh_id(), fresh_id()
+    write_markers: list[Callable[[], None]] = []
+
+    def hold(broker: Broker) -> None:
+        write = broker.markers.write
+        broker.markers.write = lambda shard, ending: write_markers.append(  # type: ignore[method-assign]
+            lambda: write(shard, ending)
+        )
+        for index in range(len(broker.partitions.by_name[TRANSACTIONS])):
+            # Shards that are there know the old way.
+            broker.transactions.unload(index)
+
+    def deliver(broker: Broker) -> None:
+        answers.pop()()
+        broker.loop.call_soon(write_markers.pop())
+
+    ready.run(hold)
+    with ready.wire() as wire, ready.wire() as other, ThreadPoolExecutor(1) as beside:
+        topic = create_topic(wire)
+        producer = begin(wire, name)
+        if version < 5:
+            assert add_offsets(wire, name, producer, group) == ErrorCode.NONE
+        answers = hold_answers(monkeypatch)
+        late = beside.submit(commit_offset, other, name, producer, group, topic, 7, version)
+        ready.until(lambda _: bool(answers))
+        assert end(wire, name, producer, True, version=5 if version == 5 else 3).error_code == 0
+        ready.run(deliver)
+        assert late.result() == ErrorCode.NONE
+        until_complete(wire, name)
+        assert fetch_offset(wire, group, topic, stable=True) == (7, ErrorCode.NONE)
 
 
 def test_who_leads_no_more_writes_no_markers(

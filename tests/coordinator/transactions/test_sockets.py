@@ -23,9 +23,11 @@ from transactions_kit.calls import (
     add,
     add_offsets,
     begin,
+    commit_offset,
     committed_values,
     describe,
     end,
+    fetch_offset,
     finish,
     fresh_id,
     init,
@@ -59,18 +61,8 @@ from ottla.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from ottla.protocol.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-)
 from ottla.protocol.messages.produce import ProduceResponse
-from ottla.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-)
+from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from ottla.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -427,42 +419,6 @@ def test_brokers_add_and_verify_several_transactions_at_once(
 
 
 # Offsets
-
-
-def commit_offset(
-    wire: Wire, name: str, producer: Identity, group: str, topic: Topic, offset: int, version: int
-) -> ErrorCode:
-    request = TxnOffsetCommitRequest(
-        transactional_id=name,
-        group_id=group,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        topics=[
-            TxnOffsetCommitRequestTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
-                ],
-            )
-        ],
-    )
-    answer = wire.call(request, TxnOffsetCommitResponse, version)
-    return ErrorCode(answer.topics[0].partitions[0].error_code)
-
-
-def fetch_offset(wire: Wire, group: str, topic: Topic, stable: bool = False) -> tuple[int, int]:
-    """Committed offset and error."""
-    answer = wire.call(
-        OffsetFetchRequest(
-            group_id=group,
-            topics=[OffsetFetchRequestTopic(name=topic.name, partition_indexes=[0])],
-            require_stable=stable,
-        ),
-        OffsetFetchResponse,
-        7,
-    )
-    (partition,) = answer.topics[0].partitions
-    return partition.committed_offset, ErrorCode(partition.error_code)
 
 
 @pytest.mark.parametrize("version", versions_of(TxnOffsetCommitRequest))

@@ -1,7 +1,9 @@
 """TxnOffsetCommit: offsets that count once their transaction commits.
 
 - The group's partition of `__consumer_offsets` has to be part of the transaction, as with a batch of
-  records: the transaction's coordinator is asked before the first offsets are written.
+  records: the transaction's coordinator is asked before the first offsets are written. They are appended
+  in the turn of the loop in which it was answered, or in which the transaction was found open, and never
+  through a lane; so no marker can come in between, and offsets need not look for one once more.
 - The group decides about member and generation, if the producer tells them.
 
 Versions:
