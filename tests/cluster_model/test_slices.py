@@ -45,7 +45,7 @@ STEPS = 3
 TOPICS, PER_TOPIC = 300, 20
 # Calls of functions in one turn of the loop: a part of what all partitions take, which is more than
 # one call each.
-LONGEST = 6_000
+LONGEST = 8_000
 
 
 @pytest.fixture(autouse=True)
