@@ -495,10 +495,13 @@ class World:
     def may_lose_power(self, broker: Broker) -> bool:
         """Fewer than min.insync.replicas brokers may lack records that they had acknowledged. While
         partitions are moved somebody is always behind, who never acknowledged anything: then another
-        replica must have everything, and the cluster must know of all who have lost something."""
+        replica must have everything, and the cluster must know of all who have lost something. With a
+        minimum of one nobody may: the set may shrink to the one who has lost something before it is
+        known."""
         if self.is_moving:
             return (
-                self.keeps_min_isr
+                self.min_isr > 1
+                and self.keeps_min_isr
                 and not any(each.lost_power for each in self.brokers.values())
                 and all(
                     {*state.isr, *state.elr} != {broker.id}
