@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 from cluster_kit.records import leave_alone_in_sync, write
 from cluster_kit.scene import PARTITIONS, SETTINGS, TOPIC, Scene, expect_no_anomaly, wait_until
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from cluster_kit.settings import set_config
 from prometheus_client.parser import text_string_to_metric_families
 
 from ottla.testing.cluster import LocalCluster
@@ -51,15 +45,6 @@ def samples(scene: Scene, broker: int) -> dict[str, float]:
 
 def of(scene: Scene, broker: int, name: str) -> float:
     return samples(scene, broker)[f"ottla_{name}"]
-
-
-def set_config(scene: Scene, broker: int, name: str, value: str) -> None:
-    """Asks one broker, which passes it on to the controller if it is another."""
-    admin = AdminClient({"bootstrap.servers": scene.address(broker), "log_level": 0})
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
 
 
 @pytest.mark.timeout(300)

@@ -24,21 +24,18 @@ from cluster_kit.scene import (
     expect_no_anomaly,
     wait_until,
 )
+from cluster_kit.settings import set_config
 from cluster_kit.writer import Writer
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewTopic,
-    ResourceType,
 )
 
 from ottla.protocol.errors import ErrorCode
 from ottla.testing.cluster import LocalCluster
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 RESTARTS = 20
 # Run by the interpreters of the brokers before anything else: SIGUSR2 sets the clock back by an hour, or
@@ -143,19 +140,9 @@ def test_topics_that_come_back_under_their_names_while_a_broker_is_away(scene: S
 
 
 def test_a_minimum_of_in_sync_replicas_that_is_raised_during_traffic(scene: Scene) -> None:
-    admin = AdminClient({"bootstrap.servers": scene.bootstrap, "log_level": 0})
-
-    def set_minimum(count: int) -> None:
-        entry = ConfigEntry(
-            "min.insync.replicas", str(count), incremental_operation=AlterConfigOpType.SET
-        )
-        resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
-        for future in admin.incremental_alter_configs([resource]).values():
-            future.result(WAIT_SECONDS)
-
     with scene.workload() as workload:
         workload.wait_for_progress()
-        set_minimum(3)
+        set_config(scene, scene.numbers[0], "min.insync.replicas", "3")
         workload.wait_for_progress()
         together = Writer(scene, workload, "together", acks=-1, partition=0)
         assert together.write() is ErrorCode.NONE
@@ -163,9 +150,9 @@ def test_a_minimum_of_in_sync_replicas_that_is_raised_during_traffic(scene: Scen
         scene.cluster.kill(killed)
         refused = {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
         wait_until("acks=all is refused", lambda: together.write() in refused)
-        set_minimum(2)
+        set_config(scene, together.leader, "min.insync.replicas", "2")
         workload.wait_for_progress()
-        set_minimum(3)
+        set_config(scene, together.leader, "min.insync.replicas", "3")
         scene.cluster.start()
         scene.wait_until_in_sync()
         workload.wait_for_progress()

@@ -181,7 +181,8 @@ def test_a_disk_is_replaced_while_a_move_runs(four: Scene, victim: str) -> None:
         assert set(replicas(four)[0]) == {*held, new}
         throttle(four, None)
         wait_until_nothing_moves(four)
-        assert replicas(four)[0] == target
+        # A broker other than the controller may hear of it a moment later.
+        wait_until("replicas where they should be", lambda: replicas(four)[0] == target)
         four.wait_until_in_sync()
         wait_for_folders(four, TOPIC)
         workload.wait_for_progress()

@@ -34,7 +34,7 @@ from server_kit.secured_process import (
 __all__ = ["start"]
 
 # A job starts three JVMs.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300, func_only=True)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600, func_only=True)]
 
 CANARY = "a-word-that-the-search-must-find"
 PARTITIONS, RECORDS = 3, 90

@@ -23,7 +23,8 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from ottla import Admin
-from ottla.testing import BrokerProcess, free_port
+from ottla.testing import BrokerProcess
+from ottla.testing.zookeeper import free_ports
 from server_kit.security import Authority, jaas
 
 SECRET: Final = "alice-secret"
@@ -200,7 +201,8 @@ def secured_process(folder: Path, settings: Mapping[str, str] | None = None) -> 
     tokens = TokenServer()
     keys = folder / "jwks.json"
     keys.write_text(tokens.keys())
-    ports = {name: free_port() for name in (PLAINTEXT, TLS, SASL_PLAIN, SASL_TLS)}
+    names = (PLAINTEXT, TLS, SASL_PLAIN, SASL_TLS)
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
     listeners = ",".join(
         f"{name}://{'127.0.0.1' if name == PLAINTEXT else 'localhost'}:{port}"
         for name, port in ports.items()
