@@ -82,7 +82,11 @@ MOVED = (
     "Broker transport failure",
     "Connection error",
     "Broker handle destroyed",  # librdkafka has heard that the broker it asked is gone
+    "connect: connection refused",  # of the leader that sarama asks where a partition begins and ends
 )
+# Those that hand such an error on also when they begin to read. They are started anew then, and have to
+# read all of it.
+READ_AGAIN = {"kcat", "sarama"}
 ASK_AGAIN_SECONDS = 0.1
 
 T = TypeVar("T")
@@ -164,8 +168,7 @@ class Idempotent(Client):
             offset = self.offset_for_time(topic, partition, start.time)
             assert offset is not None
             start = Start(offset=offset)
-        if self.name == "kcat":
-            # It ends where the others ask again. It is started anew then, and has to read all of it.
+        if self.name in READ_AGAIN:
             return self._asked(lambda: self._client.consume(topic, partition, count, start))
         return self._client.consume(topic, partition, count, start)
 
@@ -185,7 +188,8 @@ class Idempotent(Client):
                 told = str(error)
                 if isinstance(error, DriverError):
                     told = told.partition("\n")[0]  # what it logged before comes after that
-                passing = self._asks_once and any(each in told for each in MOVED)
+                asks_again = self._asks_once or self.name in READ_AGAIN
+                passing = asks_again and any(each in told for each in MOVED)
                 if not passing or time.monotonic() > deadline:
                     raise
                 time.sleep(ASK_AGAIN_SECONDS)
