@@ -218,7 +218,8 @@ def test_a_partition_that_is_not_served_rests_and_the_others_go_on() -> None:
     follower.now = 900
     follower.answer(session=7)
     request = follower.ask()
-    assert (asked(request), forgotten(request), request.max_wait_ms) == ([], [], 200)
+    # No longer than the rest, which ends in 200 ms.
+    assert (asked(request), forgotten(request), request.max_wait_ms) == ([], [], 128)
     follower.now = 1100
     follower.answer(session=7)
     request = follower.ask()
@@ -504,6 +505,44 @@ def test_a_follower_of_one_partition_repeats_its_request() -> None:
     # Nothing new: no partition is named then.
     follower.answer(session=7)
     assert asked(follower.ask()) == []
+
+
+def test_requests_are_repeated_while_another_partition_rests() -> None:
+    follower = Follower(2)
+    follower.ask()
+    refused = data(index=1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    follower.answer(data(batch(1, epoch=5)), refused, session=7)
+    follower.ask()
+    base = 1
+
+    def went_on(now: int) -> bool:
+        nonlocal base
+        follower.now = now
+        follower.answer(data(batch(1, base=base, epoch=5)), session=7)
+        base += 1
+        return repeats(follower)
+
+    assert not went_on(10)  # the one before it has forgotten the other partition
+    assert went_on(20)
+    assert not went_on(600)  # the rest ends before the wait would
+    assert went_on(700)
+    # The rest is over: the request asks for both.
+    follower.now = 1000
+    follower.answer(data(batch(1, base=base, epoch=5)), session=7)
+    assert sorted(asked(follower.ask())) == [(0, base + 1, 5, 5), (1, 0, 5, -1)]
+
+
+def test_the_end_of_a_rest_is_noticed_by_requests_that_do_not_wait() -> None:
+    follower = Follower(2)
+    follower.following.limits = FetchLimits(max_wait_ms=0, backoff_ms=100)
+    follower.ask()
+    refused = data(index=1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    follower.answer(data(batch(1, epoch=5)), refused, session=7)
+    for base in range(1, 4):
+        follower.ask()
+        follower.answer(data(batch(1, base=base, epoch=5)), session=7)
+    follower.now = 100
+    assert sorted(asked(follower.ask())) == [(0, 4, 5, 5), (1, 0, 5, -1)]
 
 
 @pytest.mark.parametrize("change", ["epoch", "start", "other", "broker", "session", "rest"])

@@ -107,3 +107,21 @@ def test_a_follower_asks_for_nothing_while_it_is_held_back() -> None:
     assert later > 0
     # What came drains from the limit, and it asks again.
     assert len(following.request(1, 10, 60_000).topics) == 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "most"),
+    [(UNLIMITED, 1 << 20), (6_000_000, 300_000), (10, 64 << 10), (1 << 40, 1 << 20)],
+)
+def test_a_follower_that_is_held_back_asks_for_small_portions(rate: int, most: int) -> None:
+    """Those in sync share its requests, and wait for what comes in the same answer."""
+    behind, in_sync = Holder(state(leader=LEADER, isr=(2,))), Holder(state(leader=LEADER, index=1))
+    limits = Throttle(BROKER)
+    limits.following.change(rate)
+    following = Following(LEADER, FetchLimits(), limits)
+    for holder in (behind, in_sync):
+        holder.partition.configure(LogConfig(follower_replication_throttled_replicas=("*",)))
+        following.put(holder.partition)
+    (topic,) = following.request(1, 10, 0).topics
+    asked = {each.partition: each.partition_max_bytes for each in topic.partitions}
+    assert asked == {0: most, 1: 1 << 20}

@@ -267,7 +267,7 @@ class Following:
             if not is_full and self._last_sent.get(key) == position:
                 continue
             self._last_sent[key] = position
-            self._add(topics, key, position)
+            self._add(topics, key, position, self._most_bytes(partition))
             if 0 <= position.flushed_offset < position.offset:
                 self.unflushed.add(partition)  # to be told again once that has changed
         self._changed = set()
@@ -289,7 +289,7 @@ class Following:
         """The next request as it is sent, and the milliseconds that it may wait at the leader."""
         repeated = self._repeated
         if repeated is not None:
-            body = self._repeat(repeated, version, broker_id, broker_epoch)
+            body = self._repeat(repeated, version, broker_id, broker_epoch, now_ms)
             if body is not None:
                 return (body,), repeated.max_wait_ms
         request = self.request(broker_id, broker_epoch, now_ms)
@@ -306,7 +306,12 @@ class Following:
         return parts, request.max_wait_ms
 
     def _repeat(
-        self, repeated: _Repeated, version: int, broker_id: int, broker_epoch: int
+        self,
+        repeated: _Repeated,
+        version: int,
+        broker_id: int,
+        broker_epoch: int,
+        now_ms: int,
     ) -> bytes | None:
         """The request if it says the same as the one before it, but for the place in the log; else
         None, and nothing has changed."""
@@ -319,10 +324,10 @@ class Following:
             or self._session_epoch == _INITIAL_EPOCH
             or len(self._changed) != 1
             or key not in self._changed
-            or self._resting
             or self._busy
             or (version, broker_id, broker_epoch) != repeated.about
-            or (self._throttle is not None and self._throttle.following.is_set)
+            or (self._resting and not self._rests_as_before(repeated, now_ms))
+            or (self._throttle is not None and self._throttle.rest_ms(partition, now_ms))
         ):
             return None
         try:
@@ -336,6 +341,10 @@ class Following:
         self._asked = self._last_sent
         return repeated.template.filled(self._session_epoch, position.offset)
 
+    def _rests_as_before(self, repeated: _Repeated, now_ms: int) -> bool:
+        """Whether nobody's rest is over, and the request may wait for as long as the one before it."""
+        return min(self._resting.values()) > now_ms and self._wait(now_ms) == repeated.max_wait_ms
+
     def _forget(self, key: Key, forgotten: dict[bytes, ForgottenTopic]) -> None:
         if self._last_sent.pop(key, None) is not None:
             topic_id, index = key
@@ -343,7 +352,14 @@ class Following:
                 topic_id, ForgottenTopic(topic_id=topic_id, partitions=[])
             ).partitions.append(index)
 
-    def _add(self, topics: dict[bytes, FetchTopic], key: Key, position: Position) -> None:
+    def _most_bytes(self, partition: Partition) -> int:
+        """Of one partition in one answer."""
+        most = self.limits.partition_max_bytes
+        return most if self._throttle is None else min(most, self._throttle.portion(partition))
+
+    def _add(
+        self, topics: dict[bytes, FetchTopic], key: Key, position: Position, max_bytes: int
+    ) -> None:
         topic_id, index = key
         topic = topics.get(topic_id)
         if topic is None:
@@ -355,7 +371,7 @@ class Following:
                 fetch_offset=position.offset,
                 last_fetched_epoch=position.last_epoch,
                 log_start_offset=position.log_start_offset,
-                partition_max_bytes=self.limits.partition_max_bytes,
+                partition_max_bytes=max_bytes,
                 flushed_offset=position.flushed_offset,
             )
         )
@@ -372,7 +388,9 @@ class Following:
         if self._busy:
             longest = min(longest, BUSY_WAIT_MS)
         if self._resting:
-            longest = min(longest, max(0, min(self._resting.values()) - now_ms))
+            left = max(0, min(self._resting.values()) - now_ms)
+            # Not all of it: as long as it is the same power of two, requests are alike (`_repeat`).
+            longest = min(longest, 1 << left.bit_length() >> 1)
         return longest
 
     # The answer ---------------------------------------------------------------------------------

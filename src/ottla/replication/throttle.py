@@ -30,6 +30,10 @@ _REMEMBERED_SECONDS: Final = 10.0
 # A limit may be raised or lifted: nobody waits longer without looking.
 _LONGEST_WAIT_MS: Final = 1000
 _ALL: Final = ("*",)
+# A replica that is held back asks for no more than the rate allows in this time, or for so many bytes
+# where that is more: those in sync wait for what comes in the same answer.
+_PORTION_SECONDS: Final = 0.05
+_LEAST_PORTION: Final = 64 << 10
 
 
 class Limit:
@@ -101,11 +105,21 @@ class Throttle:
 
     def rest_ms(self, partition: Partition, now_ms: int) -> int:
         """How long this broker asks for nothing of a partition that it follows; 0 if it may."""
-        if not self.following.is_set or self.broker_id in partition.isr:
-            return 0
-        if not self._follows(partition):
-            return 0
-        return self.following.wait_ms(now_ms)
+        return self.following.wait_ms(now_ms) if self._limits(partition) else 0
+
+    def portion(self, partition: Partition) -> int:
+        """How many bytes of a partition this broker asks for at once, at most."""
+        if not self._limits(partition):
+            return UNLIMITED
+        return max(_LEAST_PORTION, int(self.following.rate * _PORTION_SECONDS))
+
+    def _limits(self, partition: Partition) -> bool:
+        """Whether the limit holds for this broker's replica of a partition."""
+        return (
+            self.following.is_set
+            and self.broker_id not in partition.isr
+            and self._follows(partition)
+        )
 
     def took(self, partition: Partition, size: int, now_ms: int) -> None:
         """So many bytes of a partition came from its leader."""

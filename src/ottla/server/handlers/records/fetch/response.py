@@ -133,9 +133,10 @@ def records_of_one(
         or not isinstance(watched.topic, bytes)
         or reader.led_elsewhere
         or (reader.replica < 0 and reader.broker.quotas is not None)
-        or (reader.replica >= 0 and reader.broker.throttle.leading.is_set)
     ):
         return None
+    if reader.replica >= 0 and reader.broker.throttle.leading.is_set:
+        _count(reader, found)
     _is_news(session, True, each)
     before, after = pack_response(
         OnePartition(
