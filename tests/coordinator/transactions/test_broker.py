@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -454,6 +455,36 @@ def test_a_permission_that_the_marker_overtook_counts_no_more(
         # Nothing is open that nobody would end, and asking again tells that it is too late.
         again = send(wire, topic, name, producer, b"late", version=11)
         assert again.error_code == ErrorCode.TRANSACTION_ABORTABLE
+        assert values(wire, topic) == []
+        assert stable_end(wire, topic) == 1
+
+
+def test_a_permission_counts_no_more_when_another_led_meanwhile(
+    ready: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker was written while the coordinator's answer was under way, and is not remembered: the
+    log was cut, and its state loaded from a snapshot."""
+    name = fresh_id()
+    with ready.wire() as wire, ready.wire() as other, ThreadPoolExecutor(1) as beside:
+        topic = create_topic(wire)
+        producer = begin(wire, name)
+        assert add(wire, name, producer, (topic, 0)) == [ErrorCode.NONE]
+        answers = hold_answers(monkeypatch)
+        late = beside.submit(send, other, topic, name, producer, b"late", version=11, patient=False)
+        ready.until(lambda _: bool(answers))
+        finish(wire, name, producer, committed=False)
+
+        def lead_anew(broker: Broker) -> None:
+            target = broker.partitions.by_name[topic.name][0]
+            state = broker.image.topics[topic.name].partitions[0]
+            for term, leader in enumerate((broker.id + 1, broker.id), start=1):
+                epoch = state.leader_epoch + term
+                target.update(replace(state, leader=leader, leader_epoch=epoch), 0)
+            target.log.producers.producers[producer.producer_id].last_marker_offset = -1
+
+        ready.run(lead_anew)
+        ready.run(lambda _: answers.pop()())
+        assert late.result().error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert values(wire, topic) == []
         assert stable_end(wire, topic) == 1
 

@@ -8,9 +8,9 @@ partitions: the same question makes them part of the transaction.
 
 A coordinator on another broker is asked by AddPartitionsToTxn. Its answer may come after the marker
 that ends the transaction. So it counts only if no marker of the producer was written to the partition
-since the question was put; otherwise the question has to be put again. Whoever appends later than in
-the turn of the loop in which it was answered, or through a lane, looks for a marker once more right
-before the append (`last_marker`).
+since the question was put, and nobody else led it meanwhile; otherwise the question has to be put again.
+Whoever appends later than in the turn of the loop in which it was answered, or through a lane, looks for
+a marker once more right before the append (`last_marker`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.cluster.names import TRANSACTION_STATE
 from ottla.coordinator.transactions.transaction import Identity
@@ -56,6 +56,9 @@ BACKOFF_SECONDS = 0.02
 _SECOND_PROTOCOL = 2
 
 Verdict = Mapping["TopicPartition", ErrorCode]
+
+# The leader epoch in which was looked, and the offset of a producer's last marker.
+LastMarker: TypeAlias = tuple[int, int]
 
 
 class ProducerProtocol(Enum):
@@ -139,7 +142,7 @@ def verify(
         else:
             answered(asked, before)
 
-    def answered(response: Message, before: Mapping[TopicPartition, int]) -> None:
+    def answered(response: Message, before: Mapping[TopicPartition, LastMarker]) -> None:
         assert isinstance(response, AddPartitionsToTxnResponse)
         codes = {
             (topic.name, each.partition_index): _BY_NUMBER[each.partition_error_code]
@@ -164,22 +167,25 @@ def verify(
 
 def _last_markers(
     broker: Broker, producer: Identity, partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, int]:
+) -> dict[TopicPartition, LastMarker]:
     """Where the producer's last marker is in each partition that this broker leads."""
-    found: dict[TopicPartition, int] = {}
+    found: dict[TopicPartition, LastMarker] = {}
     for topic, index in partitions:
         target = broker.partitions.get(topic, index)
-        if target is not None and target.opened is not None:
+        if target is not None:
             found[topic, index] = last_marker(target, producer.producer_id)
     return found
 
 
-def last_marker(target: Partition, producer_id: int) -> int:
-    """The offset of the producer's last marker in a partition; -1 if none is known."""
-    if target.opened is None:
-        return -1
-    state = target.opened.producers.producers.get(producer_id)
-    return -1 if state is None else state.last_marker_offset
+def last_marker(target: Partition, producer_id: int) -> LastMarker:
+    """Where the producer's last marker is in a partition; the offset is -1 if none is known.
+
+    A log that is opened or cut anew does not know it any more, and a broker that lost the leadership
+    and has it again may have missed one: hence the epoch.
+    """
+    opened = target.opened
+    state = None if opened is None else opened.producers.producers.get(producer_id)
+    return target.leader_epoch, -1 if state is None else state.last_marker_offset
 
 
 def _coordinator(broker: Broker, transactional_id: str) -> int:

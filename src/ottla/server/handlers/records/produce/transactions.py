@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ottla.replication.partition import Partition
     from ottla.server.broker import Broker
-    from ottla.server.coordination.verification import Verdict
+    from ottla.server.coordination.verification import LastMarker, Verdict
     from ottla.server.disk.lanes import Batches, Transform
     from ottla.server.handlers.records.produce.request import TopicParts
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Begins = dict[Identity, list[tuple[str, int]]]
     # Where a producer's last marker was in a partition when its next batch was found to be allowed: by
     # the producer's id, the topic and the index.
-    Markers = dict[tuple[int, str, int], int]
+    Markers = dict[tuple[int, str, int], LastMarker]
 
 
 def beginning(
