@@ -27,7 +27,7 @@ from bench.harness.batch import Shape
 from bench.harness.produce_load import DEFAULTS, Load, PlainRequests, Requests, produce_load
 from ottla import Admin
 from ottla.testing import answers
-from ottla.testing.zookeeper import free_ports
+from ottla.testing.ports import free_ports_in_a_row
 
 SHAPE = Shape(64, 1000)
 CONNECTIONS = 4  # of each sender
@@ -42,10 +42,7 @@ class Machine:
 
     def __init__(self, brokers: int, folder: Path) -> None:
         self.brokers = brokers
-        while True:
-            (base,) = free_ports(1)
-            if not any(answers("127.0.0.1", base + step) for step in range(brokers)):
-                break
+        base = free_ports_in_a_row(brokers)
         self.ports = [base + step for step in range(brokers)]
         self._topics = 0
         log = (folder / f"{brokers}.log").open("wb")

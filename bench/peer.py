@@ -15,8 +15,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.harness.broker import HOST, HOUSEKEEPING, ManagedBroker, free_port
+from bench.harness.broker import HOST, HOUSEKEEPING, ManagedBroker
 from bench.harness.errors import BenchError
+from ottla.testing.ports import free_port
 
 VERSION = "4.3.1"
 SCALA = "2.13"

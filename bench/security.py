@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench import peer
 from bench.harness.bench import Bench, Row
-from bench.harness.broker import HOST, ManagedBroker, OttlaBroker, free_port
+from bench.harness.broker import HOST, ManagedBroker, OttlaBroker
 from bench.harness.errors import BenchError
 from bench.harness.results import Measurement, Target
 from ottla.protocol.frame import encode_request, has_flexible_response_header, parse_response_header
@@ -37,6 +37,7 @@ from ottla.protocol.messages.sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from ottla.testing.ports import free_port
 
 USER, SECRET, ITERATIONS = "bench", "a secret of nobody", 4096
 MECHANISM = "SCRAM-SHA-256"

@@ -8,7 +8,6 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from bench.harness import process, wire
 from bench.harness.client import Client
 from bench.harness.errors import BenchError
+from ottla.testing.ports import free_port
 
 HOST = "127.0.0.1"
 # Lines of a broker's log that a reader of its figures should know of.
@@ -27,13 +27,6 @@ _TIME = re.compile(r"^\S*\d\d:\d\d:\d\d\S*\s*")
 _VARYING = re.compile(r"\d+(\.\d+)?|/\S+")
 START_TIMEOUT = 180.0
 STOP_TIMEOUT = 180.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Broker:

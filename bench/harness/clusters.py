@@ -16,11 +16,12 @@ from pathlib import Path
 
 from bench import peer
 from bench.harness import process, wire
-from bench.harness.broker import HOST, HOUSEKEEPING, ManagedBroker, free_port
+from bench.harness.broker import HOST, HOUSEKEEPING, ManagedBroker
 from bench.harness.client import Client
 from bench.harness.errors import BenchError
 from bench.harness.results import KAFKA, OTTLA
 from ottla.testing.cluster import ClusterError, LocalCluster
+from ottla.testing.ports import free_port
 
 BROKERS = 3
 READY_TIMEOUT = 120.0

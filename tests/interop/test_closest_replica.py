@@ -26,7 +26,8 @@ from ottla import Admin, Consumer, Producer
 from ottla.client.admin.topics import NewTopic
 from ottla.testing import BrokerProcess
 from ottla.testing.guardian import end_with_this_program
-from ottla.testing.zookeeper import ZooKeeperProcess, free_ports
+from ottla.testing.ports import free_ports
+from ottla.testing.zookeeper import ZooKeeperProcess
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("racks")]
 

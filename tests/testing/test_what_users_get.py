@@ -14,6 +14,7 @@ def test_only_what_users_need_is_in_the_package() -> None:
         "broker_process",
         "cluster",
         "guardian",
+        "ports",
         "process_identity",
         "server_process",
         "zookeeper",

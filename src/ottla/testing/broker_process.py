@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from ottla.testing.ports import free_port
 from ottla.testing.server_process import START_TIMEOUT, ServerDied, ServerProcess, text_of
 
 # What a test would only wait for.
@@ -30,14 +31,6 @@ _CORRELATION_ID = 7
 
 class BrokerDied(ServerDied):
     """The broker's process ended, or never answered; the message ends with what it logged last."""
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nothing listens on now. Another process may take it before the broker does."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answers(host: str, port: int, timeout: float = 1.0) -> bool:

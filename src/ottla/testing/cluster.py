@@ -36,13 +36,13 @@ from types import TracebackType
 from typing import Any, Final
 
 from ottla.testing.broker_process import BrokerDied, BrokerProcess
+from ottla.testing.ports import free_port
 from ottla.testing.process_identity import ProcessIdentity, identify, runs, send, wait_for_end
 from ottla.testing.server_process import STOP_TIMEOUT
 from ottla.testing.zookeeper import (
     ZooKeeperDied,
     ZooKeeperMissing,
     ZooKeeperProcess,
-    free_ports,
     server_mode,
 )
 from ottla.version import __version__
@@ -313,7 +313,7 @@ class LocalCluster:
         if base is not None and not 1 < base <= 65536 - count:
             raise ClusterError(f"{base} cannot be the first of {count} ports")
         if self._zookeeper is None:
-            own = ServerState(free_ports(1)[0] if base is None else base - 1)
+            own = ServerState(free_port() if base is None else base - 1)
             address = f"{HOST}:{own.port}{_CHROOT}"
         else:
             from ottla.cluster.zookeeper import parse_address
@@ -367,7 +367,7 @@ class LocalCluster:
             while port in used:
                 port += 1
             return port
-        while (port := free_ports(1)[0]) in used:
+        while (port := free_port()) in used:
             pass
         return port
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import socket
 import ssl
@@ -21,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from ottla.testing.ports import free_port, free_ports
 from ottla.testing.server_process import START_TIMEOUT, ServerDied, ServerProcess, text_of
 
 # What a server needs of PySpark's jars; with all of them on the class path it would start slower.
@@ -125,7 +125,7 @@ class ZooKeeperProcess(ServerProcess):
         secure: bool = False,
     ) -> None:
         """`settings` are lines of zoo.cfg. With `secure` it has the jars for TLS and SASL."""
-        super().__init__(host, port if port is not None else free_ports(1, host)[0])
+        super().__init__(host, port if port is not None else free_port(host))
         self.folder = folder
         self.settings = dict(settings or {})
         self.java_options = list(java_options)
@@ -265,21 +265,3 @@ class ZooKeeperEnsemble:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports that nothing listens on now, all different.
-
-    They are below those that the system gives to outgoing connections: while a server is down, nobody's
-    connection gets its port by chance, least of all the one that a client tries to reach it with.
-    """
-    chance = random.Random()
-    with contextlib.ExitStack() as held:
-        ports: list[int] = []
-        while len(ports) < count:
-            port = chance.randrange(10_000, 32_000)
-            probe = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                probe.bind((host, port))
-                ports.append(port)
-        return ports

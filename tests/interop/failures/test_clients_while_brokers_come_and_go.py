@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
-import socket
 import subprocess
 import sys
 import time
@@ -32,11 +30,11 @@ from ottla.client.positions import TopicPartition
 from ottla.testing import BrokerProcess
 from ottla.testing.cluster import HOST, LocalCluster
 from ottla.testing.guardian import end_with_this_program
+from ottla.testing.ports import free_ports_in_a_row
 
 SECONDS = int(os.environ.get("SOAK_SECONDS", "900"))
 COMMAND_TIMEOUT = 300
 # Below those that systems give out by themselves, so that no other test is given one in between.
-PORTS = (12_000, 30_000)
 MANY_PORTS = 60
 THROTTLE = 20_000_000
 SETTINGS = {
@@ -178,23 +176,6 @@ class Journey:
         ]
         head = "| step | brokers | partitions moved | bytes copied | seconds |"
         return [head, "|---|---:|---:|---:|---:|", *rows]
-
-
-def free_ports_in_a_row(count: int) -> int:
-    """The first of so many ports that nobody listens on."""
-    for _ in range(100):
-        first = random.randrange(*PORTS)
-        probes = [socket.socket() for _ in range(count)]
-        try:
-            for port, probe in enumerate(probes, first):
-                probe.bind((HOST, port))
-            return first
-        except OSError:
-            continue
-        finally:
-            for probe in probes:
-                probe.close()
-    raise AssertionError(f"no {count} free ports in a row")
 
 
 def travel(

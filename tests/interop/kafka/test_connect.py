@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import time
 import urllib.error
@@ -22,6 +21,7 @@ from interop_kit import toolchain
 
 from ottla import Admin, Consumer
 from ottla.client.positions import TopicPartition
+from ottla.testing import free_port
 from ottla.testing.guardian import end_with_this_program
 
 pytestmark = pytest.mark.long
@@ -51,9 +51,7 @@ class Worker:
     """A distributed worker, and its REST interface."""
 
     def __init__(self, command: list[str], settings: Mapping[str, str], folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        self.address = f"http://127.0.0.1:{free_port()}"
         properties = folder / "worker.properties"
         given = {**settings, "listeners": self.address}
         properties.write_text("".join(f"{name}={value}\n" for name, value in given.items()))

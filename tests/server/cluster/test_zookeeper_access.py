@@ -35,7 +35,8 @@ from ottla.server.configuration.rules import Rules
 from ottla.settings import BrokerLayers, InvalidSetting
 from ottla.testing import BrokerDied, BrokerProcess
 from ottla.testing.cluster import LocalCluster
-from ottla.testing.zookeeper import ZooKeeperProcess, free_ports
+from ottla.testing.ports import free_ports
+from ottla.testing.zookeeper import ZooKeeperProcess
 
 pytestmark = pytest.mark.xdist_group("zookeeper")
 

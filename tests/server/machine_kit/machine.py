@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 import time
 from pathlib import Path
 from typing import Any
 
 from ottla.testing import BrokerDied, BrokerProcess, answers
 from ottla.testing.broker_process import START_TIMEOUT
+from ottla.testing.ports import free_ports_in_a_row
 
 POLL_INTERVAL = 0.01
 
@@ -20,7 +19,7 @@ class Machine(BrokerProcess):
 
     def __init__(self, data: Path, count: int = 2, **options: Any) -> None:
         super().__init__(
-            data, port=free_ports(count), arguments=["--brokers", str(count)], **options
+            data, port=free_ports_in_a_row(count), arguments=["--brokers", str(count)], **options
         )
         self.count = count
         self._fixed_port = True
@@ -73,26 +72,3 @@ def is_gone(process: int) -> bool:
     except OSError:
         return True
     return stat.rpartition(")")[2].split()[0] in "ZX"
-
-
-def free_ports(count: int) -> int:
-    """The first of so many free ports in a row."""
-    while True:
-        sockets = []
-        try:
-            first = socket.socket()
-            sockets.append(first)
-            # Below those that the system gives to outgoing connections.
-            base = 10_000 + int.from_bytes(os.urandom(2)) % 20_000
-            first.bind(("127.0.0.1", base))
-            for step in range(1, count):
-                following = socket.socket()
-                sockets.append(following)
-                following.bind(("127.0.0.1", base + step))
-        except OSError:
-            continue
-        else:
-            return base
-        finally:
-            for each in sockets:
-                each.close()

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from ottla import Admin
 from ottla.testing import BrokerProcess
-from ottla.testing.zookeeper import free_ports
+from ottla.testing.ports import free_ports
 from server_kit.security import Authority, jaas
 
 SECRET: Final = "alice-secret"
