@@ -146,7 +146,9 @@ class MetadataChecks:
         if self.leaders.setdefault((key, new.leader_epoch), new.leader) != new.leader:
             self._broken(f"two leaders in one epoch: {where}")
         # Who led last is the best that is left where all others may lack something. A move may end in
-        # the write in which its last new replica joins, and that one lead.
+        # the write in which its last new replica joins, and that one lead; it may also begin in it.
         entitled = {*old.isr, *old.elr, old.last_known_leader, old.leader}
-        if new.leader not in entitled and not is_moving(old):
+        several_changes = new.partition_epoch > old.partition_epoch + 1
+        was_moved = is_moving(old) or (several_changes and new.replicas != old.replicas)
+        if new.leader not in entitled and not was_moved:
             self._broken(f"who leads may lack what is committed: {where}")
