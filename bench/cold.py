@@ -15,7 +15,7 @@ consumers get the same files at the same speed from a thread of their own proces
 
 Ottla is measured as it is: a process of the lowest priority has the kernel read each range, and asks the
 disk for the 4 MiB that follow; then it is sent, 64 KiB in a turn of the loop; who reads old data is
-served after all others, one of them in a turn; and together they have a fifth of the loop's time while
+served after all others, one of them in a turn; and together they have an eighth of the loop's time while
 somebody produces. And, to see whether that is worth it, the row *done-otherwise* has brokers that do
 otherwise:
 

@@ -19,8 +19,8 @@ from ottla.server.network.loop import BrokerLoop
 
 # What is sent in one turn of the loop.
 PIECE_BYTES: Final = 64 << 10
-# Of the loop's time, while there are producers.
-SHARE: Final = 0.2
+# Of the loop's time, while there are producers: what sending takes. Their requests come on top of it.
+SHARE: Final = 0.12
 # For so long after a request of a producer's there are producers.
 WRITTEN_SECONDS: Final = 0.1
 # For so long after it was sent old data somebody is expected to ask for more.
