@@ -11,6 +11,7 @@ even start for the first time ends the whole: its sentence says what is in the w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -94,7 +95,7 @@ class _Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
         await self._serve_store()
-        keepers = [asyncio.create_task(each.keep()) for each in self._members]
+        keepers = [asyncio.create_task(self._keep(each)) for each in self._members]
         ready = asyncio.create_task(self._until_ready())
         stopping = asyncio.create_task(self.stopping.wait())
         first: set[asyncio.Task[Any]] = {ready, stopping}
@@ -118,6 +119,14 @@ class _Supervisor:
         await self._close_store()
         log.info("stopped")
         return 1 if self.failed else 0
+
+    async def _keep(self, member: _Member) -> None:
+        try:
+            await member.keep()
+        except Exception:
+            # Nobody would start this broker again, nor know of it.
+            log.exception("broker %d is not looked after any more; all stop", member.id)
+            self.fail()
 
     async def _until_ready(self) -> None:
         for member in self._members:
@@ -179,18 +188,21 @@ class _Member:
         pause = _FIRST_PAUSE
         while not stopping.is_set():
             began = time.monotonic()
-            status = await self._live()
+            try:
+                end = _end(await self._live())
+            except OSError as error:
+                end = f"no process could be made for it: {error}"
             if stopping.is_set():
                 return
             if not self.ready.is_set():
-                log.error("broker %d could not start (%s); all stop", self.id, _end(status))
+                log.error("broker %d could not start (%s); all stop", self.id, end)
                 self._supervisor.fail()
                 return
             if time.monotonic() - began > _SERVED_WELL_SECONDS:
                 pause = _FIRST_PAUSE
             log.error(
                 "broker %d has ended (%s) and is started again in %.1f s",
-                self.id, _end(status), pause,
+                self.id, end, pause,
             )  # fmt: skip
             try:
                 await asyncio.wait_for(stopping.wait(), pause)
@@ -198,14 +210,19 @@ class _Member:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _live(self) -> int:
-        """Runs a process of the broker until it ends; its exit status."""
+        """Runs a process of the broker until it ends; its exit status. OSError if none can be made."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        try:
             # In a session of its own: Ctrl-C at the terminal is the supervisor's to handle.
             self._process = process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "ottla.server.machine.member", f"broker-{self.id}",
                 stdin=theirs.fileno(), start_new_session=True,
             )  # fmt: skip
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours)
         order = {
             "supervisor": os.getpid(),
@@ -215,7 +232,9 @@ class _Member:
         }
         writer.write(json.dumps(order).encode() + b"\n")
         try:
-            said = await reader.readline()
+            said = b""
+            with contextlib.suppress(ConnectionError):  # it ended before it had read its order
+                said = await reader.readline()
             if said:
                 host, port = json.loads(said)[0]
                 host = host or "127.0.0.1"
