@@ -62,10 +62,11 @@ class Verdict(Generic[Item, Value]):
 
 @dataclass(frozen=True, slots=True)
 class Located(Generic[Item]):
-    """Who answers for which items; items about which nobody can be asked, and why."""
+    """Who answers for which items; items about which nobody can be asked at all, or now, and why."""
 
     by_node: Mapping[Node, list[Item]]
     errors: Mapping[Item, OttlaError] = field(default_factory=dict)
+    waiting: Mapping[Item, OttlaError] = field(default_factory=dict)
 
 
 class Locator(Generic[Item]):
@@ -95,6 +96,7 @@ class Leaders(Locator[TopicPartition]):
         cluster = self._cluster
         by_node: dict[Node, list[TopicPartition]] = {}
         errors: dict[TopicPartition, OttlaError] = {}
+        waiting: dict[TopicPartition, OttlaError] = {}
         missing: dict[str, OttlaError] = {}
         for topic in dict.fromkeys(item.topic for item in items):
             try:
@@ -112,8 +114,11 @@ class Leaders(Locator[TopicPartition]):
             elif info.leader in cluster.metadata.nodes:
                 by_node.setdefault(cluster.metadata.nodes[info.leader], []).append(item)
             else:
-                self.forget(item)  # it has no leader now: asked again after a refresh
-        return Located(by_node, errors)
+                self.forget(item)  # asked again after a refresh
+                waiting[item] = broker_error(
+                    ErrorCode.LEADER_NOT_AVAILABLE, about=self.describe(item)
+                )
+        return Located(by_node, errors, waiting)
 
     def forget(self, item: TopicPartition) -> None:
         self._cluster.request_refresh(item.topic)
@@ -205,6 +210,7 @@ async def spread(
             async with asyncio.timeout(max(deadline.remaining, 0.001)):
                 located = await locator.locate(pending, deadline)
                 outcomes.errors.update(located.errors)
+                problems.update(located.waiting)
                 await asyncio.gather(*(ask(*each) for each in located.by_node.items()))
         except BrokerError as error:
             note(error, pending)
