@@ -70,10 +70,16 @@ def test_mistakes(ottla: Run, offline: Run, topic: str) -> None:
         "there is no broker '4711'" in ottla("config", "describe", "broker", "4711", fails=1).stderr
     )
     for words in (
+        ("config", "unset", "topic", topic, "retentoin.ms"),
+        ("topic", "alter", topic, "--unset", "retentoin.ms"),
+    ):
+        assert "retentoin.ms is not a topic setting" in ottla(*words, fails=1).stderr
+    for words in (
         ("set", "topic", topic, "retention.ms"),
         ("unset", "topic", topic, "retention.ms=5"),
         ("describe", "topic"),
         ("describe", "client", "x"),
+        ("describe",),
     ):
         result = offline("config", *words)
         assert result.exit_code == 2, words

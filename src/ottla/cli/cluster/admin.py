@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ottla.cli.addresses import check_servers
 from ottla.cli.cleanup import close_at_end
 from ottla.cli.cluster.failures import failures_reported
+from ottla.cli.failures import Failure
 from ottla.cli.records.positions import Position
 from ottla.client.admin.client import Admin
 from ottla.client.admin.configs import Resource, ResourceKind, Setting, SettingSource
@@ -128,8 +129,21 @@ class Cluster:
     def alter_settings(
         self, kind: str, name: str, assign: Mapping[str, str], unset: Iterable[str]
     ) -> None:
+        unset = list(unset)
+        if unset and kind == "topic":
+            self._require_settings(name, unset)
         with self.failures_reported(topic=name if kind == "topic" else None):
             self.admin.alter_configs(Resource(_KINDS[kind], name), assign=assign, unset=unset)
+
+    def _require_settings(self, topic: str, wanted: Iterable[str]) -> None:
+        """Brokers take back what was never set, so a misspelt name would seem to be done."""
+        known = {each.name for each in self.settings_of("topic", topic)}
+        for name in wanted:
+            if name not in known:
+                raise Failure(
+                    f"{name} is not a topic setting; settings and their values are listed by "
+                    f"`ottla config describe topic {topic} --all`"
+                )
 
     # Offsets
 
