@@ -47,6 +47,43 @@ def test_version(offline: Run) -> None:
     assert json.loads(offline("version", "--json").stdout)["version"] == __version__
 
 
+def test_the_version_as_people_ask_for_it() -> None:
+    assert _run("--version").stdout.decode() == f"ottla {__version__}\n"
+    asked = subprocess.run(
+        [sys.executable, "-m", "ottla", "--version"], capture_output=True, text=True, check=True
+    )
+    assert asked.stdout == f"ottla {__version__}\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(bootstrap: str, topic: str, closed: str) -> None:
+    """What a command opens next must not be taken for a stream that was closed, nor is one missed."""
+    shell = ["sh", "-c", f'"$@" {closed}', "sh", *COMMAND]
+    for words in (("topic", "create", topic), ("produce", topic), ("consume", topic)):
+        ended = subprocess.run(
+            [*shell, *words], input=b"x\n", capture_output=True, env=_environment(bootstrap),
+            timeout=TIMEOUT, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended
+        assert b"Traceback" not in ended.stderr
+
+
+def test_interrupted_before_the_command_is_there() -> None:
+    interrupted = (
+        "import sys, builtins\n"
+        "from ottla.cli.main import main\n"
+        "def stop(name, *more, load=builtins.__import__):\n"
+        "    if name == 'ottla.cli.app':\n"
+        "        raise KeyboardInterrupt\n"
+        "    return load(name, *more)\n"
+        "builtins.__import__ = stop\n"
+        "sys.argv = ['ottla', 'topic', 'list']\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, b"")
+
+
 def test_without_a_command_there_is_help(offline: Run) -> None:
     for words in ((), ("topic",), ("config",), ("log",)):
         result = offline(*words)

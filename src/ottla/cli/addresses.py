@@ -14,6 +14,8 @@ def parse_servers(text: str) -> list[tuple[str, int]]:
     """`HOST[:PORT],…`; an IPv6 address stands in brackets."""
     servers = []
     for part in filter(None, (part.strip() for part in text.split(","))):
+        if "/" in part:
+            raise Misuse(f"--server takes HOST:PORT, without a protocol or a path, not '{part}'")
         host, port = part, str(DEFAULT_PORT)
         if not part.endswith("]") and ":" in part:
             host, _, port = part.rpartition(":")

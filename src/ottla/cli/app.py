@@ -29,7 +29,7 @@ from ottla.cli.commands.cluster import app as cluster
 from ottla.cli.commands.demo import demo
 from ottla.cli.commands.pipeline import archive, collect, mirror, pipelines, spark, sql
 from ottla.cli.commands.records import consume, log, produce, record
-from ottla.cli.endings import discard_output, of_system, tell
+from ottla.cli.endings import discard_output, of_system, of_unsendable, tell
 from ottla.cli.failures import INTERRUPTED, PIPE_CLOSED, Failure
 from ottla.cli.options import Json, help_group
 from ottla.cli.output import write_document, write_line
@@ -69,13 +69,18 @@ class _Ottla(TyperGroup):
             raise typer.Exit(INTERRUPTED) from None
         except OSError as problem:
             raise of_system(problem) from None
+        except ValueError as problem:
+            failure = of_unsendable(problem)
+            if failure is None:
+                raise
+            raise failure from None
         finally:
             close_all()
         return answer
 
 
 def _usage_sentence(mistake: typer.TyperException) -> str:
-    message = mistake.format_message().strip()
+    message = " ".join(mistake.format_message().split()).replace("Value error, ", "")
     message = (message[:1].lower() + message[1:]).rstrip(".")
     context = getattr(mistake, "ctx", None)
     command = "ottla" if context is None else context.command_path
@@ -154,6 +159,8 @@ def _take_client_config(words: list[str]) -> list[str]:
 
 def run(words: list[str]) -> NoReturn:
     words = _take_client_config(words)
+    if words[:1] == ["--version"]:
+        words = ["version", *words[1:]]
     command: Any = typer.main.get_command(needed_for(words))
     command.main(args=words, prog_name="ottla")
     raise AssertionError("a command always exits")

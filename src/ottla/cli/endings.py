@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ottla.cli.failures import FAILED, Failure
+from ottla.cli.failures import FAILED, Failure, Misuse
 from ottla.cli.output import note
 
 
@@ -33,3 +33,23 @@ def of_system(problem: OSError) -> Failure:
     """An error of the system as a sentence for users."""
     where = f"{problem.filename}: " if problem.filename else ""
     return Failure(f"{where}{problem.strerror or problem}")
+
+
+def of_unsendable(problem: ValueError) -> Failure | None:
+    """What fits into no request as a sentence for users; None for other errors."""
+    import struct
+
+    from ottla.protocol.message import UnencodableMessage
+
+    if not isinstance(problem, UnencodableMessage):
+        return None
+    match problem.__cause__:
+        case struct.error():
+            what = "a number is larger than any that brokers take"
+        case UnicodeError():
+            what = "a name or a value is not UTF-8"
+        case None:
+            what = f"{problem} is too long"
+        case _:
+            return None
+    return Misuse(f"this cannot be asked of a broker: {what}")

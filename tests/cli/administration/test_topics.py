@@ -174,7 +174,26 @@ def test_nobody_answers(offline: Run) -> None:
     )
 
 
-@pytest.mark.parametrize("address", ["here:there", "127.0.0.1:0", "127.0.0.1:99999", ":9092", ","])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("topic", "create", "x", "--partitions", "99999999999"), "a number is larger than any"),
+        (("topic", "create", "x", "--replication-factor", "32768"), "a number is larger than any"),
+        (("cluster", "upgrade", "ottla.version=32768"), "a number is larger than any"),
+        (("group", "lag", "\udcff"), "a name or a value is not UTF-8"),
+        (("group", "lag", "x" * 70_000), "a string of 70000 bytes is too long"),
+    ],
+)
+def test_what_fits_into_no_request(ottla: Run, words: tuple[str, ...], sentence: str) -> None:
+    result = ottla(*words, fails=2)
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://127.0.0.1:9092", "here:there", "127.0.0.1:0", "127.0.0.1:99999", ":9092", ","],
+)
 def test_bad_addresses(offline: Run, address: str) -> None:
     result = offline("topic", "list", "--server", address)
     assert result.exit_code == 2

@@ -42,7 +42,11 @@ def rebalance(
     seconds: Annotated[
         float,
         typer.Option(
-            "--sample", metavar="SECONDS", min=0, help="For so long traffic is looked at first."
+            "--sample",
+            metavar="SECONDS",
+            min=0,
+            max=86400,
+            help="For so long traffic is looked at first.",
         ),
     ] = 2.0,
     dry_run: DryRun = False,
