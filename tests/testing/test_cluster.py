@@ -278,6 +278,7 @@ def test_a_folder_of_another_broker_is_refused(cluster: LocalCluster) -> None:
         ({"zookeeper": "a:b"}, "not the address of a ZooKeeper"),
         ({"brokers": 0}, "one broker at least"),
         ({"base_port": 65535, "brokers": 3}, "cannot be the first of 3 ports"),
+        ({"settings": {"num.partitions": "x"}}, r"^num\.partitions=x .* is not valid: must be"),
     ],
 )
 def test_a_cluster_that_cannot_be(tmp_path: Path, options: dict[str, object], words: str) -> None:
@@ -300,6 +301,46 @@ def test_without_a_zookeeper_to_start_one_is_told_what_to_do(
 
 class Launched(Exception):
     """Instead of a broker that is started."""
+
+
+def refuse_to_spawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spawn(process: BrokerProcess) -> None:
+        raise Launched
+
+    monkeypatch.setattr(BrokerProcess, "spawn", spawn)
+
+
+def test_settings_are_remembered_if_a_broker_can_start_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_to_spawn(monkeypatch)
+    first = LocalCluster(
+        tmp_path, base_port=None, zookeeper="127.0.0.1:1/path", settings={"num.partitions": "3"}
+    )
+    with pytest.raises(Launched):
+        first.start()
+    with pytest.raises(ClusterError, match=r"num\.partitions=none .* is not valid"):
+        LocalCluster(tmp_path, settings={"num.partitions": "none"}).start()
+    # Nothing is started; what was said counts for the next start all the same.
+    LocalCluster(tmp_path, settings={"log.retention.hours": "7"}).start([])
+    expected = {"num.partitions": "3", "log.retention.hours": "7"}
+    assert LocalCluster(tmp_path).state.settings == expected
+
+
+def test_the_address_of_a_zookeeper_that_no_broker_has_joined_can_be_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_to_spawn(monkeypatch)
+    with pytest.raises(Launched):
+        LocalCluster(tmp_path, base_port=None, zookeeper="127.0.0.1:1/mistyped").start()
+    with pytest.raises(Launched):
+        LocalCluster(tmp_path, zookeeper="127.0.0.1:2/path").start()
+    assert LocalCluster(tmp_path).state.zookeeper_address == "127.0.0.1:2/path"
+    folder = LocalCluster(tmp_path).data_path(1)
+    folder.mkdir()
+    (folder / "meta.properties").write_text("cluster.id=abc\n")
+    with pytest.raises(ClusterError, match="it cannot be moved to another"):
+        LocalCluster(tmp_path, zookeeper="127.0.0.1:3/path").start()
 
 
 def test_passwords_are_in_no_list_of_processes(

@@ -220,7 +220,12 @@ class LocalCluster:
         for rack in self._racks:
             _require_rack(rack)
         with self._locked():
-            state = self._checked_state() if self.exists else self._new_state()
+            if self.exists:
+                state = self._checked_state()
+                if self._settings:
+                    self._save(state)  # remembered, whether anything is started with them or not
+            else:
+                state = self._new_state()
             wanted = list(state.brokers) if brokers is None else list(brokers)
             for number in wanted:
                 self._require(state, number)
@@ -302,8 +307,26 @@ class LocalCluster:
                     else f"{name} is what --zookeeper says; it cannot be set beside that"
                 )
 
+    def _require_valid_settings(self, remembered: Mapping[str, str]) -> None:
+        """What no broker could start with is neither tried nor remembered."""
+        if not self._settings:
+            return
+        from ottla.server.configuration.broker_config import load
+        from ottla.server.configuration.sources import ConfigurationError
+
+        together = {**remembered, **self._settings}
+        try:
+            load(
+                environment={},
+                listen=f"{HOST}:0",
+                assignments=[f"{name}={text}" for name, text in together.items()],
+            )
+        except ConfigurationError as error:
+            raise ClusterError(str(error).rstrip(".")) from error
+
     def _new_state(self, brokers: int | None = None) -> ClusterState:
         self._require_common_settings()
+        self._require_valid_settings({})
         count = BROKERS if self._brokers is None else self._brokers
         base = self._base_port
         if brokers is not None:
@@ -316,13 +339,7 @@ class LocalCluster:
             own = ServerState(free_port() if base is None else base - 1)
             address = f"{HOST}:{own.port}{_CHROOT}"
         else:
-            from ottla.cluster.zookeeper import parse_address
-
-            try:
-                parse_address(self._zookeeper)
-            except ValueError as error:
-                raise ClusterError(str(error)) from None
-            own, address = None, self._zookeeper
+            own, address = None, _checked_address(self._zookeeper)
         state = ClusterState(base, address, own, count + 1, {}, self._settings)
         for number in range(1, count + 1):
             port, rack = self._port_of_new(state, number), self._rack_of(number)
@@ -335,12 +352,18 @@ class LocalCluster:
         """What is there, unless something else was asked for."""
         self._require_common_settings()
         state = self.state
+        self._require_valid_settings(state.settings)
         if self._brokers not in (None, len(state.brokers)):
             raise ClusterError(
                 f"the cluster in {self.folder} has {len(state.brokers)} brokers, not "
                 f"{self._brokers}; `ottla cluster add` and `remove` change that"
             )
         if self._zookeeper not in (None, state.zookeeper_address):
+            if state.zookeeper is None and not self._holds_data(state):
+                # No broker has ever joined it: the address was a mistake, as likely as not.
+                state.zookeeper_address = _checked_address(self._zookeeper)
+                self._save(state)
+                return self._checked_state()
             raise ClusterError(
                 f"the cluster in {self.folder} has its metadata in the ZooKeeper at "
                 f"{state.zookeeper_address}; it cannot be moved to another"
@@ -353,6 +376,10 @@ class LocalCluster:
             )
         state.settings.update(self._settings)
         return state
+
+    def _holds_data(self, state: ClusterState) -> bool:
+        """Whether a broker has said in its folder which cluster it belongs to."""
+        return any((self.data_path(each) / "meta.properties").exists() for each in state.brokers)
 
     def _rack_of(self, number: int) -> str | None:
         """Where a broker of a new cluster stands."""
@@ -738,6 +765,16 @@ def _require_rack(rack: str) -> None:
     """ClusterError for one without a name: brokers would take it for a rack like any other."""
     if not rack.strip():
         raise ClusterError("a rack has a name: give --rack one, or leave it out")
+
+
+def _checked_address(zookeeper: str) -> str:
+    from ottla.cluster.zookeeper import parse_address
+
+    try:
+        parse_address(zookeeper)
+    except ValueError as error:
+        raise ClusterError(str(error)) from None
+    return zookeeper
 
 
 def _is_secret(setting: str) -> bool:

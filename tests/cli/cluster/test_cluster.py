@@ -104,6 +104,8 @@ def test_a_cluster_from_its_start_to_its_end(data: Path) -> None:
 
     assert "started broker 2" in ottla("start", "--data", data).stdout
     assert ottla("start", "--data", data).stdout.startswith("all of it runs already\n")
+    remembered = ottla("start", "--set", "num.partitions=3", "--data", data).stdout
+    assert "\nremembered; broker 1, broker 2 ran already and take the settings" in remembered
     changed = ottla("start", "--base-port", port + 7, "--data", data)
     assert (changed.returncode, changed.stdout) == (2, "")
     assert f"from {port} on" in changed.stderr
@@ -161,6 +163,17 @@ def test_a_folder_without_a_cluster(data: Path) -> None:
         assert told.returncode == 1
         assert told.stderr.startswith("ottla: there is no cluster in "), told.stderr
         assert told.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("folder", ["", "/dev/null"])
+def test_a_folder_that_is_none(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = ottla("start", "--zookeeper", "127.0.0.1:1/x", "--data", folder)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr.startswith("ottla: --data takes a folder, and "), told.stderr
+    assert list(tmp_path.iterdir()) == [], "the working directory is not meant"
 
 
 def test_a_zookeeper_that_is_none(data: Path) -> None:

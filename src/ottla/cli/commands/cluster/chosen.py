@@ -16,9 +16,20 @@ if TYPE_CHECKING:
     from ottla.cli.cluster.admin import Cluster
     from ottla.testing.cluster import LocalCluster
 
+
+def _folder(text: str | Path) -> Path:
+    """Of an empty name, such as that of a shell's variable that is not set, pathlib makes "."."""
+    if not str(text):
+        raise Misuse("--data takes a folder, and it is empty")
+    folder = Path(text)
+    if folder.exists() and not folder.is_dir():
+        raise Misuse(f"--data takes a folder, and {folder} is none")
+    return folder
+
+
 Data = Annotated[
     Path,
-    typer.Option("--data", "-d", metavar="DIR", help="The cluster's folder.", file_okay=False),
+    typer.Option("--data", "-d", metavar="DIR", help="The cluster's folder.", parser=_folder),
 ]
 OtherServer = Annotated[
     str | None,

@@ -93,6 +93,13 @@ def start(
         write_line(f"started {_described(state, name)}")
     if not started:
         write_line("all of it runs already")
+    older = [number for number in state.brokers if str(number) not in started]
+    if settings and older:
+        write_line(
+            f"remembered; {', '.join(_named(str(number)) for number in older)} ran already and "
+            f"{'takes' if len(older) == 1 else 'take'} the settings at the next start "
+            "(`ottla config set broker default …` changes some at once)"
+        )
     write_line(f"the cluster is at {bootstrap}")
 
 
