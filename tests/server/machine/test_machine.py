@@ -407,6 +407,27 @@ def command() -> list[str]:
     return [sys.executable, "-m", "ottla.cli.main"]
 
 
+@pytest.mark.parametrize("which", [".", "brokers/2"])
+def test_folders_whose_store_is_missing_are_not_touched(
+    tmp_path: Path, command: list[str], which: str
+) -> None:
+    """It was lost, or the folder is that of one of several brokers, or of a cluster's."""
+    folder = tmp_path / "data" / which
+    folder.mkdir(parents=True)
+    (folder / "meta.properties").write_text("version=1\ncluster.id=elsewhere\nnode.id=2\n")
+    before = files_below(tmp_path)
+    ended = subprocess.run(
+        [*command, "serve", "--brokers", "2", "--listen", "127.0.0.1:0",
+         "--data", str(tmp_path / "data")],
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert ended.returncode == 1, ended
+    (sentence,) = ended.stderr.splitlines()
+    assert "belongs to cluster elsewhere, and " in sentence
+    assert "metadata.db, which knows it, is not there" in sentence
+    assert files_below(tmp_path) == before, "nothing was touched"
+
+
 @pytest.mark.long
 def test_a_port_that_is_taken_ends_the_whole_start(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "data")

@@ -42,7 +42,7 @@ class ServedBefore(asyncio.Event):
 def member_of(monkeypatch: pytest.MonkeyPatch, program: Path) -> supervisor._Member:
     monkeypatch.setattr(sys, "executable", str(program))
     stub = SimpleNamespace(stopping=asyncio.Event(), socket=None, failed=False)
-    member = supervisor._Member(stub, Planned(2, {}))  # type: ignore[arg-type]
+    member = supervisor._Member(stub, Planned(2, {"log.dirs": "data"}))  # type: ignore[arg-type]
     member.ready = ServedBefore()
     return member
 

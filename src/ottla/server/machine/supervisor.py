@@ -27,11 +27,14 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.shared import StoreServer
 from ottla.cluster.store import StoreError
+from ottla.logfiles.names import FOLDER_IDENTITY
 from ottla.server.configuration.sources import ConfigurationError
 from ottla.server.machine.folders import FolderOfMore, check_folders, make_folders
 from ottla.server.machine.plan import Planned, machine_name, plan, socket_path
 from ottla.server.run import METADATA_FILE, print_hints, start_logging
 from ottla.settings import InvalidSetting
+from ottla.storage.checkpoints import read_folder_identity
+from ottla.storage.errors import CorruptCheckpoint
 from ottla.version import __version__
 
 if TYPE_CHECKING:
@@ -141,6 +144,7 @@ class _Supervisor:
         if self._config.zookeeper_connect is not None:
             return
         folder = self._config.log_dirs[0]
+        self._require_own_folders(os.path.join(folder, METADATA_FILE))
         try:
             os.makedirs(folder, 0o700, exist_ok=True)
             self._store = EmbeddedStore(os.path.join(folder, METADATA_FILE))
@@ -152,6 +156,25 @@ class _Supervisor:
                 await self._store.close()
             raise _CannotStart(str(error)) from error
         self._watching = asyncio.create_task(self._watch_store(self._store))
+
+    def _require_own_folders(self, store: str) -> None:
+        """Where the store is missing none is made beside folders that belong to a cluster: it would be
+        that of another one, and nobody could start with it."""
+        if os.path.exists(store):
+            return
+        for member in self._members:
+            for folder in member.folders:
+                try:
+                    identity = read_folder_identity(os.path.join(folder, FOLDER_IDENTITY))
+                except (OSError, CorruptCheckpoint):
+                    continue  # the broker says what is the matter
+                owner = None if identity is None else identity.get("cluster.id")
+                if owner is not None:
+                    raise _CannotStart(
+                        f"data folder {folder} belongs to cluster {owner}, and {store}, "
+                        "which knows it, is not there: put that back, or start its brokers as they "
+                        "were started before"
+                    )
 
     async def _watch_store(self, store: EmbeddedStore) -> None:
         async for _ in store.session_events():
@@ -178,6 +201,7 @@ class _Member:
         self._supervisor = supervisor
         self._planned = planned
         self.id = planned.id
+        self.folders = planned.static["log.dirs"].split(",")
         self.address = ""
         self.ready = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
