@@ -108,6 +108,7 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
     # Ottla's own, far above Kafka's. Clients pass over keys that they do not know.
     DELETE_RECORDS_AT = 20308
+    LIST_CLIENTS = 20309
 
 
 # A version that no API will reach.
@@ -209,6 +210,7 @@ FLEXIBLE_SINCE: Final[dict[int, int]] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: 0,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0,
     ApiKey.DELETE_RECORDS_AT: 0,
+    ApiKey.LIST_CLIENTS: 0,
 }
 
 _NAMES: Final = {int(key): key.name.title().replace("_", "") for key in ApiKey}

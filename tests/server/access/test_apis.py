@@ -284,6 +284,7 @@ ROWS = [
         NO_CLUSTER),
     Row(K.DESCRIBE_TOPIC_PARTITIONS, {"topics": [{"is": "TopicRequest", "name": "orders"}],
         "response_partition_limit": 10}, [on_topic(Op.DESCRIBE)], of("topics", "error_code"), NO_TOPIC),
+    Row(K.LIST_CLIENTS, {}, [on_cluster(Op.DESCRIBE)], whole, NO_CLUSTER),
 ]  # fmt: skip
 
 # Tested below, each on its own: what is left out of a list, what goes to the log, nothing at all.

@@ -281,6 +281,10 @@ class GroupShard:
 
     # Groups as a whole --------------------------------------------------------------------------
 
+    def has_member(self, group_id: str, member_id: str) -> bool:
+        group = self.groups.get(group_id)
+        return isinstance(group, ClassicGroup | ConsumerGroup) and member_id in group.members
+
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         """Lists the groups in one of the states and of one of the types, which are given in lower case;
         without a filter all of them."""

@@ -28,12 +28,13 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter
+from time import perf_counter, time
 from typing import TYPE_CHECKING
 
 from ottla.protocol.message import MalformedMessage
 from ottla.protocol.wiretypes import skip_tags
 from ottla.server.disk.old_data import PIECE_BYTES
+from ottla.server.network.activity import Activity
 from ottla.server.network.file_range import FileRange
 from ottla.server.network.platform import HAS_SENDFILE, MORE_FOLLOWS
 from ottla.server.network.slots import NOTHING, Buffer, HeldBytes, Part, Slot
@@ -120,13 +121,16 @@ class Connection:
         "_turn_is_over",
         "_writing",
         "active_at",
+        "activity",
         "address",
         "authentication",
         "client_id",
         "closed",
+        "connected_at",
         "exclusive",
         "fd",
         "held_bytes",
+        "id",
         "last_api",
         "listener",
         "out",
@@ -153,6 +157,10 @@ class Connection:
         self.fd = sock.fileno()
         self.listener = listener
         self.address = peer
+        # Of this broker's life; no other connection has it.
+        self.id = reactor.accepted + 1
+        self.connected_at = time()
+        self.activity = Activity()
         # Who the peer is, and how it proves that where the listener asks for SASL.
         self.principal = ANONYMOUS
         self.authentication: Authentication | None = None

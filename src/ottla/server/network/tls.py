@@ -55,6 +55,9 @@ class TlsSocket:
         certificate = self._tls.getpeercert()
         return None if not certificate else cast(Any, certificate["subject"])
 
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        return self._tls.getsockopt(level, option, size)
+
     @property
     def pending(self) -> int:
         """Decrypted bytes that wait to be received."""

@@ -34,6 +34,7 @@ def consumer_group_heartbeat(
     if not speaks_new_protocol(request.broker):
         return _refused(ErrorCode.UNSUPPORTED_VERSION)
     message, caller = request.message, caller_of(request)
+    request.connection.activity.note_member(message.group_id, message.member_id)
     return request.broker.groups.submit(
         message.group_id,
         lambda shard, ticket, now: shard.consumer_group_heartbeat(ticket, message, now, caller),

@@ -22,6 +22,7 @@ from ottla.server.api import Request, handles
 @handles(HeartbeatRequest, versions=(0, 4))
 def heartbeat(request: Request[HeartbeatRequest]) -> Message | asyncio.Future[Message]:
     message = request.message
+    request.connection.activity.note_member(message.group_id, message.member_id)
     return request.broker.groups.submit(
         message.group_id,
         lambda shard, ticket, now: shard.heartbeat(ticket, message, now),

@@ -32,6 +32,7 @@ from ottla.server.coordination.group_callers import caller_of
 @handles(JoinGroupRequest, versions=(0, 9))
 def join_group(request: Request[JoinGroupRequest]) -> Message | asyncio.Future[Message]:
     message, caller = request.message, caller_of(request)
+    request.connection.activity.note_member(message.group_id, message.member_id)
     return request.broker.groups.submit(
         message.group_id,
         lambda shard, ticket, now: shard.join_group(ticket, message, now, caller),

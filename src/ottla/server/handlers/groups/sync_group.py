@@ -24,6 +24,7 @@ from ottla.server.api import Request, handles
 @handles(SyncGroupRequest, versions=(0, 5))
 def sync_group(request: Request[SyncGroupRequest]) -> Message | asyncio.Future[Message]:
     message = request.message
+    request.connection.activity.note_member(message.group_id, message.member_id)
     return request.broker.groups.submit(
         message.group_id,
         lambda shard, ticket, now: shard.sync_group(ticket, message, now),

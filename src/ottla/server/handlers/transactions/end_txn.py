@@ -35,8 +35,10 @@ _FIRST_OF_SECOND_PROTOCOL = 5
 
 @handles(EndTxnRequest, versions=(0, 5))
 def end_txn(request: Request[EndTxnRequest]) -> Outcome:
-    if not request.message.transactional_id:
+    transactional_id = request.message.transactional_id
+    if not transactional_id:
         return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    request.connection.activity.transactional_id = transactional_id
     answer = _submit(request, NO_PRODUCER)
     return _with_new_id(request) if answer is PRODUCER_ID_WANTED else answer
 

@@ -43,6 +43,7 @@ def init_producer_id(request: Request[InitProducerIdRequest]) -> Outcome:
     message = request.message
     if message.transactional_id == "" or (message.producer_id < 0) != (message.producer_epoch < 0):
         return _refused(ErrorCode.INVALID_REQUEST)
+    request.connection.activity.transactional_id = message.transactional_id
     if message.transactional_id is None:
         return _idempotent(request)
     answer = _submit(request, message.transactional_id, NO_PRODUCER)

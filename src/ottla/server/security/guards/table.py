@@ -317,6 +317,7 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: groups.describe_groups,
     ApiKey.LIST_CONFIG_RESOURCES: on_cluster(_Op.DESCRIBE_CONFIGS),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.describe_topic_partitions,
+    ApiKey.LIST_CLIENTS: on_cluster(_Op.DESCRIBE),
 }
 
 # What an API needs that has no row: more than anybody but a super user has by chance.

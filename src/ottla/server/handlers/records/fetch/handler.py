@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ottla.server.network.connection import Connection
     from ottla.server.network.slots import Part, Slot
     from ottla.server.sessions import FetchSession, Key, WatchedPartition
+    from ottla.server.turns import Steps
 
 # The timers of waits up to this share a queue, in which one that is over stays as long as any before it.
 SHORT_WAIT_MS = 1000
@@ -99,6 +100,7 @@ class Fetch:
     def start(self) -> None:
         if not self._establish(named(self.request, self.version)):
             return
+        self.connection.activity.reading = self.session or self.watched
         if len(self.watched) > MANY_PARTITIONS:
             self._slot = self.connection.reserve(exclusive=True)
             self.broker.spawn(self._start_many(), "fetch of many partitions")
@@ -113,9 +115,26 @@ class Fetch:
     async def _read_many(self) -> None:
         try:
             if self._establish(await in_turns(named_in_steps(self.request, self.version))):
+                activity = self.connection.activity
+                if self.session is not None:
+                    activity.reading = self.session
+                else:
+                    activity.reading = await in_turns(self._topics())
                 await self._start_many()
         except Exception:  # noqa: BLE001 - see failed
             failed(self.connection, "FETCH", self.version)
+
+    def _topics(self) -> Steps[list[WatchedPartition]]:
+        """A partition of each topic that is there: all would be much to keep, after the request."""
+        partitions = self.broker.partitions
+        found: dict[str | bytes, WatchedPartition] = {}
+        for each in self.watched:
+            topic = each.topic
+            known = partitions.by_id if isinstance(topic, bytes) else partitions.by_name
+            if topic in known:
+                found[topic] = each
+            yield
+        return list(found.values())
 
     def _establish(self, asked: dict[Key, WatchedPartition]) -> bool:
         """Finds out which partitions it is about. False if it was refused, and that was answered."""
@@ -128,6 +147,7 @@ class Fetch:
             self._send(FetchResponse(error_code=error.code, responses=[]))
             return False
         if self.reader.replica >= 0:
+            self.connection.activity.replica_id = self.reader.replica
             self._note_positions(asked)
         return True
 

@@ -114,6 +114,8 @@ class Produce:
             allowed = [each for each in topics if each[0] not in refused] if refused else topics
             markers: Markers = {}
             begins = beginning(self.known(version), allowed, body, markers)
+            if allowed:
+                connection.activity.transactional_id = transactional_id
             verification = Verification(self._broker, version, transactional_id, begins, markers)
             if not verification.is_complete:
                 verification.when_complete(
@@ -175,12 +177,21 @@ class Produce:
             self._broker, connection, version, correlation_id, acks, timeout_ms
         )
         pieces = appending.pieces
+        activity = connection.activity
+        produced = activity.produced
         target: Partition | None = None
         for key, parts in topics:
             found = known.get(key, ())
             count = len(found)
             topic_count = 0 if pieces else len(topics)
             make_piece = topic_piece if found else new_topic_piece
+            if (
+                (produced is None or key not in produced)
+                and found
+                and (refused is None or key not in refused)
+            ):
+                activity.note_produced(key)
+                produced = activity.produced
             pieces.append(make_piece(version, key, len(parts), topic_count))
             for index, start, end in parts:
                 target = None
