@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 
 import pytest
 from typer.testing import Result
 
-from ottla.cli.output import harmless, rich_table, write_table
+from ottla.cli.output import harmless, rich_table, write_document, write_table
 
 Run = Callable[..., Result]
 
@@ -30,6 +31,17 @@ def test_texts_of_others_are_shown_in_their_cell(capfdbinary: pytest.CaptureFixt
         console.print(rich_table(("name",), [(EVIL,)]))
     assert "\x1b[2J" not in captured.get()
     assert len(captured.get().splitlines()) == 5
+
+
+def test_documents_hold_nothing_that_a_terminal_obeys(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    document = {EVIL: [EVIL, "\x7f\U000e0001\u202e half \udc80", "Zoë’s — 東京 🙂"]}
+    write_document(document)
+    shown = capfdbinary.readouterr().out.decode()
+    assert json.loads(shown) == document
+    assert shown.replace("\n", "").isprintable()
+    assert "Zoë’s — 東京 🙂" in shown
 
 
 def test_what_can_be_shown_is_shown_as_it_is() -> None:

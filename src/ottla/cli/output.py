@@ -39,7 +39,16 @@ def on_terminal() -> bool:
 
 def write_document(document: Any) -> None:
     """One JSON document, indented; for commands that answer with a whole."""
-    write_line(json.dumps(document, indent=2, ensure_ascii=False))
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    write_line("\n".join(_escaped(line) for line in text.split("\n")))
+
+
+def _escaped(line: str) -> str:
+    """A line of JSON without characters that a terminal may obey: there are more of them than JSON
+    escapes by itself. They are inside of strings, so it is the same document."""
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str = "") -> None:
