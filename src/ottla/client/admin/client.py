@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ottla.client.admin.access import AccessAdmin
+from ottla.client.admin.clients import ClientsAdmin
 from ottla.client.admin.cluster import ClusterAdmin
 from ottla.client.admin.configs import ConfigsAdmin
 from ottla.client.admin.deletion import DeletionAdmin
@@ -47,6 +48,7 @@ class AsyncAdmin(
     TransactionsAdmin,
     AccessAdmin,
     ClusterAdmin,
+    ClientsAdmin,
 ):
     """The admin client for asyncio; see the module. To be made where an event loop runs."""
 
@@ -156,6 +158,7 @@ class Admin:
     delete_scram_password = _blocking(AsyncAdmin.delete_scram_password)
 
     describe_cluster = _blocking(AsyncAdmin.describe_cluster)
+    list_clients = _blocking(AsyncAdmin.list_clients)
     describe_features = _blocking(AsyncAdmin.describe_features)
     update_features = _blocking(AsyncAdmin.update_features)
     describe_log_folders = _blocking(AsyncAdmin.describe_log_folders)
