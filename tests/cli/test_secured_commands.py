@@ -105,6 +105,7 @@ quota set producer_byte_rate=1000000 --user bob
 quota list
 quota delete producer_byte_rate --user bob
 cluster rebalance --dry-run --sample 0
+client list --user alice
 cluster features
 cluster upgrade --dry-run
 cluster downgrade group.version=0 --dry-run

@@ -18,6 +18,7 @@ from ottla.cli.cleanup import close_all
 from ottla.cli.commands import console, serve
 from ottla.cli.commands.administration import (
     acls,
+    clients,
     configs,
     groups,
     quotas,
@@ -111,6 +112,7 @@ app.command("demo")(demo.demo)
 app.command("console")(console.console)
 app.add_typer(configs.app, name="config")
 app.add_typer(groups.app, name="group")
+app.add_typer(clients.app, name="client")
 app.add_typer(transactions.app, name="transaction")
 app.add_typer(log.app, name="log")
 app.add_typer(users.app, name="user")
