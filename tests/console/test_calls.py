@@ -12,6 +12,7 @@ import confluent_kafka
 import pytest
 from console_kit.process import ConsoleProcess
 
+from ottla import Producer
 from ottla.testing import BrokerProcess
 
 Left = Callable[..., list[int]]
@@ -259,6 +260,7 @@ def test_the_calls_are_described(console: ConsoleProcess) -> None:
         "/api/topics/{topic}",
         "/api/topics/{topic}/partitions/{partition}/records",
         "/api/topics/{topic}/deletions",
+        "/api/clients",
     }
     responses = page.body["paths"]["/api/topics/{topic}/deletions"]["post"]["responses"]
     assert set(responses) == {"200", "207", "400", "401", "403", "404", "409", "503"}
@@ -294,3 +296,16 @@ def test_whoever_leaves_ends_the_search(console: ConsoleProcess, topic: str, lef
         assert time.monotonic() < deadline
     # Whether it was done or not, it was done as a whole.
     assert left() in ([1, 3, 5, 7, 9], list(range(10)))
+
+
+def test_clients(console: ConsoleProcess, broker: BrokerProcess, topic: str) -> None:
+    with Producer(broker.bootstrap, client_id=topic) as producer:
+        producer.send(topic, b"x").result(20)
+        (found,) = console.get(f"/api/clients?topic={topic}&client_id={topic}").body["clients"]
+        assert (found["client_id"], found["software_name"]) == (topic, "ottla")
+        assert (found["producing"], found["groups"]) == ([topic], [])
+        assert found["doing"] == f"produces to {topic}"
+        for nobody in ("principal=User:alice", "address=127.0.0.2", "group=none", "client_id=none"):
+            assert console.get(f"/api/clients?topic={topic}&{nobody}").body == {"clients": []}
+    every = console.get("/api/clients").body["clients"]
+    assert "ottla-console" in {each["client_id"] for each in every}

@@ -5,6 +5,7 @@
     GET  /api/topics/{topic}                                its partitions with their offsets
     GET  /api/topics/{topic}/partitions/{n}/records         some records; ?from= and ?limit=
     POST /api/topics/{topic}/deletions                      delete single records: by offsets, or by key
+    GET  /api/clients                                       who is connected; ?topic= and others choose
     GET  /api/openapi.json                                  all of this, for machines
 
 Whatever fails is told as `ottla.console.refusals` has it, with nothing of the program's inside.
@@ -28,6 +29,7 @@ from ottla.client.positions import Position, position_of
 from ottla.console.cluster import MOST_RECORDS, ClusterCalls
 from ottla.console.guard import Guard
 from ottla.console.messages import (
+    ClientList,
     Deletion,
     DeletionAnswer,
     ErrorAnswer,
@@ -142,6 +144,22 @@ def _add_calls(app: FastAPI) -> None:
     ) -> RecordPage:
         """Some committed records of a partition, to find the offset of the one to delete."""
         return await calls.records(topic, partition, _position(start), limit)
+
+    @app.get("/api/clients")
+    async def clients(
+        calls: Calls,
+        client_id: str | None = None,
+        principal: Annotated[str | None, Query(description="User:alice")] = None,
+        address: Annotated[str | None, Query(description="Without a port.")] = None,
+        group: Annotated[str | None, Query(description="Members of this group.")] = None,
+        topic: Annotated[
+            str | None, Query(description="Who produces to this topic, or reads it.")
+        ] = None,
+    ) -> ClientList:
+        """The connections of all brokers: who they are, and what they do."""
+        return await calls.clients(
+            client_id=client_id, principal=principal, address=address, group=group, topic=topic
+        )
 
     @app.post(
         "/api/topics/{topic}/deletions",

@@ -14,6 +14,8 @@ from ottla.client.consumer.searching import find_key
 from ottla.client.errors import Failures, OttlaError, PartlyDeleted
 from ottla.client.positions import EARLIEST, LATEST, FoundOffset, Position, TopicPartition
 from ottla.console.messages import (
+    Client,
+    ClientList,
     Deletion,
     DeletionAnswer,
     Error,
@@ -205,6 +207,20 @@ class ClusterCalls:
                     size += len(record.key or b"") + len(record.value or b"")
                     size += sum(len(name) + len(value or b"") for name, value in record.headers)
         return shown, end
+
+    async def clients(
+        self,
+        *,
+        client_id: str | None,
+        principal: str | None,
+        address: str | None,
+        group: str | None,
+        topic: str | None,
+    ) -> ClientList:
+        listed = await self._admin.list_clients(
+            client_id=client_id, principal=principal, address=address, group=group, topic=topic
+        )
+        return ClientList(clients=[Client(**each.document()) for each in listed])
 
     # Deleting
 

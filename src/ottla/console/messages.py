@@ -162,6 +162,46 @@ class TopicPage(BaseModel):
     partitions: list[Partition]
 
 
+class GroupMembership(BaseModel):
+    group: str
+    member: str
+
+
+class Client(BaseModel):
+    """One connection to a broker, of a client or of another broker."""
+
+    broker: int
+    connection: int = Field(description="Its number at this broker, for as long as that runs.")
+    client_id: str
+    software_name: str | None
+    software_version: str | None
+    address: str
+    port: int
+    listener: str
+    security_protocol: str
+    principal: str
+    role: str = Field(description="client, broker, or follower (a broker that replicates).")
+    peer_broker: int | None = Field(description="The number of that broker.")
+    controller: bool = Field(description="That broker is the cluster's controller.")
+    connected_since: int = Field(description="In milliseconds since 1970.")
+    idle_ms: int = Field(description="For how long nothing has come from it.")
+    requests: int
+    received_bytes: int | None
+    sent_bytes: int | None
+    last_api: str | None = Field(description="Of its last request.")
+    doing: str = Field(description="What it does, in words.")
+    transactional_id: str | None
+    producing: list[str] = Field(description="Topics to which it has produced.")
+    more_producing: int = Field(description="Topics that are not named.")
+    reading: list[str] = Field(description="Topics that its last Fetch asked for.")
+    more_reading: int
+    groups: list[GroupMembership]
+
+
+class ClientList(BaseModel):
+    clients: list[Client]
+
+
 class RecordPage(BaseModel):
     """Some records of a partition. Bytes that are no UTF-8 stand under `key_base64`, `value_base64`."""
 
