@@ -36,7 +36,7 @@ from ottla.protocol.messages.consumer_group_heartbeat import (
 )
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from ottla.protocol.messages.fetch import FetchResponse, ForgottenTopic
+from ottla.protocol.messages.fetch import FetchResponse, FetchTopic, ForgottenTopic
 from ottla.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -67,7 +67,7 @@ from ottla.protocol.messages.sync_group import (
 from ottla.server.api import LARGE_REQUEST
 from ottla.server.handlers.cluster import list_clients
 from ottla.server.network import activity
-from ottla.server.sessions import WatchedPartition
+from ottla.server.sessions import FetchSession, WatchedPartition
 from ottla.server.turns import ITEMS_IN_A_STEP
 from ottla.wire.sasl import Plain
 
@@ -615,8 +615,13 @@ def test_a_session_of_many_partitions_is_looked_at_in_slices(
         with Turns(broker) as seen:
             assert of(observer, wire).reading == [topic.name]
         assert seen.longest < LONGEST
-    watched = [WatchedPartition(f"topic-{index}", 0) for index in range(10 * ITEMS_IN_A_STEP)]
-    assert sum(1 for _ in list_clients._topics_of(watched)) == 10
+    many = 10 * ITEMS_IN_A_STEP
+    session = FetchSession(1, 0.0, by_id=False)
+    for index in range(many):
+        session.partitions["topic", index] = WatchedPartition("topic", index)
+    topics = [FetchTopic(topic=f"topic-{index}") for index in range(many)]
+    for reading in (session, topics):
+        assert sum(1 for _ in list_clients._topics_of(reading)) == 10
 
 
 def test_who_leaves_while_the_list_is_made(

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ottla.server.sessions import FetchSession, WatchedPartition
+    from ottla.protocol.messages.fetch import FetchTopic
+    from ottla.server.sessions import FetchSession
 
 # Of topics that a connection has produced to, the first are forgotten beyond so many.
 MOST_TOPICS: Final = 1000
@@ -25,8 +26,8 @@ class Activity:
         # Topics by the keys that Produce requests name them with: their names in bytes, or their ids.
         self.produced: dict[bytes, None] | None = None
         self.transactional_id: str | None = None
-        # What the last Fetch was about: the partitions of its session, or its own.
-        self.reading: FetchSession | Sequence[WatchedPartition] = ()
+        # What the last Fetch was about: its session, or its own topics.
+        self.reading: FetchSession | Sequence[FetchTopic] = ()
         # Which replica the Fetch requests say they are of; negative: none.
         self.replica_id = -1
         # Groups and members for which somebody spoke here; they may be members no more.

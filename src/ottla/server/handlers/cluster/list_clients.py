@@ -37,9 +37,9 @@ from ottla.server.sessions import FetchSession
 from ottla.server.turns import ITEMS_IN_A_STEP, Steps, in_order
 
 if TYPE_CHECKING:
+    from ottla.protocol.messages.fetch import FetchTopic
     from ottla.server.broker import Broker
     from ottla.server.network.connection import Connection
-    from ottla.server.sessions import WatchedPartition
 
 # What a client may choose is up to 32 kB long.
 LONGEST_NAME: Final = 255
@@ -193,15 +193,19 @@ class _Listing:
         return None if topic is None else topic.name
 
 
-def _topics_of(
-    reading: FetchSession | Sequence[WatchedPartition],
-) -> Steps[dict[str | bytes, None]]:
+def _topics_of(reading: FetchSession | Sequence[FetchTopic]) -> Steps[dict[str | bytes, None]]:
+    """Topics by their names or ids."""
     topics: dict[str | bytes, None] = {}
-    # A session changes with each request.
-    watched = list(reading.partitions.values()) if isinstance(reading, FetchSession) else reading
-    for first in range(0, len(watched), ITEMS_IN_A_STEP):
-        some = watched[first : first + ITEMS_IN_A_STEP]
-        topics.update(dict.fromkeys([each.topic for each in some]))
+    if isinstance(reading, FetchSession):
+        # It changes with each request.
+        keys = list(reading.partitions)
+        for first in range(0, len(keys), ITEMS_IN_A_STEP):
+            topics.update(dict.fromkeys([key[0] for key in keys[first : first + ITEMS_IN_A_STEP]]))
+            yield
+        return topics
+    for first in range(0, len(reading), ITEMS_IN_A_STEP):
+        some = reading[first : first + ITEMS_IN_A_STEP]
+        topics.update(dict.fromkeys([each.topic or each.topic_id for each in some]))
         yield
     return topics
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frame import frame_response_parts
-from ottla.protocol.messages.fetch import FetchResponse
+from ottla.protocol.messages.fetch import FetchResponse, FetchTopic
 from ottla.replication.positions import note
 from ottla.server.api import encode_large, failed
 from ottla.server.handlers.records.fetch.cold import complete, fail
@@ -100,7 +100,8 @@ class Fetch:
     def start(self) -> None:
         if not self._establish(named(self.request, self.version)):
             return
-        self.connection.activity.reading = self.session or self.watched
+        # A request like the one before it has the same topics: nothing is made or freed for this.
+        self.connection.activity.reading = self.session or self.request.topics
         if len(self.watched) > MANY_PARTITIONS:
             self._slot = self.connection.reserve(exclusive=True)
             self.broker.spawn(self._start_many(), "fetch of many partitions")
@@ -124,15 +125,14 @@ class Fetch:
         except Exception:  # noqa: BLE001 - see failed
             failed(self.connection, "FETCH", self.version)
 
-    def _topics(self) -> Steps[list[WatchedPartition]]:
-        """A partition of each topic that is there: all would be much to keep, after the request."""
+    def _topics(self) -> Steps[list[FetchTopic]]:
+        """Topics that are there, without partitions: all would be much to keep after the request."""
         partitions = self.broker.partitions
-        found: dict[str | bytes, WatchedPartition] = {}
-        for each in self.watched:
-            topic = each.topic
-            known = partitions.by_id if isinstance(topic, bytes) else partitions.by_name
-            if topic in known:
-                found[topic] = each
+        found: dict[str | bytes, FetchTopic] = {}
+        for each in self.request.topics:
+            if each.topic in partitions.by_name or each.topic_id in partitions.by_id:
+                key = each.topic or each.topic_id
+                found[key] = FetchTopic(topic=each.topic, topic_id=each.topic_id)
             yield
         return list(found.values())
 
