@@ -23,7 +23,8 @@ with_a_jump = st.tuples(evenly, evenly).map(lambda both: sorted({*both[0], *both
 @given(st.one_of(evenly, anyhow, with_a_jump), st.data())
 def test_it_finds_what_a_bisection_finds(values: list[int], data: st.DataObject) -> None:
     view = memoryview(b"".join(ENTRY.pack(value, 7) for value in values))
+    ends = VALUES.ends(view, len(values))
     near = data.draw(st.sampled_from(values)) if values else 0
     for target in (-1, 0, near - 1, near, near + 1, data.draw(st.integers(0, 2**62)), 2**63 - 1):
-        found = VALUES.slot_above(view, len(values), target)
+        found = VALUES.slot_above(view, len(values), target, ends)
         assert found == bisect_right(values, target)

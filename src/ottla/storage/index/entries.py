@@ -56,25 +56,31 @@ class Column:
         self._value_at = value.unpack_from
         self._window_at = Struct(f">{padded * _WINDOW}").unpack_from
 
-    def slot_above(self, view: memoryview, count: int, target: int) -> int:
+    def ends(self, view: memoryview, count: int) -> tuple[int, int]:
+        """The first and the last number, for `slot_above`; of few entries it needs none."""
+        if count <= _WINDOW:
+            return 0, 0
+        (first,) = self._value_at(view, 0)
+        (last,) = self._value_at(view, (count - 1) * self._entry_size)
+        return first, last
+
+    def slot_above(self, view: memoryview, count: int, target: int, ends: tuple[int, int]) -> int:
         """The first of `count` entries whose number is above the target: as `bisect_right`, but it looks
-        first where that entry is if they are evenly spaced, as most are. There it takes several numbers
-        by one call: a search in a tuple needs no step of Python."""
-        value_at, size = self._value_at, self._entry_size
+        first where that entry is if they are evenly spaced between the `ends`, as most are. There it
+        takes several numbers by one call: a search in a tuple needs no step of Python."""
         low, high = 0, count
-        if count > _WINDOW:
-            (first,) = value_at(view, 0)
-            (last,) = value_at(view, (count - 1) * size)
-            if first <= target < last:
-                expected: int = (target - first) * (count - 1) // (last - first)
-                start = min(max(0, expected - _WINDOW // 2), count - _WINDOW)
-                window = self._window_at(view, start * size)
-                if window[0] > target:
-                    high = start
-                elif window[-1] <= target:
-                    low = start + _WINDOW
-                else:
-                    return start + bisect_right(window, target)
+        first, last = ends
+        if first <= target < last:
+            expected = (target - first) * (count - 1) // (last - first)
+            start = min(max(0, expected - _WINDOW // 2), count - _WINDOW)
+            window = self._window_at(view, start * self._entry_size)
+            if window[0] > target:
+                high = start
+            elif window[-1] <= target:
+                low = start + _WINDOW
+            else:
+                return start + bisect_right(window, target)
+        value_at, size = self._value_at, self._entry_size
         return bisect_right(
             range(count), target, low, high, key=lambda slot: value_at(view, slot * size)[0]
         )
@@ -127,6 +133,8 @@ class Index(ABC):
         self._file_size: int | None = None
         # Entries in the sealed file, None until it was mapped first: what is mapped is counted.
         self._sealed_count: int | None = None
+        # Of a sealed index that was searched: see Column.
+        self._ends: tuple[int, int] | None = None
         # How often the file has changed since this object was made, and how many of these changes a
         # flush has synced; and whether the file's name may be new, too.
         self.changes = 0
@@ -256,6 +264,7 @@ class Index(ABC):
         self._in_file = 0
         self._file_size = None
         self._sealed_count = count
+        self._ends = None
         self.sealed = True
 
     def unseal(self) -> None:
@@ -264,7 +273,7 @@ class Index(ABC):
             return
         self._maps.drop(self)
         self.sealed = False
-        self._sealed_count = None
+        self._sealed_count = self._ends = None
 
     def truncate_to(self, offset: int) -> None:
         """Drops the entries about `offset` and all after it, in memory and in the file. The

@@ -83,7 +83,10 @@ class OffsetIndex(Index):
         if self.sealed:
             view = self._view()
             count = self._sealed_count or 0
-            slot = _OFFSETS.slot_above(view, count, relative)
+            ends = self._ends
+            if ends is None:
+                ends = self._ends = _OFFSETS.ends(view, count)
+            slot = _OFFSETS.slot_above(view, count, relative, ends)
             return self._sealed_entry(view, slot - 1)
         if not self._loaded:
             self._load()
@@ -95,7 +98,8 @@ class OffsetIndex(Index):
         relative = target_offset - self.base_offset
         if self.sealed:
             view = self._view()
-            slot = _OFFSETS.slot_above(view, self._sealed_count or 0, relative)
+            entries = self._sealed_count or 0
+            slot = _OFFSETS.slot_above(view, entries, relative, _OFFSETS.ends(view, entries))
             slot -= 1 + count
             return self._sealed_entry(view, slot)[0], max(0, -1 - slot)
         self._load()

@@ -97,7 +97,10 @@ class TimeIndex(Index):
         if self.sealed:
             view = self._view()
             count = self._sealed_count or 0
-            slot = _TIMESTAMPS.slot_above(view, count, target_timestamp)
+            ends = self._ends
+            if ends is None:
+                ends = self._ends = _TIMESTAMPS.ends(view, count)
+            slot = _TIMESTAMPS.slot_above(view, count, target_timestamp, ends)
             return self._sealed_entry(view, slot - 1)
         self._load()
         return self._entry(bisect_right(self._timestamps, target_timestamp) - 1)
