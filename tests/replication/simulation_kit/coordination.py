@@ -58,6 +58,7 @@ from ottla.server.handlers.transactions.end_txn import end_txn
 from ottla.server.handlers.transactions.init_producer_id import init_producer_id
 from ottla.server.handlers.transactions.txn_offset_commit import txn_offset_commit
 from ottla.server.handlers.transactions.write_txn_markers import write_txn_markers
+from ottla.server.network.activity import Activity
 from ottla.storage.errors import StorageError
 from ottla.wire.errors import ConnectFailed, RequestTimeout
 from simulation_kit.loop import SimulatedLoop
@@ -95,7 +96,7 @@ SETTINGS = TransactionSettings(transaction_abort_timed_out_transaction_cleanup_i
 
 
 # Of everybody who asks.
-CLIENT = SimpleNamespace(address="127.0.0.1:1", client_id="a client")
+CLIENT = SimpleNamespace(address="127.0.0.1:1", client_id="a client", activity=Activity())
 
 
 class Coordination:
