@@ -154,12 +154,15 @@ def reading(name: str, bootstrap: str, topic: str, group: str) -> Iterator[None]
         from kafka import KafkaConsumer
 
         python: Any = KafkaConsumer(
-            topic,
             bootstrap_servers=bootstrap,
             client_id=name,
             group_id=group,
             auto_offset_reset="earliest",
         )
+        # A member that joins before it knows the topic gets no partitions, and on a busy machine
+        # kafka-python does not always join again.
+        python.partitions_for_topic(topic)
+        python.subscribe([topic])
         _until_all(lambda: sum(map(len, python.poll(200).values())))
         yield
         python.close()
