@@ -189,8 +189,7 @@ def test_kafka_python(broker: BrokerProcess, topic: str) -> None:
     from kafka import KafkaConsumer
 
     def consumer() -> KafkaConsumer:
-        return KafkaConsumer(
-            topic,
+        made = KafkaConsumer(
             bootstrap_servers=broker.bootstrap,
             group_id=topic,
             auto_offset_reset="earliest",
@@ -199,6 +198,11 @@ def test_kafka_python(broker: BrokerProcess, topic: str) -> None:
             heartbeat_interval_ms=200,
             consumer_timeout_ms=30_000,
         )
+        # A member that joins before it knows the topic gets no partitions, and on a busy machine
+        # kafka-python does not always join again.
+        made.partitions_for_topic(topic)
+        made.subscribe([topic])
+        return made
 
     produce(broker.bootstrap, topic, {each: [b"%d" % each] for each in PARTITIONS})
     one = consumer()
