@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -49,6 +50,28 @@ def test_a_process_is_known_until_its_end(child: subprocess.Popen[bytes]) -> Non
     child.wait()
     assert not send(identity, signal.SIGKILL)
     assert wait_for_end(identity, 30)
+
+
+def test_a_program_with_many_open_files_can_wait(child: subprocess.Popen[bytes]) -> None:
+    """`select` takes no descriptor above 1,023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f"no more than {hard} files may be open here")
+    identity = identify(child.pid)
+    assert identity is not None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    first = os.open(os.devnull, os.O_RDONLY)
+    others: list[int] = []
+    try:
+        while (others[-1] if others else first) < 1024:
+            others.append(os.dup(first))
+        assert not wait_for_end(identity, 0.01)
+        child.kill()
+        assert wait_for_end(identity, 30)
+    finally:
+        for descriptor in (first, *others):
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.usefixtures("way")

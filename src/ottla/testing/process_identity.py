@@ -65,8 +65,10 @@ def wait_for_end(process: ProcessIdentity, timeout: float) -> bool:
         try:
             if not runs(process):
                 return True
-            ready, _, _ = select.select([descriptor], [], [], timeout)
-            return bool(ready)
+            # Not `select`, which takes no descriptor above 1,023: programs that hold brokers have them.
+            ended = select.poll()
+            ended.register(descriptor, select.POLLIN)
+            return bool(ended.poll(timeout * 1000))
         finally:
             os.close(descriptor)
     while runs(process):
