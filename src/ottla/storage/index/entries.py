@@ -25,7 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from struct import Struct
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from ottla.storage.errors import CorruptIndex
 from ottla.storage.files import OS_FILES, READ_ONLY, READ_WRITE, READ_WRITE_CREATE, Files
@@ -43,6 +43,10 @@ _STEP = 64 * 1024
 _WINDOW = 16
 
 
+# The first and the last number of a column, and how many entries there are for each one between.
+Ends: TypeAlias = tuple[int, int, float]
+
+
 class Column:
     """The first number of each entry of a sealed index. Numbers never decrease from entry to entry."""
 
@@ -56,30 +60,34 @@ class Column:
         self._value_at = value.unpack_from
         self._window_at = Struct(f">{padded * _WINDOW}").unpack_from
 
-    def ends(self, view: memoryview, count: int) -> tuple[int, int]:
-        """The first and the last number, for `slot_above`; of few entries it needs none."""
+    def ends(self, view: memoryview, count: int) -> Ends:
+        """For `slot_above`; of few entries it needs none."""
         if count <= _WINDOW:
-            return 0, 0
+            return 0, 0, 0.0
         (first,) = self._value_at(view, 0)
         (last,) = self._value_at(view, (count - 1) * self._entry_size)
-        return first, last
+        return first, last, (count - 1) / (last - first) if first < last else 0.0
 
-    def slot_above(self, view: memoryview, count: int, target: int, ends: tuple[int, int]) -> int:
+    def slot_above(self, view: memoryview, count: int, target: int, ends: Ends) -> int:
         """The first of `count` entries whose number is above the target: as `bisect_right`, but it looks
         first where that entry is if they are evenly spaced between the `ends`, as most are. There it
         takes several numbers by one call: a search in a tuple needs no step of Python."""
+        first, last, density = ends
         low, high = 0, count
-        first, last = ends
         if first <= target < last:
-            expected = (target - first) * (count - 1) // (last - first)
-            start = min(max(0, expected - _WINDOW // 2), count - _WINDOW)
+            start = int((target - first) * density) - _WINDOW // 2
+            if start < 0:
+                start = 0
+            elif start > count - _WINDOW:
+                start = count - _WINDOW
             window = self._window_at(view, start * self._entry_size)
-            if window[0] > target:
-                high = start
-            elif window[-1] <= target:
+            slot = bisect_right(window, target)
+            if 0 < slot < _WINDOW:
+                return start + slot
+            if slot:
                 low = start + _WINDOW
             else:
-                return start + bisect_right(window, target)
+                high = start
         value_at, size = self._value_at, self._entry_size
         return bisect_right(
             range(count), target, low, high, key=lambda slot: value_at(view, slot * size)[0]
@@ -134,7 +142,7 @@ class Index(ABC):
         # Entries in the sealed file, None until it was mapped first: what is mapped is counted.
         self._sealed_count: int | None = None
         # Of a sealed index that was searched: see Column.
-        self._ends: tuple[int, int] | None = None
+        self._ends: Ends | None = None
         # How often the file has changed since this object was made, and how many of these changes a
         # flush has synced; and whether the file's name may be new, too.
         self.changes = 0
