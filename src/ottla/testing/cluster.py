@@ -33,7 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.testing.broker_process import BrokerDied, BrokerProcess
 from ottla.testing.ports import free_port
@@ -46,6 +46,9 @@ from ottla.testing.zookeeper import (
     server_mode,
 )
 from ottla.version import __version__
+
+if TYPE_CHECKING:
+    from ottla.server.configuration.broker_config import BrokerConfig
 
 HOST: Final = "127.0.0.1"
 BASE_PORT: Final = 9092
@@ -309,20 +312,8 @@ class LocalCluster:
 
     def _require_valid_settings(self, remembered: Mapping[str, str]) -> None:
         """What no broker could start with is neither tried nor remembered."""
-        if not self._settings:
-            return
-        from ottla.server.configuration.broker_config import load
-        from ottla.server.configuration.sources import ConfigurationError
-
-        together = {**remembered, **self._settings}
-        try:
-            load(
-                environment={},
-                listen=f"{HOST}:0",
-                assignments=[f"{name}={text}" for name, text in together.items()],
-            )
-        except ConfigurationError as error:
-            raise ClusterError(str(error).rstrip(".")) from error
+        if self._settings:
+            _broker_config({**remembered, **self._settings})
 
     def _new_state(self, brokers: int | None = None) -> ClusterState:
         self._require_common_settings()
@@ -853,24 +844,28 @@ def _ask_zookeeper(state: ClusterState) -> tuple[ServerStatus, str | None]:
 def _tls_for_zookeeper(settings: Mapping[str, str]) -> ssl.SSLContext | None:
     """As brokers speak to ZooKeeper; None if they do so in plain text. ClusterError if a file that is
     named cannot be used."""
-    if settings.get("zookeeper.ssl.client.enable") != "true":
-        return None
-    certificate = settings.get("zookeeper.ssl.keystore.location")
+    from ottla.cluster.store import StoreError
+    from ottla.server.configuration.zookeeper_access import tls_context
+
     try:
-        context = ssl.create_default_context(
-            cafile=settings.get("zookeeper.ssl.truststore.location")
+        return tls_context(_broker_config(settings))
+    except StoreError as error:
+        raise ClusterError(str(error)) from error
+
+
+def _broker_config(settings: Mapping[str, str]) -> BrokerConfig:
+    """What a broker makes of the settings; ClusterError if it could not start with them."""
+    from ottla.server.configuration.broker_config import load
+    from ottla.server.configuration.sources import ConfigurationError
+
+    try:
+        return load(
+            environment={},
+            listen=f"{HOST}:0",
+            assignments=[f"{name}={text}" for name, text in settings.items()],
         )
-        if certificate is not None:
-            context.load_cert_chain(
-                certificate, password=settings.get("zookeeper.ssl.keystore.password", "")
-            )
-    except OSError as error:
-        raise ClusterError(
-            f"a file of the TLS settings for ZooKeeper cannot be used: {error}"
-        ) from error
-    if settings.get("zookeeper.ssl.endpoint.identification.algorithm", "HTTPS") == "":
-        context.check_hostname = False
-    return context
+    except ConfigurationError as error:
+        raise ClusterError(str(error).rstrip(".")) from error
 
 
 def _encode(state: ClusterState) -> dict[str, Any]:

@@ -284,7 +284,12 @@ def test_a_foreign_certificate_is_refused(
 
 def test_the_status_of_a_cluster_asks_in_tls(zookeeper: SecureZooKeeper, tmp_path: Path) -> None:
     address = zookeeper.address()
-    settings = {**zookeeper.tls, "offsets.topic.replication.factor": "1"}
+    # Settings are read as brokers read them: there "True" is true.
+    settings = {
+        **zookeeper.tls,
+        "zookeeper.ssl.client.enable": "True",
+        "offsets.topic.replication.factor": "1",
+    }
     with LocalCluster(
         tmp_path / "cluster", brokers=1, base_port=None, zookeeper=address, settings=settings
     ) as cluster:

@@ -14,6 +14,8 @@ from ottla.cluster.store import StoreError
 from ottla.cluster.zookeeper import Credentials, Scheme, Tls, ZooKeeperStore, parse_address
 
 if TYPE_CHECKING:
+    import ssl
+
     from ottla.server.configuration.broker_config import BrokerConfig
 
 log = logging.getLogger("ottla.broker")
@@ -57,24 +59,38 @@ def _credentials(config: BrokerConfig) -> Credentials | None:
     return Credentials(Scheme(config.zookeeper_auth_scheme), user, password)
 
 
+def tls_context(config: BrokerConfig) -> ssl.SSLContext | None:
+    """For connections to ZooKeeper that are like the broker's; None if those are not encrypted.
+    StoreError, with a sentence, if a file cannot be used."""
+    tls = _tls_settings(config)
+    return None if tls is None else _context(tls)
+
+
 def _tls(config: BrokerConfig) -> Tls | None:
+    tls = _tls_settings(config)
+    if tls is not None:
+        _context(tls)  # files that cannot be used are told of now, and not as a failed connection
+    return tls
+
+
+def _tls_settings(config: BrokerConfig) -> Tls | None:
     if not config.zookeeper_ssl_client_enable:
         return None
-    tls = Tls(
+    return Tls(
         ca=config.zookeeper_ssl_truststore_location,
         certificate=config.zookeeper_ssl_keystore_location,
         key_password=config.zookeeper_ssl_keystore_password,
         check_hostname=config.zookeeper_ssl_endpoint_identification_algorithm != "",
     )
-    _check_files(tls)
-    return tls
 
 
-def _check_files(tls: Tls) -> None:
-    """Files that cannot be used are told of now, by name, and not as a failed connection."""
+def _context(tls: Tls) -> ssl.SSLContext:
+    """What kazoo makes of the same settings. A file that cannot be used is told of by name."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    context.check_hostname = tls.check_hostname
     if tls.ca is not None:
         try:
             context.load_verify_locations(tls.ca)
@@ -92,6 +108,7 @@ def _check_files(tls: Tls) -> None:
                     f"{name}={tls.certificate}: zookeeper.ssl.keystore.password does not open its key"
                 ) from error
             raise _unusable(name, tls.certificate, error) from error
+    return context
 
 
 def _has_encrypted_key(path: str) -> bool:
