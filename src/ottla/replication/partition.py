@@ -516,10 +516,12 @@ class Partition:
         return self.log.prepare(buffer, self.leader_epoch, now_ms, origin)
 
     def commit(self, append: Append) -> Appended:
-        """Make an append that was written part of the log; of a duplicate, its original is told."""
+        """Make an append that was written part of the log; of a duplicate, its original is told.
+        ProtocolError if another leads by now: then it is cut off again, unless that one has it, too."""
         log = self.log
         if not append.duplicate:
             log.commit(append)
+        self.check_leader()
         return self._appended(log, append)
 
     def _appended(self, log: Log, append: Append) -> Appended:

@@ -23,9 +23,12 @@ from ottla.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
 )
 from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+from ottla.record.batch import Record, build_batch
 from ottla.replication.partition import Partition
 from ottla.server.broker import Broker
 from ottla.storage.files import Files
+from ottla.storage.log.append import Append
+from ottla.storage.log.log import Log
 
 PATIENCE = 30.0
 VERSIONS = [3, 9, 13]
@@ -439,3 +442,62 @@ def test_with_all_acks_it_does_not_matter(
     files.gate.set()
     expected = ErrorCode.NONE if acks == -1 else ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert answer(wire).error_code == expected
+
+
+# A leader that is deposed while its disk writes ------------------------------------------------------
+
+
+class GatedWrites:
+    """Writes that threads do stand still until the gate is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gate = threading.Event()
+        self.begun = threading.Event()
+        write = Log.write
+
+        def held_up(log: Log, append: Append) -> None:
+            self.begun.set()
+            assert self.gate.wait(PATIENCE)
+            write(log, append)
+
+        monkeypatch.setattr(Log, "write", held_up)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_what_was_written_when_another_led_already_is_not_acknowledged(
+    inside: BrokerThread, wire: Wire, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    """The new leader has other records there, which are committed and flushed here before the
+    producer's patience is at its end."""
+    topic = create_topic(wire)
+    fill(wire, topic, batch_of(b"before"))
+    make_replicated(inside, topic)
+    writes = GatedWrites(monkeypatch)
+
+    def slow(broker: Broker) -> None:
+        broker.lanes.mark_slow(partition_of(broker, topic).log.folder, 10.0)
+
+    def depose(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        state = broker.image.topics[topic.name].partitions[0]
+        members = partition.replicas
+        newer = replace(state, replicas=members, isr=members, leader=OTHER, leader_epoch=1)
+        partition.update(newer, 0)
+
+    def follow(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        assert partition.log.log_end_offset == 2
+        partition.log.truncate_to(1, 0)
+        theirs = build_batch([Record(1, 0, None, b"theirs", ())], base_offset=1, leader_epoch=1)
+        partition.take(memoryview(theirs), 2, 0)
+        broker.periodic_work._flush(partition.log)
+
+    inside.run(slow)
+    send(wire, topic, b"ours", acks=acks)
+    assert writes.begun.wait(PATIENCE)
+    inside.run(depose)
+    writes.gate.set()
+    inside.until(lambda broker: partition_of(broker, topic).lane is None)
+    monkeypatch.undo()
+    inside.run(follow)
+    assert answer(wire).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
