@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,10 @@ from ottla.record.batch import Record, build_batch, check_batch, records
 from ottla.record.codecs import Codec
 from ottla.record.deletion import read_mark
 from ottla.record.legacy import messages
+from ottla.replication.partition import Appended, Partition
 from ottla.server.broker import Broker
 from ottla.server.disk.time_search import offset_for_time
+from ottla.storage.log.append import Append
 from ottla.storage.log.log import Log
 from ottla.storage.verify import verify_log
 from ottla.testing import BrokerProcess
@@ -389,6 +392,47 @@ def test_a_new_leader_that_does_not_know_what_is_committed(
     assert ErrorCode.OFFSET_NOT_AVAILABLE.retriable
     begin_at(0)
     assert delete_at(wire, topic, 3).error_code == 0
+
+
+@pytest.mark.parametrize("leads_again", [False, True])
+def test_a_mark_of_a_term_that_ended_is_not_taken_for_committed(
+    wire: Wire,
+    inside: BrokerThread,
+    topic: Topic,
+    monkeypatch: pytest.MonkeyPatch,
+    leads_again: bool,
+) -> None:
+    """When the request goes on after its append, another leader has written something else there."""
+    ten(wire, topic)
+
+    def slow(broker: Broker) -> None:
+        broker.lanes.mark_slow(broker.partitions.by_name[topic.name][0].log.folder, 10.0)
+
+    def depose(broker: Broker) -> None:
+        partition = broker.partitions.by_name[topic.name][0]
+        state = broker.image.topics[topic.name].partitions[0]
+        members = (broker.id, broker.id + 1)
+        led_elsewhere = replace(
+            state, replicas=members, isr=members, leader=broker.id + 1, leader_epoch=1
+        )
+        partition.update(led_elsewhere, 0)
+        partition.log.truncate_to(10, 0)
+        theirs = build_batch([Record(10, 0, None, b"theirs", ())], base_offset=10, leader_epoch=1)
+        partition.take(memoryview(theirs), 11, 0)
+        if leads_again:
+            partition.update(replace(state, leader_epoch=2), 0)
+
+    commit = Partition.commit
+
+    def commit_and_lose(partition: Partition, append: Append) -> Appended:
+        committed = commit(partition, append)
+        inside.broker.loop.call_soon(depose, inside.broker)
+        return committed
+
+    inside.run(slow)
+    monkeypatch.setattr(Partition, "commit", commit_and_lose)
+    answer = delete_at(wire, topic, 3, timeout_ms=1000)
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_only_to_see_whether_it_could_be_done(wire: Wire, topic: Topic) -> None:

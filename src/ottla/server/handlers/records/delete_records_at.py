@@ -36,6 +36,7 @@ from ottla.protocol.messages.delete_records_at import (
 )
 from ottla.record.deletion import LARGEST_RANGE, MARK_OVERHEAD, build_mark
 from ottla.record.errors import InvalidBatch
+from ottla.replication.partition import Role
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_code, error_message
 from ottla.server.turns import Turns
@@ -117,10 +118,14 @@ class _Deletion:
         answer = self._answer
         try:
             partition = self._partition(topic)
+            term = partition.leader_epoch
             # One request after the other: what was found undeleted is so until it is marked.
             key = id(self._broker), topic, answer.partition_index
             async with _under_way.setdefault(key, asyncio.Lock()):
                 end_offset = await self._mark_all(partition, wanted)
+            if partition.role is not Role.LEADER or partition.leader_epoch != term:
+                # Others may have been elected meanwhile, who do not have the marks.
+                raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             deletions = partition.log.deletions
             if self._skip_deleted and deletions is not None:
                 # What was passed over is deleted for good no earlier than its marks are committed.
