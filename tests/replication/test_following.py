@@ -254,18 +254,42 @@ def test_a_damaged_batch_is_not_stored_and_is_asked_for_again_later() -> None:
 
 def test_only_whole_batches_are_taken() -> None:
     one, two = batch(1, epoch=5), batch(2, base=1, epoch=5)
-    assert bytes(whole_batches(one + two)) == one + two
-    assert bytes(whole_batches(one + two[:-1])) == one
-    assert bytes(whole_batches(one + two[:11])) == one
-    assert bytes(whole_batches(one[:-1])) == b""
-    assert bytes(whole_batches(b"")) == b""
+    assert bytes(whole_batches(one + two, 5)) == one + two
+    assert bytes(whole_batches(one + two[:-1], 5)) == one
+    assert bytes(whole_batches(one + two[:11], 5)) == one
+    assert bytes(whole_batches(one + two[:15], 5)) == one
+    assert bytes(whole_batches(one[:-1], 5)) == b""
+    assert bytes(whole_batches(b"", 5)) == b""
     # A length that would lead backwards ends it.
-    assert bytes(whole_batches(one + b"\0" * 8 + b"\xff\xff\xff\xf0" + b"\0" * 99)) == one
+    assert bytes(whole_batches(one + b"\0" * 8 + b"\xff\xff\xff\xf0" + b"\0" * 99, 5)) == one
     follower = Follower()
     follower.ask()
     follower.answer(data(one + two[:-1], watermark=3), session=7)
     assert (follower.ends(), follower.holders[0].high_watermark) == ([1], 1)
     assert asked(follower.ask()) == [(0, 1, 5, 5)]
+
+
+@pytest.mark.parametrize("is_slow", [False, True], ids=["quick disk", "slow disk"])
+def test_records_of_a_later_term_than_the_leaders_are_not_taken(is_slow: bool) -> None:
+    """A leader that was deposed while its answer was on the way has cut its log off and taken others'
+    records: they do not follow on what was read before them. With an epoch like theirs at its end, the
+    follower would seem to have all that is before it."""
+    follower = Follower()
+    follower.following = Following(LEADER, LIMITS, disk=SlowDisk() if is_slow else None)
+    follower.following.put(follower.partition)
+    follower.ask()
+    ours, theirs = batch(2, epoch=5), batch(1, base=2, epoch=6)
+    follower.answer(data(ours + theirs, watermark=3), session=7)
+    assert (follower.ends(), follower.holders[0].high_watermark) == ([2], 2)
+    assert asked(follower.ask()) == [(0, 2, 5, 5)]
+    follower.answer(data(theirs + batch(1, base=3, epoch=5), watermark=4), session=7)
+    assert follower.ends() == [2]
+    assert follower.partition.log.epochs.latest_epoch == 5
+
+
+class SlowDisk(Disk):
+    def is_slow(self, _partition: Partition) -> bool:
+        return True
 
 
 def stale_end(follower: Follower) -> None:
@@ -552,32 +576,32 @@ def test_whatever_else_changes_makes_another_request(change: str) -> None:
     follower.following.remove(second.partition)
     follower.ask()
     for base in range(3):
-        follower.answer(data(batch(1, base=base, epoch=5)), session=7)
+        follower.answer(data(batch(1, base=base, epoch=4)), session=7)
         follower.ask()
     broker_epoch = 10
     if change == "epoch":
-        follower.answer(data(batch(1, base=3, epoch=6)), session=7)
-    elif change == "start":
-        follower.answer(data(batch(1, base=3, epoch=5), watermark=3, start=2), session=7)
-    elif change == "other":
         follower.answer(data(batch(1, base=3, epoch=5)), session=7)
+    elif change == "start":
+        follower.answer(data(batch(1, base=3, epoch=4), watermark=3, start=2), session=7)
+    elif change == "other":
+        follower.answer(data(batch(1, base=3, epoch=4)), session=7)
         follower.following.put(second.partition)
     elif change == "session":
-        follower.answer(data(batch(1, base=3, epoch=5)), session=0)
+        follower.answer(data(batch(1, base=3, epoch=4)), session=0)
     elif change == "rest":
         follower.answer(data(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), session=7)
     else:
-        follower.answer(data(batch(1, base=3, epoch=5)), session=7)
+        follower.answer(data(batch(1, base=3, epoch=4)), session=7)
         broker_epoch = 11
     request = next_request(follower.following, 1, broker_epoch, follower.now)
     assert request.replica_state is not None
     assert request.replica_state.replica_epoch == broker_epoch
     expected = {
-        "epoch": [(0, 4, 5, 6)],
-        "start": [(0, 4, 5, 5)],
-        "other": [(0, 4, 5, 5), (1, 0, 5, -1)],
-        "broker": [(0, 4, 5, 5)],
-        "session": [(0, 4, 5, 5)],
+        "epoch": [(0, 4, 5, 5)],
+        "start": [(0, 4, 5, 4)],
+        "other": [(0, 4, 5, 4), (1, 0, 5, -1)],
+        "broker": [(0, 4, 5, 4)],
+        "session": [(0, 4, 5, 4)],
         "rest": [],
     }
     assert sorted(asked(request)) == expected[change]

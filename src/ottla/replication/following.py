@@ -45,9 +45,12 @@ from ottla.storage.log.truncation import Steps, do_all
 log = logging.getLogger("ottla.replication")
 
 _INITIAL_EPOCH = 0
+# Of a session, and of a leader.
 _MAX_EPOCH = 0x7FFFFFFF
 _BATCH_OVERHEAD = 12
-_read_length = Struct(">i").unpack_from
+# A batch's length and leader epoch.
+_read_places = Struct(">ii").unpack_from
+_EPOCH_END = 16
 _SESSION_ERRORS = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -487,7 +490,7 @@ class Following:
                 steps = cut_off(partition, diverging.epoch, diverging.end_offset, log_ms)
                 self._work(key, partition, steps)
                 return Outcome.DONE
-            records = whole_batches(sent)
+            records = whole_batches(sent, position.leader_epoch)
             if self._throttle is not None:
                 self._throttle.took(partition, len(records), now_ms)
             if records and self._disk.is_slow(partition):
@@ -571,14 +574,18 @@ _EXPECTED = (
 )
 
 
-def whole_batches(records: Buffer) -> memoryview:
-    """An answer may end inside a batch: what is before that."""
+def whole_batches(records: Buffer, leader_epoch: int = _MAX_EPOCH) -> memoryview:
+    """What of an answer is to be taken from the leader of this epoch. It may end inside a batch: what is
+    before that. And a leader that was deposed while the answer was on its way sends what its log holds
+    by then, at the same place in its file: its successor's records, which need not follow on those that
+    were asked for."""
     view = memoryview(records)
     size = len(view)
     at = 0
-    while at + _BATCH_OVERHEAD <= size:
-        following = at + _read_length(view, at + 8)[0] + _BATCH_OVERHEAD
-        if following > size or following <= at:
+    while at + _EPOCH_END <= size:
+        length, epoch = _read_places(view, at + 8)
+        following = at + length + _BATCH_OVERHEAD
+        if following > size or following <= at or epoch > leader_epoch:
             break
         at = following
     return view[:at]

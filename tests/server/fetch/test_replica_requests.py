@@ -4,6 +4,7 @@ what waits for them."""
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from server_kit.calls import (
     fetch_request,
     fill,
     list_offset,
+    now_ms,
     offsets_of,
     produce_request,
 )
@@ -49,7 +51,8 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
-from ottla.record.batch import headers
+from ottla.record.batch import Record, build_batch, headers
+from ottla.replication.following import whole_batches
 from ottla.replication.partition import SUSPICIOUS_REPEATS, Partition
 from ottla.server.broker import Broker
 from ottla.storage.files import Files
@@ -108,6 +111,54 @@ def replica_fetch(
 def known_end(inside: BrokerThread, topic: Topic) -> int:
     """Up to where the leader believes the follower to be."""
     return inside.run(lambda broker: partition_of(broker, topic).followers[OTHER].end_offset)
+
+
+# An answer on its way ---------------------------------------------------------------------------
+
+
+def test_a_follower_takes_nothing_that_its_leader_wrote_as_somebody_elses_follower(
+    inside: BrokerThread, wire: Wire, connect: Callable[[], Wire]
+) -> None:
+    """Large answers are sent from the log's file. While one waits for its socket the leader is deposed,
+    its log cut off and filled again, with batches that begin at the same places."""
+    topic = create_topic(wire)
+    record, count = Record(0, now_ms(), None, bytes(800_000), ()), 16
+    fill(wire, topic, *[bytes(build_batch([record]))] * count)
+    set_state(inside, topic)
+    slow = connect()
+    slow.sock.close()
+    slow.sock = socket.socket()
+    slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+    slow.sock.settimeout(20)
+    slow.sock.connect(wire.sock.getpeername())
+    request = fetch_request(topic, (0, 0), current_leader_epoch=EPOCH)
+    request.replica_state = ReplicaState(replica_id=OTHER, replica_epoch=1)
+    slow.send(request, VERSION)
+    inside.until(lambda broker: any(each.out_bytes for each in broker.reactor.connections))
+
+    def follow_another(broker: Broker) -> None:
+        partition = partition_of(broker, topic)
+        state = broker.image.topics[topic.name].partitions[0]
+        members = partition.replicas
+        newer = replace(state, replicas=members, isr=members, leader=OTHER, leader_epoch=EPOCH + 1)
+        partition.update(newer, 0)
+        partition.log.truncate_to(0, 0)
+        for offset in range(count):
+            theirs = build_batch(
+                [record._replace(offset=offset)], base_offset=offset, leader_epoch=EPOCH + 1
+            )
+            partition.take(memoryview(theirs), 0, 0)
+
+    inside.run(follow_another)
+    (answer,) = slow.receive(FetchResponse, VERSION).responses[0].partitions
+
+    def epochs(batches: bytes | memoryview) -> list[int]:
+        return [int.from_bytes(batches[at + 12 : at + 16]) for at, _ in headers(batches)]
+
+    sent = epochs(answer.records)
+    assert len(sent) == count
+    assert sent[-1] == EPOCH + 1, "everything was sent before the log was cut"
+    assert epochs(whole_batches(answer.records, EPOCH)) == [0] * sent.index(EPOCH + 1)
 
 
 # Positions ----------------------------------------------------------------------------------------
