@@ -426,6 +426,23 @@ def test_the_life_that_fetched_is_named_and_must_be_known() -> None:
     assert holder.asked == [{1: UNKNOWN, 2: UNKNOWN, 3: 31}]
 
 
+def test_what_a_former_life_asked_for_counts_no_more_once_the_next_one_has_asked() -> None:
+    """The former life had more, lost it with its machine, and its last request comes late. The next one
+    is in sync again meanwhile."""
+    holder = Holder(LED)
+    holder.append(5)
+    holder.partition.fetched(2, 2, 21, 0)
+    holder.fetched(3, 5)
+    assert holder.high_watermark == 2
+    with pytest.raises(ProtocolError) as raised:
+        holder.partition.fetched(2, 5, 20, 0)
+    assert raised.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert holder.high_watermark == 2
+    # Who does not say in which life it asks, an older version, is believed.
+    holder.partition.fetched(2, 3, UNKNOWN, 0)
+    assert holder.high_watermark == 3
+
+
 def test_one_change_at_a_time() -> None:
     holder = Holder(state(isr=(1,)))
     holder.fetched(2, 0)

@@ -674,9 +674,10 @@ class Partition:
         start_offset: int = UNKNOWN,
     ) -> None:
         """A follower, whose log begins at `start_offset`, asks for what begins at `offset`, and says
-        what it has synced (UNKNOWN: nothing about that). ProtocolError if it is none."""
+        what it has synced (UNKNOWN: nothing about that). ProtocolError if it is none, or none any more:
+        its broker's next life has asked already, which may have less."""
         follower = self.followers.get(broker_id)
-        if follower is None:
+        if follower is None or UNKNOWN < broker_epoch < follower.broker_epoch:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = self._log or self.log
         if start_offset != follower.start_offset:
