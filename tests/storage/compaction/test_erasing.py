@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,6 +170,22 @@ def test_the_largest_timestamp_is_that_of_what_is_left(maker: LogMaker) -> None:
     assert found is not None
     assert (found.offset, found.timestamp) == (2, NOW + 100)
     assert log.offset_for_time(NOW + 101) is None
+
+
+def test_a_segment_all_of_which_was_deleted_grows_no_younger(tmp_path: Path) -> None:
+    """Without a record it is as old as its file: rewritten, it would begin its retention anew, and keep
+    all that comes after it for as long."""
+    log = LogMaker(str(tmp_path), replace(CONFIG, retention_ms=10_000, retention_bytes=-1)).create()
+    for value in (b"secret", b"kept", b"young"):
+        append(log, [(b"k", value)], NOW + (20_000 if value == b"young" else 0))
+        seal(log)
+    for path in Path(log.folder).glob("*.log"):
+        os.utime(path, (NOW / 1000, NOW / 1000))
+    mark(log, (0, 1))
+    assert erase(log) == 1
+    assert log.delete_old_segments(NOW + 10_000) is None
+    assert log.delete_old_segments(NOW + 10_001) is not None
+    assert log.log_start_offset == 2
 
 
 def damage(log: Log, needle: bytes) -> None:

@@ -376,7 +376,7 @@ class _Rewrite:
         oldest_kept: float,
     ) -> Replacement | None:
         """One segment from several; None if it would be the same as its only source."""
-        has_transaction_index = has_old_entries = False
+        has_transaction_index = False
         same = len(sources) == 1
         last_filled = max((source for source in sources if source.size), default=None)
         modified = 0.0
@@ -392,8 +392,6 @@ class _Rewrite:
                 left = batch_filter.leave(batch, fields, is_last)
                 if left is not batch and left != batch:
                     same = False
-                if fields[MAGIC_BYTE] < 2:
-                    has_old_entries = True
                 if left is not None:
                     output.add(left, self._check)
         aborted = batch_filter.aborted_in(sources)
@@ -402,9 +400,8 @@ class _Rewrite:
                 self._remove(output.segment.path)
             return None
         output.finish(aborted, has_transaction_index, self._check)
-        if has_old_entries:
-            # Without timestamps the age of the file is that of its records.
-            self._files.set_modified(output.segment.path, modified)
+        # Where no record has a timestamp, or none is left, the age of the file is that of its records.
+        self._files.set_modified(output.segment.path, modified)
         return Replacement(tuple(each.base_offset for each in sources), output.segment.size)
 
     def _old_tombstone_horizon(self) -> float:
