@@ -190,6 +190,11 @@ def test_a_broker_that_is_away() -> None:
     assert {each.after for each in with_factor(partitions, brokers(3), 2)} == {(1, 2)}
     # There are as many as are wanted.
     assert with_factor(partitions, brokers(2), 3) == []
+    # Also if it was to lead: a copy that is there is not given up for one that nobody can reach.
+    preferred = [placed(index, 9, 1, 2) for index in range(4)]
+    assert {each.after for each in with_factor(preferred, brokers(3), 2)} == {(1, 2)}
+    assert {len(each.after) for each in with_factor(preferred, brokers(3), 1)} == {1}
+    assert all(9 not in each.after for each in with_factor(preferred, brokers(3), 1))
     # It is drained from the others.
     gone = after(partitions, drained(partitions, brokers(3), [9]))
     assert all(9 not in replicas for replicas in gone.values())

@@ -173,7 +173,7 @@ def with_factor(
     partitions: Sequence[PlacedPartition], brokers: Sequence[BrokerRoom], factor: int
 ) -> list[Move]:
     """The moves after which each partition has so many replicas: more on brokers with the least, or
-    fewer, dropped from those with the most. Preferred leaders stay."""
+    fewer, dropped from those with the most. Preferred leaders stay, unless they are away."""
     if factor < 1:
         raise NoPlan("a partition has at least one replica")
     alive = sum(not each.is_away for each in brokers)
@@ -201,7 +201,9 @@ def with_factor(
                 # Those of brokers that are away first.
                 return of[at] in layout.loads, racks - layout.racks(rest), -layout.load(of[at])
 
-            dropped = replicas.pop(min(range(1, len(replicas)), key=cost))
+            # The first only if it is away: else the one copy that is there might go instead.
+            first = 1 if replicas[0] in layout.loads else 0
+            dropped = replicas.pop(min(range(first, len(replicas)), key=cost))
             layout.take(partition, dropped)
     return _moves(partitions, layout)
 
