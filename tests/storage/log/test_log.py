@@ -353,6 +353,29 @@ def test_replicated_batches_keep_what_the_leader_gave_them(tmp_path: Path) -> No
     sound(copy)
 
 
+def test_batches_that_the_leader_took_are_copied_whatever_the_size_of_segments_is_now(
+    tmp_path: Path,
+) -> None:
+    """`segment.bytes` may have been larger when they were written: refused here, they would keep a
+    replica that is new, or was away, out of the in-sync set for ever."""
+    source = LogMaker(str(tmp_path / "leader"))
+    target = LogMaker(str(tmp_path / "follower"), LogConfig(segment_bytes=700))
+    for folder in ("leader", "follower"):
+        (tmp_path / folder).mkdir()
+    leader, follower = source.create(), target.create()
+    for size in (100, 1000, 100, 2000):
+        leader.append(a_batch(b"x" * size), 0, NOW)
+    part = leader.read(0, 1 << 20, 4)
+    assert part is not None
+    assert follower.append_replicated(part.read(), NOW) == 4
+    assert list(stored_batches(follower)) == list(stored_batches(leader))
+    assert [segment.base_offset for segment in follower.segments] == [0, 1, 2, 3]
+    sound(follower)
+    follower.flush(NOW)
+    loaded = target.load(recovery_point=2, high_watermark=4)
+    assert list(stored_batches(loaded)) == list(stored_batches(leader))
+
+
 def test_prepare_changes_nothing_and_an_old_one_is_not_written(log: Log) -> None:
     first = log.prepare(a_batch(), 0, NOW)
     second = log.prepare(a_batch(), 0, NOW)

@@ -408,7 +408,8 @@ class Log(ReadableLog):
         return self.log_end_offset
 
     def check_replicated(self, buffer: bytes | bytearray | memoryview) -> list[PlacedBatch]:
-        """The batches that a leader sent, each with its place in the buffer; the log stays as it is."""
+        """The batches that a leader sent, each with its place in the buffer; the log stays as it is. One
+        that is larger than a segment gets a segment of its own."""
         if self.offline is not None or self._writing is not None:
             raise self._not_ready()
         placed: list[PlacedBatch] = []
@@ -420,8 +421,7 @@ class Log(ReadableLog):
             base_offset = fields[BASE_OFFSET]
             if base_offset < expected:
                 raise UnexpectedOffset(base_offset, expected)
-            if size > self._segment_bytes:
-                raise RecordTooLarge(size, self._segment_bytes)
+            # Whatever its size: `segment.bytes` may have been larger when the leader took it.
             marker: EndMarker | list[OffsetRange] | None = None
             if fields[ATTRIBUTES] & CONTROL_BIT:
                 batch = memoryview(buffer)[at : at + size]
