@@ -35,10 +35,14 @@ def image_of(*partitions: Partition, brokers: tuple[RegisteredBroker, ...]) -> C
 
 
 def a_partition(
-    index: int, *replicas: int, leader: int = 1, adding: tuple[int, ...] = ()
+    index: int,
+    *replicas: int,
+    leader: int = 1,
+    adding: tuple[int, ...] = (),
+    removing: tuple[int, ...] = (),
 ) -> Partition:
     isr = tuple(each for each in replicas if each != 3)
-    return Partition(index, replicas, isr, leader, adding=adding)
+    return Partition(index, replicas, isr, leader, adding=adding, removing=removing)
 
 
 def test_a_replica_is_replaced_in_its_place_by_the_broker_with_the_fewest() -> None:
@@ -163,6 +167,22 @@ def test_moves_under_way_count() -> None:
     image = image_of(a_partition(0, 1, 2, 4, adding=(4,)), a_partition(1, 1, 2, 3), brokers=brokers)
     assert replacements(image, {3}, 1) == []
     assert len(replacements(image, {3}, 2)) == 1
+
+
+def test_a_newcomer_that_stays_away_is_replaced() -> None:
+    """Else the move would wait for it for ever, and the partition would have one replica too few."""
+    brokers = tuple(a_broker(each) for each in (1, 2, 5, 6))
+    # Broker 4 was to go in the place of 6, as somebody wanted: 6 is not what takes its place.
+    image = image_of(a_partition(0, 4, 1, 2, 6, adding=(4,), removing=(6,)), brokers=brokers)
+    assert replacements(image, {4}, 10) == [WantedMove("t", 0, (5, 1, 2))]
+    # It takes the place of a move under way.
+    assert replacements(image, {4}, 1) == [WantedMove("t", 0, (5, 1, 2))]
+    # 4 was to go in the place of 3, and neither of them is back.
+    image = image_of(a_partition(0, 4, 1, 2, 3, adding=(4,), removing=(3,)), brokers=brokers)
+    assert replacements(image, {3, 4}, 10) == [WantedMove("t", 0, (5, 1, 2))]
+    # Nobody is left who could take its place; and one that is to go need not be there.
+    assert replacements(replace(image, brokers=image_of(brokers=brokers[:2]).brokers), {4}, 9) == []
+    assert replacements(image, {3}, 10) == []
 
 
 def test_a_broker_has_its_time_and_has_it_again_after_it_was_back() -> None:

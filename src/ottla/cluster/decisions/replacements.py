@@ -5,7 +5,8 @@
   fewest, there on the broker that holds the fewest. Replicas of brokers that have gone away only just
   count, too: they are expected back.
 - A partition without a leader has nobody to copy from, and one that is being moved already has a plan:
-  both are left as they are.
+  both are left as they are. But a move to a broker that stays away would not end: another one takes its
+  place in it, none of those that the partition is to leave.
 - Where all brokers have a replica already, or no room for one, there is no place for another one.
 """
 
@@ -35,11 +36,13 @@ def replacements(
     wanted: list[WantedMove] = []
     for topic in image.topics.values():
         for each in topic.partitions:
-            if is_moving(each):
+            if is_moving(each) and not any(one in away for one in each.adding):
                 moving += 1
-            elif each.leader != NO_LEADER and any(one in away for one in each.replicas):
-                target = _target(image, topic.name, each, away, held, no_room)
-                if target != each.replicas and len(wanted) < most:
+                continue
+            stays = tuple(one for one in each.replicas if one not in each.removing)
+            if each.leader != NO_LEADER and any(one in away for one in stays):
+                target = _target(image, topic.name, each, stays, away, held, no_room)
+                if target != stays and len(wanted) < most:
                     wanted.append(WantedMove(topic.name, each.index, target))
     return wanted[: max(0, most - moving)]
 
@@ -48,14 +51,15 @@ def _target(
     image: ClusterImage,
     topic: str,
     partition: Partition,
+    stays: tuple[int, ...],
     away: Collection[int],
     held: Counter[int],
     no_room: Container[NoRoom],
 ) -> tuple[int, ...]:
     brokers = image.brokers
     known = {**image.fenced, **brokers}
-    target = list(partition.replicas)
-    for place, replica in enumerate(partition.replicas):
+    target = list(stays)
+    for place, replica in enumerate(stays):
         if replica not in away:
             continue
         held_by = [known[one] for one in target if one in known and one not in away]
@@ -66,6 +70,7 @@ def _target(
             for broker in brokers.values()
             if not broker.leaving
             and broker.id not in target
+            and broker.id not in partition.removing
             and broker.id not in away
             and (topic, partition.index, broker.id) not in no_room
         ]
