@@ -446,6 +446,47 @@ def test_min_bytes_over_several_partitions(
     assert [len(whole_batches(each.records)) for each in answers] == [1, 1, 1]
 
 
+def test_more_than_fits_into_an_answer_is_not_waited_for(wire: Wire, topic: Topic) -> None:
+    """min_bytes above what an answer may hold, as in Kafka: a full answer is enough."""
+    batch = batch_of(b"x" * 1000)
+    fill(wire, topic, *[batch] * 10)
+    answer = fetch(
+        wire, topic, 0, max_wait_ms=600_000, min_bytes=1_000_000, max_bytes=3 * len(batch)
+    )
+    assert len(whole_batches(answer.records)) == 3
+
+
+def test_an_answer_without_room_for_the_next_partition_is_not_held_back(wire: Wire) -> None:
+    topic = create_topic(wire, partitions=2)
+    small, large = batch_of(b"x" * 1000), batch_of(b"x" * 5000)
+    fill(wire, topic, small, index=0)
+    fill(wire, topic, large, index=1)
+    most = len(small) + len(large) - 1
+    request = fetch_request(
+        topic, (0, 0), (1, 0), max_wait_ms=600_000, min_bytes=most, max_bytes=most
+    )
+    answers = wire.call(request, FetchResponse, 12).responses[0].partitions
+    assert [len(whole_batches(each.records)) for each in answers] == [1, 0]
+
+
+def test_the_end_of_a_segment_is_not_waited_at(wire: Wire) -> None:
+    """A reader of a backlog gets what is left of a segment, however little that is."""
+    topic = create_topic(wire, segment_bytes=str(1 << 20))
+    batch = batch_of(b"x" * 300_000)
+    fill(wire, topic, *[batch] * 7)
+    read = []
+    offset = 0
+    while offset < 6:
+        answer = fetch(wire, topic, offset, max_wait_ms=600_000, min_bytes=4 * len(batch))
+        found = whole_batches(answer.records)
+        read.append(len(found))
+        offset += len(found)
+    assert read == [3, 3]
+    # In the last segment there is nothing to go on with.
+    answer = fetch(wire, topic, 6, max_wait_ms=30, min_bytes=4 * len(batch))
+    assert len(whole_batches(answer.records)) == 1
+
+
 def test_time_runs_out(wire: Wire, topic: Topic) -> None:
     answer = fetch(wire, topic, 0, max_wait_ms=30)
     assert (answer.error_code, answer.high_watermark, bytes(answer.records or b"")) == (0, 0, b"")

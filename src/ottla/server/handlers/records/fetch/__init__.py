@@ -6,7 +6,8 @@
   any data comes whole, however large, so that a consumer always gets on. Another whose first batch does
   not fit into what is left gets nothing (from v3 on), never a part of it.
 - With less than `min_bytes` to give, the request waits up to `max_wait_ms` for appends to its
-  partitions; an error or a moved leader ends the wait.
+  partitions; an error or a moved leader ends the wait. What no append can add to is not waited with: an
+  answer that is full, or that ends where a segment ends and more is in the next one.
 - read_committed readers see up to the last stable offset, with the list of the aborted transactions
   that overlap what they are sent.
 - An epoch that the reader brings along is checked: it may know of a newer leader than this broker

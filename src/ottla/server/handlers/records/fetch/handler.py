@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frame import frame_response_parts
 from ottla.protocol.messages.fetch import FetchResponse, FetchTopic
+from ottla.replication.partition import READ_COMMITTED
 from ottla.replication.positions import note
 from ottla.server.api import encode_large, failed
 from ottla.server.handlers.records.fetch.cold import complete, fail
@@ -164,7 +165,7 @@ class Fetch:
     def _begin(self, found: list[Found], size: int, urgent: bool) -> None:
         """The first look is taken: answer, or wait."""
         wait = self.request.max_wait_ms
-        if urgent or size >= self.request.min_bytes or wait <= 0 or not self.watched:
+        if urgent or wait <= 0 or not self.watched or self._is_enough(found, size):
             self._finish(found)
             return
         self._missing = self.request.min_bytes - size
@@ -179,6 +180,39 @@ class Fetch:
         else:
             self._timer = self.broker.loop.call_later(wait / 1000, self.conclude)
         self.broker.waiting_fetches.add(self)
+
+    def _is_enough(self, found: list[Found], size: int) -> bool:
+        """Whether these bytes are what was asked for, or all that one answer can have: nothing that
+        comes would be added to them."""
+        request = self.request
+        if size >= request.min_bytes:
+            return True
+        if not size:
+            return False
+        most = min(request.max_bytes, self.broker.config.fetch_max_bytes)
+        return size >= most or any(self._is_cut_short(each) for each in found)
+
+    def _is_cut_short(self, found: Found) -> bool:
+        """Whether the reader may have more of a partition, and gets it with its next request only:
+        because a segment ends, or because this answer has no room. (What the partition's own limit
+        keeps back does not count, as in Kafka.)"""
+        partition, watched = found.partition, found.watched
+        log = None if partition is None else partition.opened
+        if log is None:
+            return False
+        is_replica = self.reader.replica >= 0
+        if is_replica:
+            end = log.log_end_offset
+        elif self.request.isolation_level == READ_COMMITTED:
+            end = log.last_stable_offset
+        else:
+            end = log.high_watermark
+        if found.piece is not None:
+            slot = log.segments.slot_of(found.piece.segment.base_offset)
+            return log.segments.end_of(slot, log.log_end_offset) < end
+        if is_replica and self.broker.throttle.leading.is_set:
+            return False
+        return found.limit < watched.max_bytes and watched.fetch_offset < end
 
     def _waiters_of(self, partition: Partition) -> set[Waiter]:
         return partition.waiters if self.reader.replica < 0 else partition.replica_waiters
@@ -322,7 +356,7 @@ class Fetch:
                 self.conclude()
                 return
             found, size, urgent = self._look(self._others + moved)
-            if urgent or size >= self.request.min_bytes:
+            if urgent or self._is_enough(found, size):
                 self._stop_waiting()
                 self._finish(found)
             else:
