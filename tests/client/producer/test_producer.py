@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas
 import polars
 import pyarrow as pa
@@ -250,6 +251,19 @@ def test_key_and_value_of_other_types(producer: Producer, bootstrap: str, made_t
     producer.write(made_topic, table, format="json", key_format="text").result(30)
     found = {(each.key, each.value) for each in read_all(bootstrap, made_topic)}
     assert found == {(b"1", b'{"a":1}'), (None, None)}
+
+
+def test_numbers_that_are_none_are_told_and_do_no_harm(
+    producer: Producer, bootstrap: str, made_topic: str
+) -> None:
+    """In a batch they would keep everything after them from being sent."""
+    with pytest.raises(TypeError, match=r"milliseconds since 1970 or a datetime, not 1\.5"):
+        producer.send(made_topic, b"x", timestamp=1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"a partition is a whole number, not 1\.0"):
+        producer.send(made_topic, b"x", partition=1.0)  # type: ignore[arg-type]
+    sent = producer.send(made_topic, b"y", partition=np.int64(1), timestamp=np.int64(5))
+    assert sent.result(30) == (made_topic, 1, 0, 5)
+    assert [each.value for each in read_all(bootstrap, made_topic)] == [b"y"]
 
 
 def test_tables_that_cannot_be_written(producer: Producer, made_topic: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.client.cluster import Cluster
@@ -263,14 +264,18 @@ class ProducerCore:
             timestamp = time.time_ns() // 1_000_000
         elif isinstance(timestamp, datetime):
             timestamp = milliseconds_of(timestamp)
-        elif not 0 <= timestamp <= _LATEST:
-            raise ValueError(f"a timestamp is milliseconds since 1970, not {timestamp}")
+        else:
+            timestamp = _whole(timestamp, "a timestamp is milliseconds since 1970 or a datetime")
+            if not 0 <= timestamp <= _LATEST:
+                raise ValueError(f"a timestamp is milliseconds since 1970, not {timestamp}")
         if partition is None:
             partition = self._partitioner(topic).one(
                 key_bytes, size, len(info.partitions), self._usable_partitions(info)
             )
-        elif partition not in info.partitions:
-            raise _no_partition(info, partition)
+        else:
+            partition = _whole(partition, "a partition is a whole number")
+            if partition not in info.partitions:
+                raise _no_partition(info, partition)
         return self.accumulator.append(
             self.accumulator.queue(topic, partition),
             key_bytes,
@@ -566,6 +571,15 @@ def _no_partition(info: TopicInfo, partition: int) -> OttlaError:
         f"there is no partition {partition}; there are {len(info.partitions)}",
         f"topic '{info.name}'",
     )
+
+
+def _whole(number: int, what: str) -> int:
+    """The number as an int. What is none has to be found out here: a batch with it could not be encoded,
+    and nothing after it would be sent."""
+    try:
+        return index(number)
+    except TypeError:
+        raise TypeError(f"{what}, not {number!r}") from None
 
 
 def _bytes(data: Data) -> bytes | None:
