@@ -154,6 +154,26 @@ def test_a_compression_level(bootstrap: str, made_topic: str) -> None:
     assert len(read_all(bootstrap, made_topic)) == 400
 
 
+@pytest.mark.parametrize(
+    ("codec", "level"), [("gzip", 12), ("gzip", -1), ("lz4", -1), ("lz4", 22), ("snappy", 5)]
+)
+def test_compression_levels_as_librdkafka_takes_them(
+    bootstrap: str, made_topic: str, codec: str, level: int
+) -> None:
+    """-1 is the codec's default; above its highest is its highest."""
+    with Producer(bootstrap, compression_type=codec, compression_level=level) as producer:
+        producer.send(made_topic, b"x" * 1000, partition=0).result(30)
+        table = pa.table({"value": [b"y" * 1000] * 50, "partition": [0] * 50})
+        producer.write(made_topic, table).result(30)
+    assert len(read_all(bootstrap, made_topic)) == 51
+
+
+def test_compression_levels_that_are_none() -> None:
+    for codec, level in (("gzip", -2), ("lz4", -50)):
+        with pytest.raises(ConfigurationError, match=f"{codec} is 0 to .* not {level}"):
+            Producer("127.0.0.1:9", compression_type=codec, compression_level=level)
+
+
 def test_rows_go_where_their_columns_say(
     producer: Producer, bootstrap: str, admin: Admin, topic: str
 ) -> None:

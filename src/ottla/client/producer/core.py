@@ -75,6 +75,9 @@ _AHEAD = 6 * 1024 * 1024
 _CATCHING_UP = 0.05  # seconds
 _KEPT = 16 * 1024 * 1024  # bytes of buffers that are kept for the next batches
 _LATEST = 2**62  # milliseconds
+# As librdkafka has it: -1 is the codec's own default, and what is above the highest is the highest.
+_DEFAULT_LEVEL = -1
+_LEVELS = {Codec.GZIP: (0, 9), Codec.LZ4: (0, 12), Codec.ZSTD: (-131072, 22)}
 
 
 @dataclass(slots=True)
@@ -158,13 +161,12 @@ class ProducerCore:
         self._thread = threading.get_ident()
         self.cluster = Cluster(settings)
         self.closed = False
+        self._compression = _compression(settings)
         self.accumulator = Accumulator(
             limit=settings.buffer_limit,
             batch_size=min(settings.batch_size, settings.request_size),
             batch_records=settings.batch_records,
-            compression=Compression(
-                Codec[settings.compression.upper()], settings.compression_level
-            ),
+            compression=self._compression,
             wake=self._wake,
         )
         self.identity = self._make_identity()
@@ -412,8 +414,8 @@ class ProducerCore:
             timestamps=columns.timestamps,
             count=columns.count,
             rows=rows,
-            codec=Codec[self.settings.compression.upper()],
-            level=self.settings.compression_level,
+            codec=self._compression.codec,
+            level=self._compression.level,
             max_bytes=size,
             pool=self._pool(),
         ):
@@ -557,6 +559,19 @@ class ProducerCore:
             f"({self.settings.request_size}) allows",
             f"topic '{topic}'",
         )
+
+
+def _compression(settings: ProducerSettings) -> Compression:
+    codec, level = Codec[settings.compression.upper()], settings.compression_level
+    if level is None or level == _DEFAULT_LEVEL or codec not in _LEVELS:
+        return Compression(codec, None)
+    lowest, highest = _LEVELS[codec]
+    if level < lowest:
+        raise ConfigurationError(
+            f"compression.level of {settings.compression} is {lowest} to {highest} (or "
+            f"{_DEFAULT_LEVEL}, the default), not {level}"
+        )
+    return Compression(codec, min(level, highest))
 
 
 _TOO_MANY = (
