@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.replication.partition import Partition, Role
-from ottla.server.record_rules import needs_checks, record_rules
+from ottla.server.configuration.record_rules import needs_checks, record_rules
 from ottla.storage.errors import TopicIdMismatch
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from ottla.record.validation.checking import (
     is_quick,
 )
 from ottla.record.validation.readiness import readiness
+from ottla.server.configuration.record_rules import record_rules
 from ottla.server.disk import workers
-from ottla.server.record_rules import record_rules
 
 if TYPE_CHECKING:
     from ottla.record.batch import HeaderFields
