@@ -16,6 +16,8 @@ from ottla.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from ottla.record.batch import Record
+from ottla.record.legacy import build_message_set
 from ottla.replication import following
 from ottla.replication.following import (
     Disk,
@@ -260,6 +262,11 @@ def test_only_whole_batches_are_taken() -> None:
     assert bytes(whole_batches(one + two[:15], 5)) == one
     assert bytes(whole_batches(one[:-1], 5)) == b""
     assert bytes(whole_batches(b"", 5)) == b""
+    # An entry of an old message set has a checksum where batches have their epoch.
+    old = build_message_set([Record(0, 0, None, b"any")], 1)
+    while not 5 < int.from_bytes(old[12:16], "big") < 1 << 31:
+        old = build_message_set([Record(0, 0, None, old)], 1)
+    assert bytes(whole_batches(old + one, 5)) == old + one
     # A length that would lead backwards ends it.
     assert bytes(whole_batches(one + b"\0" * 8 + b"\xff\xff\xff\xf0" + b"\0" * 99, 5)) == one
     follower = Follower()

@@ -33,7 +33,9 @@ from ottla.record.batch import (
     LAST_OFFSET_DELTA,
     MAGIC_AT,
     MAGIC_BYTE,
+    Buffer,
     HeaderFields,
+    check_batch,
 )
 from ottla.record.checksum import crc32c
 from ottla.record.errors import CorruptBatch, Truncated, UnsupportedMagic
@@ -50,7 +52,7 @@ _INT64 = struct.Struct(">q")
 _unpack = HEADER.unpack_from
 
 
-def fields_at(buffer: bytes | memoryview, at: int) -> HeaderFields:
+def fields_at(buffer: Buffer, at: int) -> HeaderFields:
     """The header at `at`, of any format. The buffer need not hold the whole batch, but as much of
     its header as there is in the file."""
     left = len(buffer) - at
@@ -140,6 +142,19 @@ def only_zeros(file: Readable, position: int, end: int, chunk: int = CHECK_CHUNK
             return False
         position += len(data)
     return True
+
+
+def check_stored(buffer: Buffer, at: int = 0) -> HeaderFields:
+    """As `check_batch`, of what another log holds: an entry of an old message set will do, too."""
+    try:
+        return check_batch(buffer, at)
+    except UnsupportedMagic:
+        fields = fields_at(buffer, at)
+    size = fields[BATCH_LENGTH] + OVERHEAD
+    if at + size > len(buffer):
+        raise Truncated(f"the message needs {size} bytes, {len(buffer) - at} are left")
+    check(memoryview(buffer)[at : at + size], fields)
+    return fields
 
 
 def check(batch: memoryview, fields: HeaderFields) -> None:

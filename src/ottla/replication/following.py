@@ -36,6 +36,7 @@ from ottla.protocol.messages.fetch import (
     ReplicaState,
 )
 from ottla.protocol.one_partition_fetch import OnePartition, RequestTemplate, template_of
+from ottla.record.batch import MAGIC
 from ottla.record.errors import InvalidBatch
 from ottla.replication.partition import Partition, Role
 from ottla.replication.throttle import Throttle
@@ -48,9 +49,10 @@ _INITIAL_EPOCH = 0
 # Of a session, and of a leader.
 _MAX_EPOCH = 0x7FFFFFFF
 _BATCH_OVERHEAD = 12
-# A batch's length and leader epoch.
-_read_places = Struct(">ii").unpack_from
-_EPOCH_END = 16
+# A batch's length, leader epoch and magic byte. (In entries of old message sets the epoch's place is a
+# checksum's.)
+_read_places = Struct(">iib").unpack_from
+_MAGIC_END = 17
 _SESSION_ERRORS = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -582,10 +584,10 @@ def whole_batches(records: Buffer, leader_epoch: int = _MAX_EPOCH) -> memoryview
     view = memoryview(records)
     size = len(view)
     at = 0
-    while at + _EPOCH_END <= size:
-        length, epoch = _read_places(view, at + 8)
+    while at + _MAGIC_END <= size:
+        length, epoch, magic = _read_places(view, at + 8)
         following = at + length + _BATCH_OVERHEAD
-        if following > size or following <= at or epoch > leader_epoch:
+        if following > size or following <= at or (epoch > leader_epoch and magic == MAGIC):
             break
         at = following
     return view[:at]

@@ -13,7 +13,9 @@ from storage_kit.logs import NOW, AttentiveOwner, LogMaker, a_batch, a_marker, s
 from storage_kit.memory import verify_log
 
 from ottla.record.batch import Record, build_batch, check_batch, read_header
-from ottla.record.errors import CorruptBatch, InvalidRecord
+from ottla.record.codecs import Codec
+from ottla.record.errors import CorruptBatch, InvalidRecord, Truncated
+from ottla.record.legacy import build_message_set
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import (
     InvalidProducerEpoch,
@@ -351,6 +353,35 @@ def test_replicated_batches_keep_what_the_leader_gave_them(tmp_path: Path) -> No
     with pytest.raises(UnexpectedOffset):
         copy.append_replicated(part.read(), NOW)
     sound(copy)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_message_sets_of_an_old_kafka_are_copied(tmp_path: Path, magic: int, codec: Codec) -> None:
+    """A data folder of Kafka's may hold them; a new replica, or a copy in another folder, too, then."""
+    source, target = LogMaker(str(tmp_path / "leader")), LogMaker(str(tmp_path / "follower"))
+    Path(source.folder).mkdir(parents=True)
+    Path(target.folder).parent.mkdir()
+    records = [Record(each, NOW + each if magic else -1, None, b"%d" % each) for each in range(5)]
+    stored = build_message_set(records, magic, codec)
+    Path(source.folder, "00000000000000000000.log").write_bytes(stored)
+    leader, follower = source.load(), target.create()
+    leader.append(a_batch(b"new"), 7, NOW)
+    part = leader.read(0, 1 << 20, 6)
+    assert part is not None
+    sent = part.read()
+    assert follower.append_replicated(sent, NOW) == 6
+    assert list(stored_batches(follower)) == list(stored_batches(leader))
+    assert follower.epochs.latest_epoch == 7
+    sound(follower)
+    damaged = bytearray(sent)
+    damaged[len(stored) - 1] ^= 1
+    other = LogMaker(str(tmp_path / "other"))
+    Path(other.folder).parent.mkdir()
+    with pytest.raises(CorruptBatch):
+        other.create().append_replicated(damaged, NOW)
+    with pytest.raises(Truncated):
+        other.load().append_replicated(sent[: len(stored) - 1], NOW)
 
 
 def test_batches_that_the_leader_took_are_copied_whatever_the_size_of_segments_is_now(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from random import random
 from typing import TYPE_CHECKING
 
+from ottla.logfiles.walk import check_stored
 from ottla.record.batch import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -416,7 +417,7 @@ class Log(ReadableLog):
         expected = self.log_end_offset
         at = 0
         while at < len(buffer):
-            fields = check_batch(buffer, at)
+            fields = check_stored(buffer, at)
             size = fields[BATCH_LENGTH] + LENGTH_OVERHEAD
             base_offset = fields[BASE_OFFSET]
             if base_offset < expected:
