@@ -339,16 +339,6 @@ class TestTransactions:
         writer.write(batch(sequence=0, epoch=1, transactional=True))
         assert writer.mark(epoch=1) == CompletedTransaction(1, 0, 2, False, 3)
 
-    def test_the_oldest_transaction_tells_its_time(self, writer: Writer) -> None:
-        assert writer.states.oldest_transaction_timestamp == -1
-        writer.write(batch(1, sequence=0, transactional=True), timestamp=10)
-        writer.write(batch(2, sequence=0, transactional=True), timestamp=20)
-        assert writer.states.oldest_transaction_timestamp == 10
-        writer.write(batch(1, sequence=1, transactional=True), timestamp=30)
-        assert writer.states.oldest_transaction_timestamp == 30
-        writer.mark(1)
-        assert writer.states.oldest_transaction_timestamp == 20
-
 
 class TestMarkers:
     def test_of_an_older_coordinator_are_refused(self, writer: Writer) -> None:

@@ -298,7 +298,6 @@ class PartitionQueue:
         "reset",
         "retry_at",
         "topic",
-        "waits_for_transaction",
         "watched",
     )
 
@@ -316,7 +315,6 @@ class PartitionQueue:
         self.retry_at = 0.0  # monotonic; nothing is sent before
         self.failures = 0  # in a row
         self.connection: Any = None  # the one that what is in flight went out on
-        self.waits_for_transaction = False
         self.watched = -1  # how many `ready` batches a writer waits for; -1 if none does
 
     def __repr__(self) -> str:

@@ -45,12 +45,10 @@ class PeriodicWork:
         self._jobs: set[asyncio.Task[None]] = set()
         # One round of checkpoints at a time: each writes all offsets of its folder.
         self._checkpoints = asyncio.Lock()
-        self.retention_seconds = 300.0
         # Called when a flush of a log came to its end, or failed.
         self.on_flushed: Callable[[Log], None] | None = None
 
     def start(self, retention_seconds: float) -> None:
-        self.retention_seconds = retention_seconds
         self._logs.on_flush_wanted = self._flush_soon
         self._tasks = [
             self._loop.create_task(self._survey()),

@@ -113,8 +113,6 @@ class Outcome(NamedTuple):
     # Where the next pass begins: keys were collected up to here.
     first_dirty: int
     replacements: tuple[Replacement, ...]
-    bytes_read: int
-    bytes_written: int
     records_dropped: int
     # Segments from which nothing could be erased, as they cannot be read: their offsets, and why.
     skipped: tuple[tuple[OffsetRange, str], ...] = ()
@@ -251,7 +249,6 @@ class _Rewrite:
         self._files = files
         self._throttle = Throttle(job.bytes_per_second)
         self._made: list[str] = []
-        self._read = 0
         self._unchecked = 0
         # The file that is being read, for error messages.
         self.reading = job.folder
@@ -324,8 +321,6 @@ class _Rewrite:
         return Outcome(
             first_dirty,
             tuple(replacements),
-            self._read,
-            sum(each.size for each in replacements),
             batch_filter.records_dropped,
             tuple(skipped),
         )
@@ -452,7 +447,6 @@ class _Rewrite:
         self._spend()
 
     def _spend(self) -> None:
-        self._read += self._unchecked
         spent, self._unchecked = self._unchecked, 0
         self._check()
         self._throttle.spend(spent, self._check)

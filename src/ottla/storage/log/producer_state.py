@@ -439,14 +439,6 @@ class ProducerStates:
         """Where the first open transaction begins, whatever the high watermark is."""
         return next(iter(self._open), None)
 
-    @property
-    def oldest_transaction_timestamp(self) -> int:
-        """The last timestamp of the producer whose transaction is open the longest, -1 if none
-        is: an old one tells of a transaction that hangs."""
-        for producer_id in self._open.values():
-            return self.producers[producer_id].timestamp
-        return -1
-
     def open_transactions(self) -> Iterator[tuple[int, int]]:
         """(producer id, first offset), oldest first."""
         for first_offset, producer_id in self._open.items():
