@@ -560,9 +560,7 @@ class _Exchange:
 
     def _failed(self, error: Exception) -> None:
         connection = self._connection
-        if isinstance(error, MalformedRequest):
-            connection._give_up(error)
-        elif isinstance(error, ResponseTooLarge):
+        if isinstance(error, ResponseTooLarge):
             log.warning(
                 "response given up: api=%s version=%d peer=%s client=%r %s",
                 self._api.name, self._version, connection.address, connection.client_id, error,
@@ -586,9 +584,13 @@ class _Exchange:
 def failed(
     connection: Connection, api: str, version: int, error: BaseException | None = None
 ) -> None:
-    """A handler raised what it should not: our mistake, or memory is short. The connection is closed,
-    the broker goes on. `error` is the exception that is being handled unless another is given."""
+    """A handler raised something: the request is malformed, memory is short, or it is our mistake. The
+    connection is closed, the broker goes on. `error` is the exception that is being handled unless
+    another is given."""
     error = error or sys.exception()
+    if isinstance(error, MalformedRequest):
+        connection.give_up(error)
+        return
     if error is not None and is_out_of_memory(error):
         log.warning(
             "no memory for a request: api=%s version=%d peer=%s client=%r",

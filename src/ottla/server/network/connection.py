@@ -264,7 +264,7 @@ class Connection:
                 self._partial_filled += received
                 self._take_partial()
         except Exception as error:  # noqa: BLE001 - one connection pays, the broker goes on
-            self._give_up(error)
+            self.give_up(error)
             return
         if self.out and not self._writing:
             self.flush()
@@ -275,7 +275,7 @@ class Connection:
         if self._stalled:
             self._resume_soon()
 
-    def _give_up(self, error: Exception) -> None:
+    def give_up(self, error: Exception) -> None:
         """The peer sent something that is no request, memory is short, or a handler raised what it
         should not (our mistake)."""
         if isinstance(error, MalformedRequest):
@@ -561,7 +561,7 @@ class Connection:
                     self._drop_stash()
                     self._take(view, end)
             except Exception as error:  # noqa: BLE001 - as in on_readable
-                self._give_up(error)
+                self.give_up(error)
                 return
             if self.out and not self._writing:
                 self.flush()

@@ -68,7 +68,6 @@ from ottla.server.api import (
 )
 from ottla.server.handlers.records.fetch.handler import Fetch
 from ottla.server.handlers.records.fetch.repeated import repeatable
-from ottla.server.network.connection import MalformedRequest
 from ottla.server.turns import run_in_turns
 
 if TYPE_CHECKING:
@@ -112,10 +111,7 @@ def _serve_large(
         fetch.start_many(slot)
 
     def refuse(error: Exception) -> None:
-        if isinstance(error, MalformedRequest):
-            connection._give_up(error)
-        else:
-            failed(connection, "FETCH", version, error)
+        failed(connection, "FETCH", version, error)
 
     on_slice = broker.apis[ApiKey.FETCH].on_slice(connection)
     run_in_turns(broker.loop, steps, begin, refuse, lambda: not connection.closed, on_slice)

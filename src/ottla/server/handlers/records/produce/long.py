@@ -14,7 +14,6 @@ from ottla.server.handlers.records.produce.answer import new_topic_piece
 from ottla.server.handlers.records.produce.appending import Appending
 from ottla.server.handlers.records.produce.request import FIRST_TOPIC_IDS, read_on
 from ottla.server.handlers.records.produce.transactions import Verification, beginning
-from ottla.server.network.connection import MalformedRequest
 from ottla.server.turns import run_in_turns
 
 if TYPE_CHECKING:
@@ -76,10 +75,7 @@ class LongProduce:
 
     def _failed(self, error: Exception) -> None:
         self._release()
-        if isinstance(error, MalformedRequest):
-            self._connection._give_up(error)
-        else:
-            failed(self._connection, "PRODUCE", self._version, error)
+        failed(self._connection, "PRODUCE", self._version, error)
 
     # What it asks for ---------------------------------------------------------------------------
 
