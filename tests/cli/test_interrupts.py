@@ -27,7 +27,7 @@ def test_waiting_is_ended_at_once() -> None:
         with interrupts.allowed():
             _press()
         raise AssertionError("it was not interrupted")
-    assert not interrupts.impatient
+    assert not interrupts.repeated
 
 
 def test_work_is_finished_first() -> None:
@@ -50,7 +50,7 @@ def test_whoever_presses_twice_does_not_want_to_wait() -> None:
         _press()
         done.append("second")
     assert done == ["first"]
-    assert interrupts.impatient
+    assert interrupts.repeated
 
 
 def test_work_without_another_wait_is_interrupted_at_its_end() -> None:

@@ -109,7 +109,7 @@ def _configured(arguments: ServeArguments, monkeypatch: pytest.MonkeyPatch) -> B
         return 7
 
     monkeypatch.setattr("ottla.server.run.run", run)
-    assert serve.start_plainly(arguments) == 7
+    assert serve.start_without_typer(arguments) == 7
     return seen[0]
 
 
@@ -159,7 +159,7 @@ def test_no_variable_of_ours_is_taken_for_a_setting() -> None:
 def test_mistakes_are_told_in_one_sentence(
     arguments: ServeArguments, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert serve.start_plainly(arguments) == 2
+    assert serve.start_without_typer(arguments) == 2
     told = capsys.readouterr().err
     assert told.startswith("ottla: ")
     assert sentence in told

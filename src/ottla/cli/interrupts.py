@@ -28,8 +28,8 @@ class Interrupts:
         self._ours = False
 
     @property
-    def impatient(self) -> bool:
-        """Whether there was more than one."""
+    def repeated(self) -> bool:
+        """Whether Ctrl-C was pressed more than once."""
         return self._count > 1
 
     @contextmanager
@@ -53,7 +53,7 @@ class Interrupts:
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self._count += 1
-        if self._allowed or self.impatient:
+        if self._allowed or self.repeated:
             raise KeyboardInterrupt
 
     def __exit__(

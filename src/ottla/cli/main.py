@@ -38,7 +38,7 @@ def _run(words: list[str]) -> None:
 
         arguments = serve.parse(words[1:])
         if arguments is not None:
-            sys.exit(serve.start_plainly(arguments))
+            sys.exit(serve.start_without_typer(arguments))
     if words[:1] == ["sql"] and COMPLETION_VARIABLE not in os.environ:
         from ottla.cli.sql import plain
 

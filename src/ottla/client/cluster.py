@@ -60,7 +60,7 @@ from ottla.wire.errors import ConnectFailed, WireError
 logger = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer", bound=Message)
-_Told = TypeVar("_Told")
+_Result = TypeVar("_Result")
 # A request, or how to make one for the versions that the connection's broker has.
 Request = Message | Callable[[Connection], Message]
 
@@ -430,8 +430,8 @@ class Cluster:
         return self.metadata.nodes
 
     async def of_every_broker(
-        self, ask: Callable[[int], Awaitable[_Told]], *, timeout: float | None = None
-    ) -> list[_Told]:
+        self, ask: Callable[[int], Awaitable[_Result]], *, timeout: float | None = None
+    ) -> list[_Result]:
         """What every broker tells. If one leaves the cluster before it has answered, all are asked
         again: others have taken over what it would have told."""
         while True:

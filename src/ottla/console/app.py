@@ -85,7 +85,7 @@ def make_app(servers: str, *, hosts: Iterable[str] = (), token: str | None = Non
     app.add_middleware(Guard, hosts=tuple(hosts), token=token)
     app.add_exception_handler(Refusal, _refused)
     app.add_exception_handler(OttlaError, _failed)
-    app.add_exception_handler(RequestValidationError, _misunderstood)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _no_such_call)
     app.add_exception_handler(Exception, _broken)
     _add_calls(app)
@@ -239,7 +239,7 @@ async def _failed(_: Request, error: Exception) -> JSONResponse:
     return _answer(refusal_of(error))
 
 
-async def _misunderstood(_: Request, error: Exception) -> JSONResponse:
+async def _invalid_request(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     kind, *place = first["loc"]

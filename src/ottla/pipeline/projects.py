@@ -94,7 +94,7 @@ def run_project(specification: Path, run: Run) -> None:
         _connected(specification.parent.resolve(), project.configuration, run) as spark,
         watching(lambda: [spark]) as display,
     ):
-        with redirect_stdout(_Sayer(display.say)):
+        with redirect_stdout(_LineOutput(display.say)):
             graph = create_dataflow_graph(
                 spark, project.catalog, project.database, project.configuration
             )
@@ -123,8 +123,8 @@ def _messages(results: Iterator[dict[str, Any]]) -> Iterator[str]:
             raise
 
 
-class _Sayer:
-    """A standard output whose lines go elsewhere."""
+class _LineOutput:
+    """Stands for the standard output: each line that is written goes to a function."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

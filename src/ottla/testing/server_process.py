@@ -95,15 +95,15 @@ class ServerProcess(ABC):
         while not self.serves():
             process = self.process
             if process is None or process.poll() is not None:
-                raise self.died(self._story("ended before it answered"))
+                raise self.died(self._with_log("ended before it answered"))
             if time.monotonic() > deadline:
                 self.kill()
-                raise self.died(self._story(f"did not answer within {timeout:.0f} s"))
+                raise self.died(self._with_log(f"did not answer within {timeout:.0f} s"))
             # Until the next look, or its end.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_LOOK_INTERVAL)
         if not self.running:
-            raise self.died(self._story("ended, and something else answers on its port"))
+            raise self.died(self._with_log("ended, and something else answers on its port"))
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> int:
         """Asks it to stop (SIGTERM) and returns its exit status; a server that hangs is killed."""
@@ -114,7 +114,7 @@ class ServerProcess(ABC):
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise self.died(self._story(f"did not stop within {timeout:.0f} s")) from None
+            raise self.died(self._with_log(f"did not stop within {timeout:.0f} s")) from None
 
     def kill(self) -> None:
         """Ends it as a crash would (SIGKILL): no flush, no marker."""
@@ -130,7 +130,7 @@ class ServerProcess(ABC):
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
-    def _story(self, what: str) -> str:
+    def _with_log(self, what: str) -> str:
         status = None if self.process is None else self.process.poll()
         tail = "\n".join(self.log_text().splitlines()[-_SHOWN_LINES:])
         return (

@@ -69,10 +69,10 @@ class DriverProcess:
                 while view:
                     view = view[self.process.stdin.write(view) :]
             except BrokenPipeError:
-                raise DriverError(self._story("has ended")) from None
+                raise DriverError(self._with_log("has ended")) from None
             answer = json.loads(self._read_line(time.monotonic() + ANSWER_TIMEOUT))
         if "error" in answer:
-            raise DriverError(f"{fields['command']}: {answer['error']}\n{self._story('said')}")
+            raise DriverError(f"{fields['command']}: {answer['error']}\n{self._with_log('said')}")
         return answer["result"]
 
     def _read_line(self, deadline: float) -> bytes:
@@ -83,15 +83,15 @@ class DriverProcess:
             while b"\n" not in self._unread:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     self.process.kill()
-                    raise DriverError(self._story("did not answer"))
+                    raise DriverError(self._with_log("did not answer"))
                 chunk = os.read(output, 1 << 20)
                 if not chunk:
-                    raise DriverError(self._story("has ended"))
+                    raise DriverError(self._with_log("has ended"))
                 self._unread += chunk
         line, _, self._unread = self._unread.partition(b"\n")
         return line
 
-    def _story(self, what: str) -> str:
+    def _with_log(self, what: str) -> str:
         tail = "\n".join(self.log_path.read_text(errors="replace").splitlines()[-25:])
         return f"{self.command[-2:]} {what}; on stderr:\n{tail}"
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from ottla.client.admin.client import Admin
 from ottla.pipeline.spark import home as spark_home
-from ottla.pipeline.spark.home import light_home
+from ottla.pipeline.spark.home import home_without_zip
 from ottla.pipeline.spark.session import use_in_this_thread
 from ottla.testing import BrokerProcess
 
@@ -23,7 +23,7 @@ def test_it_has_all_but_the_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(spark_home.tempfile, "gettempdir", lambda: str(tmp_path))
     environment = {"PYSPARK_PYTHON": sys.executable}
     for _ in range(2):
-        with light_home("local[2]", environment) as home:
+        with home_without_zip("local[2]", environment) as home:
             assert home is not None
             assert environment["SPARK_HOME"] == str(home)
             assert (home / "bin" / "spark-submit").samefile(INSTALLED / "bin" / "spark-submit")
@@ -42,7 +42,7 @@ def test_it_has_all_but_the_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_what_somebody_has_chosen_stays(master: str, environment: dict[str, str]) -> None:
     before = dict(environment)
-    with light_home(master, environment) as home:
+    with home_without_zip(master, environment) as home:
         assert home is None
         assert environment == before
 
@@ -53,7 +53,7 @@ def test_a_folder_of_somebody_elses_is_not_used(
     monkeypatch.setattr(spark_home.tempfile, "gettempdir", lambda: str(tmp_path))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / f"ottla-spark-{spark_home.os.getuid()}").symlink_to(tmp_path / "elsewhere")
-    with light_home("local[*]", {}) as home:
+    with home_without_zip("local[*]", {}) as home:
         assert home is None
 
 

@@ -41,7 +41,7 @@ class Machine(BrokerProcess):
         deadline = time.monotonic() + timeout
         while not condition():
             if not self.running or time.monotonic() > deadline:
-                raise BrokerDied(self._story("did not do what was waited for"))
+                raise BrokerDied(self._with_log("did not do what was waited for"))
             time.sleep(POLL_INTERVAL)
 
     def processes(self) -> dict[int, int]:

@@ -237,7 +237,7 @@ def _as_settings(arguments: ServeArguments) -> list[str]:
     return [f"{name}={value}" for name, value in named.items() if value is not None]
 
 
-def start_plainly(arguments: ServeArguments) -> int:
+def start_without_typer(arguments: ServeArguments) -> int:
     """`start`, with failures told as the typer application tells them."""
     try:
         return start(arguments)

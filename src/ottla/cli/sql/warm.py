@@ -178,7 +178,9 @@ def answer(
         from ottla.pipeline.spark.progress import stop_signals
 
         with stop_signals() as enough:
-            watching = threading.Thread(target=_say_enough, args=(connection, enough), daemon=True)
+            watching = threading.Thread(
+                target=_end_question, args=(connection, enough), daemon=True
+            )
             watching.start()
             try:
                 return _printed(connection, asdict(question))
@@ -218,7 +220,8 @@ def check_syntax(settings: Mapping[str, str], statement: str) -> None:
             _printed(connection, {"syntax": statement})
 
 
-def _say_enough(connection: socket.socket, enough: threading.Event) -> None:
+def _end_question(connection: socket.socket, enough: threading.Event) -> None:
+    """Once `enough` is set, tell the server that nothing more of its answer is wanted."""
     enough.wait()
     with suppress(OSError):  # it is over already
         connection.shutdown(socket.SHUT_WR)

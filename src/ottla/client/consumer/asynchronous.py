@@ -315,13 +315,13 @@ class AsyncConsumer:
 
     def _poll(self) -> None:
         """The user asks for more: what was handed out before is dealt with."""
-        overslept = self.seconds_since_poll > self.settings.max_poll_interval
+        was_overdue = self.seconds_since_poll > self.settings.max_poll_interval
         self._polled_at = time.monotonic()
         for state in self._fetcher.partitions.values():
             state.deal_with_all()
         if self.settings.auto_commit:
             self._revoked.forget_rows()  # whoever commits nothing need not hear what was not
-        if overslept and self._membership is not None:
+        if was_overdue and self._membership is not None:
             self._membership.wake()
 
     async def _next_result(self, timeout: float | None) -> Result | None:

@@ -168,7 +168,7 @@ class Fetcher:
             return
         self._changed.set()
         self.queue.wake()
-        self._staff()
+        self._start_tasks()
 
     @property
     def exhausted(self) -> bool:
@@ -190,7 +190,7 @@ class Fetcher:
 
     # Requests
 
-    def _staff(self) -> None:
+    def _start_tasks(self) -> None:
         """One task for each broker that has something to be read."""
         now = asyncio.get_running_loop().time()
         for state in self.partitions.values():
@@ -433,7 +433,7 @@ class Fetcher:
     ) -> bool:
         """Deal with an answer; False if all that came of it is a reason to wait."""
         names = {state.topic_id: name for (name, _), (state, _) in turns.items()}
-        told_of = 0
+        named = 0
         troubled: set[ReadPartition] = set()
         brought = False
         for topic in answer.responses:
@@ -444,7 +444,7 @@ class Fetcher:
                 state, turn = turns.get(TopicPartition(name, data.partition_index), (None, 0))
                 if state is None or state.turn != turn:
                     continue
-                told_of += 1
+                named += 1
                 if data.error_code:
                     troubled.add(state)
                     self._take_error(state, data, answer, node)
@@ -456,7 +456,7 @@ class Fetcher:
         # A broker that throttles answers at once, with nothing in it.
         if not brought and not answer.throttle_time_ms:
             self._look_for_ends(each for each in turns.values() if each[0] not in troubled)
-        return not told_of or len(troubled) < told_of
+        return not named or len(troubled) < named
 
     def _take_records(
         self, state: ReadPartition, data: PartitionData, node: int, begun: IncrementalRows | None

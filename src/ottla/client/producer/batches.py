@@ -233,7 +233,7 @@ class OpenBatch:
 
     def closed(self, queue: PartitionQueue, compression: Compression) -> Batch:
         total = len(self.futures)
-        if not _columns_pay(total):
+        if not _columns_are_quicker(total):
             rows = zip(self.timestamps, self.keys, self.values, self.headers, strict=True)
             data = _built([Record(at, *row) for at, row in enumerate(rows)], compression)
         else:
@@ -263,7 +263,9 @@ class OpenBatch:
 _plain_records = 0  # that were encoded without columns so far
 
 
-def _columns_pay(total: int) -> bool:
+def _columns_are_quicker(total: int) -> bool:
+    """Whether a batch of so many records is encoded by columns, which takes Arrow: that is imported once
+    there have been many records."""
     global _plain_records
     if "pyarrow" in sys.modules:
         return total >= _WORTH_COLUMNS

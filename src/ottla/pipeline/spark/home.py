@@ -25,10 +25,10 @@ _ZIP: Final = Path("python", "lib", "pyspark.zip")
 
 
 @contextmanager
-def light_home(
+def home_without_zip(
     master: str, environment: MutableMapping[str, str] = os.environ
 ) -> Iterator[Path | None]:
-    """Meanwhile SPARK_HOME is such a folder, if it may be: no one has chosen another."""
+    """SPARK_HOME is such a folder inside of this block, unless another one was chosen."""
     python = environment.get("PYSPARK_PYTHON")
     chosen = HOME in environment or python not in (None, sys.executable)
     home = None if chosen or not master.startswith("local") else _folder()

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ottla.pipeline.spark.home import light_home
+from ottla.pipeline.spark.home import home_without_zip
 from ottla.pipeline.spark.java import java_home
 from ottla.pipeline.spark.task_python import settings_for_sent_python
 
@@ -204,7 +204,7 @@ def start_jvm(settings: Mapping[str, str], log: Path | None) -> None:
     # In a session of its own (a terminal's Ctrl-C is for the program: it stops its queries, while
     # workers would die of it at once). The JVM ends with the program, when its standard input does.
     options: dict[str, Any] = {"start_new_session": True}
-    with light_home(settings.get("spark.master", LOCAL)):
+    with home_without_zip(settings.get("spark.master", LOCAL)):
         if log is None:
             gateway = launch_gateway(configuration, options)  # type: ignore[no-untyped-call]
         else:

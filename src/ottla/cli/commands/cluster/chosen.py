@@ -46,7 +46,7 @@ DEFAULT_DATA = Path("cluster")
 
 
 @contextmanager
-def failures_told() -> Iterator[None]:
+def failures_reported() -> Iterator[None]:
     from ottla.testing.cluster import ClusterError
 
     try:
@@ -101,5 +101,5 @@ def servers(folder: Path, server: str | None) -> Cluster:
     """The brokers that --server names, or those of the cluster in the folder."""
     if server is not None:
         return connect(server)
-    with failures_told():
+    with failures_reported():
         return connect(local_cluster(folder).bootstrap)

@@ -16,7 +16,7 @@ from ottla.cli.commands.cluster.chosen import (
     Data,
     OtherServer,
     chosen_server,
-    failures_told,
+    failures_reported,
     local_cluster,
     servers,
 )
@@ -67,7 +67,7 @@ def rebalance(
     server = chosen_server(context, server)
     with ExitStack() as held:
         if server is None:
-            with failures_told():
+            with failures_reported():
                 held.enter_context(_moving(data, dry_run=dry_run))
         cluster = servers(data, server)
         if server is not None and not dry_run:
@@ -93,7 +93,7 @@ def remove(
     """
     from ottla.client.moves.plan import drained
 
-    with failures_told(), _moving(data, dry_run=dry_run):
+    with failures_reported(), _moving(data, dry_run=dry_run):
         local = local_cluster(data)
         local.check_removable(broker)
         if not force:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.commands.cluster.chosen import DEFAULT_DATA, Data, failures_told, local_cluster
+from ottla.cli.commands.cluster.chosen import DEFAULT_DATA, Data, failures_reported, local_cluster
 from ottla.cli.failures import Failure, Misuse
 from ottla.cli.options import Json
 from ottla.cli.output import plural, write_document, write_line, write_table
@@ -78,7 +78,7 @@ def start(
         settings=settings,
         racks=racks,
     )
-    with failures_told():
+    with failures_reported():
         if cluster.exists and base_port not in (None, cluster.state.base_port):
             raise Misuse(
                 f"the cluster in {data} has its ports, from {cluster.state.base_port} on; "
@@ -117,7 +117,7 @@ def stop(
     ottla cluster stop
     ottla cluster stop 2
     """
-    with failures_told():
+    with failures_reported():
         cluster = local_cluster(data)
         stopped = cluster.stop(brokers or None)
     if json:
@@ -144,7 +144,7 @@ def kill(
     ottla cluster kill 2
     ottla cluster kill zookeeper
     """
-    with failures_told():
+    with failures_reported():
         local_cluster(data).kill(server)
     write_line(f"killed {_named(server)}")
 
@@ -163,7 +163,7 @@ def add(
     ottla cluster add
     ottla cluster add --rack west
     """
-    with failures_told():
+    with failures_reported():
         cluster = local_cluster(data)
         number = cluster.add(rack)
         state = cluster.state
@@ -205,7 +205,7 @@ def adopt(
     ottla topic alter --all --replication-factor 3
     """
     cluster = local_cluster(data, base_port=base_port, zookeeper=zookeeper, settings=settings)
-    with failures_told():
+    with failures_reported():
         number = cluster.adopt(node)
         state, bootstrap = cluster.state, cluster.bootstrap
     if json:
@@ -225,7 +225,7 @@ def status(data: Data = DEFAULT_DATA, json: Json = False) -> None:
     \b
     ottla cluster status
     """
-    with failures_told():
+    with failures_reported():
         found = local_cluster(data).status()
     if json:
         write_document({**asdict(found), "healthy": found.healthy})

@@ -166,7 +166,7 @@ def produce(
         _give_up(writer, failure)
         raise
     except KeyboardInterrupt:
-        _end_early(writer, topic, patient=not interrupts.impatient)
+        _end_early(writer, topic, patient=not interrupts.repeated)
         raise typer.Exit(INTERRUPTED) from None
     if sys.stderr.isatty():
         note(f"{plural(writer.delivered, 'record')} sent to {topic}")

@@ -76,7 +76,7 @@ class ClassicMembership(Membership):
         self._assignors = _assignor_names(self.settings.assignment_strategies)
         self._cooperative = all(name in COOPERATIVE for name in self._assignors)
         while True:
-            if self.overslept:
+            if self.poll_is_overdue:
                 await self._sleep_outside()
             if not self._cooperative:
                 await self.hand_over(set(self.owned))
@@ -203,7 +203,7 @@ class ClassicMembership(Membership):
 
     async def _stay(self) -> None:
         """Send heartbeats until there is a reason to join again."""
-        while self._topics == self._topics_of_join and not self.overslept:
+        while self._topics == self._topics_of_join and not self.poll_is_overdue:
             await self.wait(self.settings.heartbeat_interval)
             if self._topics != self._topics_of_join:
                 return
@@ -255,7 +255,7 @@ class ClassicMembership(Membership):
             await self.leave()
         self.member_id = ""
         self.epoch = _NO_GENERATION
-        while self.overslept:
+        while self.poll_is_overdue:
             await self.wait(self.settings.max_poll_interval)
 
     async def leave(self) -> None:

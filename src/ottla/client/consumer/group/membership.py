@@ -151,6 +151,6 @@ class Membership:
         self._changed.clear()
 
     @property
-    def overslept(self) -> bool:
+    def poll_is_overdue(self) -> bool:
         """Whether the user has been away for too long to be a member (max.poll.interval.ms)."""
         return self.assignee.seconds_since_poll > self.settings.max_poll_interval

@@ -66,7 +66,7 @@ class NextGenerationMembership(Membership):
         self.member_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self._begin_anew()
         while True:
-            if self.overslept:
+            if self.poll_is_overdue:
                 await self._sleep_outside()
                 continue
             answer = await self._heartbeat()
@@ -195,7 +195,7 @@ class NextGenerationMembership(Membership):
         )
         self.lose_all()
         await self.leave()
-        while self.overslept:
+        while self.poll_is_overdue:
             await self.wait(self.settings.max_poll_interval)
         self._begin_anew()
 
