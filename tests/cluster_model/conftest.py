@@ -228,7 +228,7 @@ class JoinedController(Controller):
     """A controller that stands against whoever is in office, and registers its broker too."""
 
     async def open(self, broker: RegisteredBroker | None = None) -> ClusterImage:  # type: ignore[override]
-        holder = await self._patiently(partial(self._store.get, layout.CONTROLLER))
+        holder = await self._retries.read(partial(self._store.get, layout.CONTROLLER))
         image = await super().open(replacing=holder)
         if broker is not None:
             await self.register(broker)
@@ -240,12 +240,12 @@ class JoinedController(Controller):
         path = layout.broker_path(broker.id)
         value = layout.encode_broker(broker)
         while True:
-            node = await self._patiently(partial(self._store.get, path))
+            node = await self._retries.read(partial(self._store.get, path))
             if node is not None and node.value == value and node.owner == self._store.session_id:
                 break
             replaced = [] if node is None else [Delete(path, node.version)]
             await self._store.multi([*replaced, Create(path, value, ephemeral=True)])
-            await self._patiently(self._store.sync)
+            await self._retries.read(self._store.sync)
         taken_in = asyncio.Event()
         unsubscribe = self.subscribe(lambda _old, _new, _delta: taken_in.set())
         while broker.id not in self.image.brokers or (

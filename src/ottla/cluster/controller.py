@@ -262,7 +262,7 @@ class Controller:
             )
             self._wake.set()
             await worker
-            await self._lay_down_office()
+            await self._delete_controller_node()
 
     # Requests
 
@@ -435,7 +435,7 @@ class Controller:
         path = layout.broker_path(broker_id)
         for pause in self._pauses:
             await asyncio.sleep(pause)
-            node = await self._patiently(partial(self._store.get, path))
+            node = await self._retries.read(partial(self._store.get, path))
             if node is None or node.created != epoch:
                 break
             self._tally.suspects.add((broker_id, epoch))
@@ -447,7 +447,7 @@ class Controller:
                 self._tally.suspects.discard((broker_id, epoch))
             if not isinstance(answer, Unknown):
                 break
-            await self._patiently(self._store.sync)
+            await self._retries.read(self._store.sync)
         self.registrations_changed()
 
     def office_may_be_lost(self) -> None:
@@ -503,7 +503,7 @@ class Controller:
     async def _look_at_registrations(self) -> None:
         """Takes brokers in that have registered, fences those that are gone."""
         try:
-            nodes = await self._patiently(self._read_registrations)
+            nodes = await self._retries.read(self._read_registrations)
         except StoreError as error:
             log.error("the registrations of brokers could not be read: %s", error)
             self._look_again()
@@ -711,7 +711,7 @@ class Controller:
         for pause in self._pauses:
             await asyncio.sleep(pause)
             before = self.image
-            holder = await self._patiently(partial(self._store.get, layout.CONTROLLER))
+            holder = await self._retries.read(partial(self._store.get, layout.CONTROLLER))
             operations: list[Operation] = []
             if holder is not None and holder.owner != self._store.session_id:
                 if replacing is None or holder.created != replacing.created:
@@ -749,7 +749,9 @@ class Controller:
             (layout.SECRET, layout.encode_secret(os.urandom(SECRET_BYTES))),
             *((path, b"") for path in layout.CONFIG_FOLDERS.values()),
         )
-        nodes = await self._patiently(partial(self._store.get_many, [path for path, _ in wanted]))
+        nodes = await self._retries.read(
+            partial(self._store.get_many, [path for path, _ in wanted])
+        )
         return [
             Create(path, value)
             for (path, value), node in zip(wanted, nodes, strict=True)
@@ -761,10 +763,10 @@ class Controller:
         large topics that an older version wrote nodes of their own. False if another has changed the
         metadata meanwhile."""
         image = self.image
-        names = await self._patiently(partial(self._store.children, layout.PARTITIONS)) or []
+        names = await self._retries.read(partial(self._store.children, layout.PARTITIONS)) or []
         large = [topic for topic in image.topics.values() if layout.is_large(topic)]
         paths = [layout.topic_path(topic.name) for topic in large]
-        nodes = await self._patiently(partial(self._store.get_many, paths)) if paths else []
+        nodes = await self._retries.read(partial(self._store.get_many, paths)) if paths else []
         old = [
             topic
             for topic, node in zip(large, nodes, strict=True)
@@ -809,7 +811,7 @@ class Controller:
         self._stale = False
         return True
 
-    async def _lay_down_office(self) -> None:
+    async def _delete_controller_node(self) -> None:
         """Deletes /controller, so that the next controller need not wait for the end of this session."""
         try:
             holder = await self._store.get(layout.CONTROLLER)
@@ -845,9 +847,6 @@ class Controller:
         delta = await in_turns(difference.steps(old, new))
         if delta or new.version != old.version:
             await self._publish(old, new, delta)
-
-    async def _patiently(self, read: Callable[[], Awaitable[R]]) -> R:
-        return await self._retries.read(read)
 
 
 def _secret_among(operations: Iterable[Operation]) -> bytes:

@@ -1,4 +1,4 @@
-"""Where a reader's log and the leader's part, and what a replica's position counts for at the leader.
+"""Where a reader's log diverges from its leader's, and what a replica's position counts for there.
 
 A replica that asks for what begins at an offset says that its log ends there. That alone is no word
 about what is before: a leader of an earlier term may have written other records there, which the
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ottla.replication.partition import Partition
 
 
-class ToldPosition(Protocol):
-    """Where a reader stands, in its own words."""
+class ReportedPosition(Protocol):
+    """Where a reader stands, as its request says."""
 
     @property
     def fetch_offset(self) -> int: ...
@@ -47,8 +47,8 @@ class ToldPosition(Protocol):
         """Where its log begins; -1 for consumers."""
 
 
-def parting(partition: Partition, offset: int, last_epoch: int) -> tuple[int, int] | None:
-    """Where a log that ends at `offset` with a batch of `last_epoch` parts from this one: the largest
+def divergence(partition: Partition, offset: int, last_epoch: int) -> tuple[int, int] | None:
+    """Where a log that ends at `offset` with a batch of `last_epoch` diverges from this one: the largest
     epoch that both may share, and where that ends here. None if all before `offset` is the same.
     OffsetOutOfRange if there is nothing in common to go back to."""
     log = partition.log
@@ -62,25 +62,26 @@ def parting(partition: Partition, offset: int, last_epoch: int) -> tuple[int, in
 
 
 def note(
-    partition: Partition, replica: int, replica_epoch: int, told: ToldPosition, now_ms: int
+    partition: Partition, replica: int, replica_epoch: int, reported: ReportedPosition, now_ms: int
 ) -> None:
     """A replica, of this life of its broker, stands there: see the module. What does not count is left
     for the answer to say. ProtocolError if it is no replica of this partition."""
     if (
         partition.role is not Role.LEADER
-        or told.current_leader_epoch != partition.leader_epoch
+        or reported.current_leader_epoch != partition.leader_epoch
         or (
-            told.last_fetched_epoch >= 0
-            and told.last_fetched_epoch != partition.log.epochs.latest_epoch
-            and parting(partition, told.fetch_offset, told.last_fetched_epoch) is not None
+            reported.last_fetched_epoch >= 0
+            and reported.last_fetched_epoch != partition.log.epochs.latest_epoch
+            and divergence(partition, reported.fetch_offset, reported.last_fetched_epoch)
+            is not None
         )
     ):
         return
     partition.fetched(
         replica,
-        told.fetch_offset,
+        reported.fetch_offset,
         replica_epoch,
         now_ms,
-        told.flushed_offset,
-        told.reader_start,
+        reported.flushed_offset,
+        reported.reader_start,
     )

@@ -474,12 +474,12 @@ class Broker:
                 # Before a new folder is claimed, which would else look like an old copy.
                 await self._begin_run()
             await self.loop.run_in_executor(
-                self.threads, strays.sort_out, self.logs, self.image, self.id
+                self.threads, strays.set_strays_aside, self.logs, self.image, self.id
             )
             await self.membership.join(self._node(), self._may_have_lost_records())
             # Once more: partitions may have been moved away from here meanwhile.
             await self.loop.run_in_executor(
-                self.threads, strays.sort_out, self.logs, self.image, self.id
+                self.threads, strays.set_strays_aside, self.logs, self.image, self.id
             )
             await self.loop.run_in_executor(self.threads, self.logs.mark_running)
         except (StorageError, StoreError, OSError, CannotSecure, CannotStart) as error:
@@ -788,11 +788,11 @@ class Broker:
             partition.resign()
 
     def _append_was_refused(self, refused: Log, error: OSError) -> None:
-        self.loop.call_soon_threadsafe(self._lead_no_more, refused, error)
+        self.loop.call_soon_threadsafe(self._note_refused_append, refused, error)
 
-    def _lead_no_more(self, refused: Log, error: OSError) -> None:
-        """If the disk is full, another replica leads, whose disk may have room. This one follows, and
-        is in sync again once there is room here."""
+    def _note_refused_append(self, refused: Log, error: OSError) -> None:
+        """Logs the shortage. If the disk is full, gives up the leadership: another replica leads, whose
+        disk may have room; this one follows, and is in sync again once there is room here."""
         folder = os.path.dirname(refused.folder)
         self.shortages.refused(refused.topic, refused.partition, folder, error)
         partition = self.partitions.get(refused.topic, refused.partition)

@@ -23,7 +23,7 @@ EVICTION_SECONDS = 120.0
 NOTE_ALL_MS = 100
 # A replica that has everything is told of a high watermark that moved with what it is sent next, or
 # this often: consumers may read from it.
-TELL_ALL_MS = 500
+WATERMARKS_MS = 500
 _MAX_INT32 = 0x7FFFFFFF
 
 # Topic (its id from Fetch v13 on, its name before) and partition.
@@ -63,7 +63,15 @@ class WatchedPartition:
 
 
 class FetchSession:
-    __slots__ = ("_noted_ms", "_told_ms", "by_id", "epoch", "id", "partitions", "used_at")
+    __slots__ = (
+        "_noted_ms",
+        "_watermarks_sent_ms",
+        "by_id",
+        "epoch",
+        "id",
+        "partitions",
+        "used_at",
+    )
 
     def __init__(self, session_id: int, now: float, by_id: bool) -> None:
         # Whether its requests name topics by id; that may not change within a session.
@@ -75,7 +83,7 @@ class FetchSession:
         # Of a replica: when the positions in all its partitions were last noted.
         self._noted_ms = -NOTE_ALL_MS
         # And when it was last told of all high watermarks.
-        self._told_ms = -TELL_ALL_MS
+        self._watermarks_sent_ms = -WATERMARKS_MS
         # In the order in which they are served. One that returned data moves to the end, so that a
         # busy partition cannot starve the ones after it.
         self.partitions: OrderedDict[Key, WatchedPartition] = OrderedDict()
@@ -87,12 +95,12 @@ class FetchSession:
         self._noted_ms = now_ms
         return True
 
-    def is_time_to_tell_all(self, now_ms: int) -> bool:
+    def is_time_for_watermarks(self, now_ms: int) -> bool:
         """Whether the answer to this request of a replica names partitions of which only the high
         watermark has moved."""
-        if now_ms - self._told_ms < TELL_ALL_MS:
+        if now_ms - self._watermarks_sent_ms < WATERMARKS_MS:
             return False
-        self._told_ms = now_ms
+        self._watermarks_sent_ms = now_ms
         return True
 
     def advance(self) -> None:

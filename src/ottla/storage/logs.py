@@ -246,7 +246,7 @@ class Logs(PlacedLogs):
     def due(self, now_ms: int) -> list[Job]:
         """What should be done now: flushes, checkpoints, removals. See the module's docstring."""
         jobs: list[Job] = []
-        self._forgive_the_clock(now_ms)
+        self._follow_clock_set_back(now_ms)
         jobs += self._due_flushes(now_ms)
         jobs += self._checkpoints.due(now_ms, self.checkpoint_interval_ms)
         jobs += self._removals.due(now_ms)
@@ -278,7 +278,7 @@ class Logs(PlacedLogs):
 
     def checkpoint(self, now_ms: int) -> list[CheckpointJob]:
         """Jobs that store all checkpoints."""
-        self._forgive_the_clock(now_ms)
+        self._follow_clock_set_back(now_ms)
         return self._checkpoints.all(now_ms)
 
     def finish(self, job: Job) -> None:

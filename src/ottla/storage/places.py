@@ -488,14 +488,12 @@ class PlacedLogs(LogOwner):
     def _now(self) -> int:
         """The clock, after what was noted by an earlier reading has been put right."""
         now_ms = self._clock()
-        self._forgive_the_clock(now_ms)
+        self._follow_clock_set_back(now_ms)
         return now_ms
 
-    def _forgive_the_clock(self, now_ms: int) -> None:
-        """If the clock was set back, what was to happen in a while happens in the same while.
-
-        Asked before any time is noted: what is noted after the step must not be moved with the rest.
-        """
+    def _follow_clock_set_back(self, now_ms: int) -> None:
+        """If the clock was set back, moves the times that were noted by it back as far, so that nothing
+        happens later for it. Called before any time is noted: that must not be moved with the rest."""
         back = self._last_looked_ms - now_ms
         self._last_looked_ms = now_ms
         if back <= 0:

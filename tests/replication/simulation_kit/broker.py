@@ -30,7 +30,7 @@ from ottla.replication import positions
 from ottla.replication.following import Disk as FollowersDisk
 from ottla.replication.following import Done, FetchLimits, Following
 from ottla.replication.partition import Partition, Role
-from ottla.server.handlers.records.fetch.request import establish, named, positions_told
+from ottla.server.handlers.records.fetch.request import establish, named, positions_to_note
 from ottla.server.sessions import FetchSessions
 from ottla.server.upkeep import strays
 from ottla.storage.config import LogConfig
@@ -259,7 +259,7 @@ class Life:
         """Partitions here become what an image says."""
         before, self.image = self.image, image
         if before is None:
-            strays.sort_out(self.logs, image, self.id)
+            strays.set_strays_aside(self.logs, image, self.id)
         for topic in image.topics.values():
             for state in topic.partitions:
                 key = (topic.name, state.index)
@@ -481,7 +481,7 @@ class Life:
             self.world.send(self.id, replica, lambda _: answered(response))
             return
         response.session_id = 0 if session is None else session.id
-        noted = {*positions_told(session, asked, watched, self.world.now)}
+        noted = {*positions_to_note(session, asked, watched, self.world.now)}
         for told in watched:
             assert isinstance(told.topic, bytes)
             of_topic = answers.get(told.topic)
@@ -519,9 +519,11 @@ class Life:
                 raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             log = partition.log
             if told.last_fetched_epoch >= 0:
-                parted = positions.parting(partition, told.fetch_offset, told.last_fetched_epoch)
-                if parted is not None:
-                    found, end = parted
+                diverging = positions.divergence(
+                    partition, told.fetch_offset, told.last_fetched_epoch
+                )
+                if diverging is not None:
+                    found, end = diverging
                     answer.diverging_epoch = EpochEndOffset(epoch=found, end_offset=end)
                     return answer
             piece = log.read(told.fetch_offset, told.max_bytes, log.log_end_offset)

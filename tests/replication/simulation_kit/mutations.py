@@ -206,7 +206,7 @@ def count_before_comparing() -> list[tuple[Any, str, Any]]:
     original = positions.note
 
     def note(partition: Partition, *rest: Any) -> None:
-        with patch.object(positions, "parting", lambda *_: None):
+        with patch.object(positions, "divergence", lambda *_: None):
             original(partition, *rest)
 
     return [(positions, "note", note)]

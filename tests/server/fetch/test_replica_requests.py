@@ -694,7 +694,7 @@ def test_a_follower_that_has_everything_learns_the_high_watermark(
     max_wait_ms: int,
 ) -> None:
     """Consumers that read from it would not see the last records otherwise, until others follow."""
-    monkeypatch.setattr("ottla.server.sessions.TELL_ALL_MS", tell_all_ms)
+    monkeypatch.setattr("ottla.server.sessions.WATERMARKS_MS", tell_all_ms)
     follower = connect()
     session = 0
 

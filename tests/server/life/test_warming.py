@@ -45,13 +45,13 @@ def file(tmp_path: Path) -> SegmentFile:
 def by_threads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The ranges that threads have brought."""
     ranges = []
-    bring = warming_module.bring
+    brought = warming_module.bring_into_memory
 
     def noted(file: SegmentFile, position: int, size: int, ahead: range) -> bool:
         ranges.append((position, size))
-        return bring(file, position, size, ahead)
+        return brought(file, position, size, ahead)
 
-    monkeypatch.setattr(warming_module, "bring", noted)
+    monkeypatch.setattr(warming_module, "bring_into_memory", noted)
     return ranges
 
 
@@ -86,7 +86,9 @@ def test_a_process_brings_what_is_waited_for_and_asks_for_what_follows(
     is_known = not file.seems_in_memory(0, SIZE)
 
     async def test(warming: Warming) -> None:
-        was_needed = await warming.bring(file, 0, MEGABYTE, range(2 * MEGABYTE, 3 * MEGABYTE))
+        was_needed = await warming.bring_into_memory(
+            file, 0, MEGABYTE, range(2 * MEGABYTE, 3 * MEGABYTE)
+        )
         assert was_needed is is_known
         assert file.seems_in_memory(0, MEGABYTE)
         if is_known:
@@ -104,7 +106,10 @@ def test_many_at_once(
 ) -> None:
     async def test(warming: Warming) -> None:
         await asyncio.gather(
-            *(warming.bring(file, at, 64 << 10, NOTHING) for at in range(0, SIZE, 64 << 10))
+            *(
+                warming.bring_into_memory(file, at, 64 << 10, NOTHING)
+                for at in range(0, SIZE, 64 << 10)
+            )
         )
         assert file.seems_in_memory(0, SIZE)
 
@@ -120,21 +125,21 @@ def test_what_waits_for_too_long_is_done_by_a_thread_and_so_is_what_follows(
 ) -> None:
     async def test(warming: Warming) -> None:
         monkeypatch.setattr(warming_module, "PATIENCE_SECONDS", 3600.0)
-        await warming.bring(file, 0, MEGABYTE, NOTHING)
+        await warming.bring_into_memory(file, 0, MEGABYTE, NOTHING)
         assert by_threads == []
         os.kill(pid_of(warming), signal.SIGSTOP)
         monkeypatch.setattr(warming_module, "PATIENCE_SECONDS", 0.001)
         monkeypatch.setattr(warming_module, "LATE_SECONDS", 3600.0)
-        await warming.bring(file, MEGABYTE, MEGABYTE, NOTHING)
+        await warming.bring_into_memory(file, MEGABYTE, MEGABYTE, NOTHING)
         # Nobody waits for it a second time.
         monkeypatch.setattr(warming_module, "PATIENCE_SECONDS", 3600.0)
-        await warming.bring(file, 2 * MEGABYTE, MEGABYTE, NOTHING)
+        await warming.bring_into_memory(file, 2 * MEGABYTE, MEGABYTE, NOTHING)
         assert by_threads == [(MEGABYTE, MEGABYTE), (2 * MEGABYTE, MEGABYTE)]
         assert file.seems_in_memory(0, 3 * MEGABYTE)
         # Not before it was given another chance.
         os.kill(pid_of(warming), signal.SIGCONT)
         warming._late_until = 0.0
-        await warming.bring(file, 3 * MEGABYTE, MEGABYTE, NOTHING)
+        await warming.bring_into_memory(file, 3 * MEGABYTE, MEGABYTE, NOTHING)
         assert len(by_threads) == 2
 
     run(threads, test)
@@ -145,15 +150,17 @@ def test_threads_do_what_a_process_that_was_killed_has_not_done(
     threads: ThreadPoolExecutor, file: SegmentFile, by_threads: list[tuple[int, int]]
 ) -> None:
     async def test(warming: Warming) -> None:
-        await warming.bring(file, 0, MEGABYTE, NOTHING)
+        await warming.bring_into_memory(file, 0, MEGABYTE, NOTHING)
         first = pid_of(warming)
         os.kill(first, signal.SIGSTOP)
-        waiting = asyncio.ensure_future(warming.bring(file, MEGABYTE, MEGABYTE, NOTHING))
+        waiting = asyncio.ensure_future(
+            warming.bring_into_memory(file, MEGABYTE, MEGABYTE, NOTHING)
+        )
         await asyncio.sleep(0)
         os.kill(first, signal.SIGKILL)
         await waiting
         assert by_threads == [(MEGABYTE, MEGABYTE)]
-        await warming.bring(file, 2 * MEGABYTE, MEGABYTE, NOTHING)
+        await warming.bring_into_memory(file, 2 * MEGABYTE, MEGABYTE, NOTHING)
         assert len(by_threads) == 1
         assert pid_of(warming) != first
 
@@ -168,9 +175,9 @@ def test_an_error_is_raised_where_it_is_waited_for(
 
     async def test(warming: Warming) -> None:
         with pytest.raises(OSError, match="Bad file descriptor"):
-            await warming.bring(unreadable, 0, MEGABYTE, NOTHING)
+            await warming.bring_into_memory(unreadable, 0, MEGABYTE, NOTHING)
         before = pid_of(warming)
-        await warming.bring(file, 0, MEGABYTE, NOTHING)
+        await warming.bring_into_memory(file, 0, MEGABYTE, NOTHING)
         assert pid_of(warming) == before, "it died of the error"
 
     run(threads, test)
@@ -181,7 +188,7 @@ def test_the_process_ends_with_the_broker(threads: ThreadPoolExecutor, file: Seg
     pids = []
 
     async def test(warming: Warming) -> None:
-        await warming.bring(file, 0, MEGABYTE, NOTHING)
+        await warming.bring_into_memory(file, 0, MEGABYTE, NOTHING)
         pids.append(pid_of(warming))
         assert os.sched_getscheduler(pids[0]) == os.SCHED_IDLE
 
@@ -198,7 +205,7 @@ def test_without_a_process_threads_do_it(
     monkeypatch.setattr("sys.executable", "/nowhere/python")
 
     async def test(warming: Warming) -> None:
-        await warming.bring(file, 0, MEGABYTE, NOTHING)
+        await warming.bring_into_memory(file, 0, MEGABYTE, NOTHING)
         assert file.seems_in_memory(0, MEGABYTE)
 
     run(threads, test)

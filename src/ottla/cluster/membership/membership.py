@@ -154,7 +154,7 @@ class Membership:
         # The first image is there before anybody stands for office, unless there is no cluster.
         if await self.follower.open() is None and not founds:
             raise NoCluster("there is no cluster in the metadata store")
-        await self._stand_patiently()
+        await self._stand_until_answered()
         while not self.follower.is_open:
             await self.follower.open()
         self._begin()
@@ -339,7 +339,8 @@ class Membership:
             look()  # there may be no further image: this one may have been taken in already
         self.on_registered()
 
-    async def _stand_patiently(self) -> None:
+    async def _stand_until_answered(self) -> None:
+        """Stands for controller, again and again while the store gives no answer."""
         while True:
             try:
                 return await self._stand()
@@ -456,7 +457,7 @@ class Membership:
     async def _reconnect(self) -> None:
         log.warning("broker %d lost its session and connects anew", self.broker_id)
         await self._let_go()
-        told = ""
+        logged = ""
         while not self._is_closing:
             try:
                 self.store = self._connect()
@@ -468,9 +469,9 @@ class Membership:
                     await self._register_again()
                 return
             except StoreError as error:
-                if not isinstance(error, ClusterGone) or str(error) != told:
+                if not isinstance(error, ClusterGone) or str(error) != logged:
                     log.error("no new session with the metadata store: %s", error)
-                told = str(error)  # a cluster may be gone for hours
+                logged = str(error)  # a cluster may be gone for hours
                 await self._let_go()
                 await self.store.close()  # it may live, and hold the office
                 await asyncio.sleep(_RETRY_SECONDS * 10)

@@ -126,8 +126,8 @@ class ZooKeeperStore(SessionStore):
         self._sent: set[asyncio.Future[Any]] = set()
         # What to do at once when a watch is set, before any change that it tells of.
         self._watch_answers: dict[asyncio.Future[Any], Callable[[Exception | None], None]] = {}
-        self._patience: asyncio.TimerHandle | None = None
-        self._out_of_patience = False
+        self._disconnected_timer: asyncio.TimerHandle | None = None
+        self._disconnected_for_long = False
 
     # The session
 
@@ -403,7 +403,7 @@ class ZooKeeperStore(SessionStore):
 
     def _submit(self, request: Any, *, first: bool = False) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if self._out_of_patience:
+        if self._disconnected_for_long:
             future.set_exception(StoreUnavailable(self._reason(None)))
         elif first:
             self._held.appendleft((request, future))
@@ -453,12 +453,12 @@ class ZooKeeperStore(SessionStore):
                 return
             log.warning("the connection to ZooKeeper is lost: %s", reason)
             self._become(event)
-            self._patience = asyncio.get_running_loop().call_later(
-                self.session_timeout, self._lose_patience
+            self._disconnected_timer = asyncio.get_running_loop().call_later(
+                self.session_timeout, self._give_up_held
             )
         else:
             self._become(event)
-            self._regain_patience()
+            self._stop_disconnected_timer()
             if not starting:
                 log.info("connected to ZooKeeper again, with session 0x%x", self.session_id)
             for root in dict.fromkeys(root for root, stream in self._watches if not stream.closed):
@@ -473,7 +473,7 @@ class ZooKeeperStore(SessionStore):
         log.info("the session 0x%x with ZooKeeper is over: %s", self.session_id, reason)
         self._lost_because = reason
         self._become(SessionEvent.LOST)
-        self._regain_patience()
+        self._stop_disconnected_timer()
         # kazoo answers all it had, but for what was handed to it in the moment of the end.
         error = SessionLost(self._lost_because)
         for future in (*self._sent, *(future for _, future in self._held)):
@@ -484,19 +484,19 @@ class ZooKeeperStore(SessionStore):
         for _, watch in self._watches:
             watch.close()
 
-    def _lose_patience(self) -> None:
+    def _give_up_held(self) -> None:
         """There was no connection for as long as a session lives: who waits is told so."""
-        self._out_of_patience = True
+        self._disconnected_for_long = True
         held, self._held = self._held, deque()
         for _, future in held:
             self._watch_answers.pop(future, None)  # it is set with the next connection
             settle(future, None, StoreUnavailable(self._reason(None)))
 
-    def _regain_patience(self) -> None:
-        self._out_of_patience = False
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_disconnected_timer(self) -> None:
+        self._disconnected_for_long = False
+        if self._disconnected_timer is not None:
+            self._disconnected_timer.cancel()
+            self._disconnected_timer = None
 
     def _require_session(self) -> None:
         # Requests wait while there is no connection.

@@ -145,7 +145,7 @@ class Reads:
         ahead = self._ahead(piece)
         # At least the sockets are looked at, after the request was handled.
         await asyncio.sleep(self.old_data.delay(piece.length))
-        asked = await self.warming.bring(
+        asked = await self.warming.bring_into_memory(
             piece.file, piece.position, piece.length + BEYOND_BYTES, ahead
         )
         self._remember(piece, asked, ahead.stop)

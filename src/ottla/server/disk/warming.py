@@ -44,7 +44,7 @@ main()
 """
 
 
-def bring(file: SegmentFile, position: int, size: int, ahead: range) -> bool:
+def bring_into_memory(file: SegmentFile, position: int, size: int, ahead: range) -> bool:
     """Runs in a thread: reads a range into the page cache, and asks for what follows. True if the disk
     was needed."""
     asked = file.bring_into_memory(position, size)
@@ -99,7 +99,9 @@ class Warming:
         # Something has waited for too long: until then nobody else does.
         self._late_until = 0.0
 
-    async def bring(self, file: SegmentFile, position: int, size: int, ahead: range) -> bool:
+    async def bring_into_memory(
+        self, file: SegmentFile, position: int, size: int, ahead: range
+    ) -> bool:
         """Has a range brought into the page cache, and what follows it asked for. True if the disk was
         needed."""
         asked = self._ask(file, position, size, ahead)
@@ -109,7 +111,9 @@ class Warming:
             late.cancel()
             if was_needed is not None:
                 return was_needed
-        return await self._loop.run_in_executor(self._threads, bring, file, position, size, ahead)
+        return await self._loop.run_in_executor(
+            self._threads, bring_into_memory, file, position, size, ahead
+        )
 
     def _ask(
         self, file: SegmentFile, position: int, size: int, ahead: range

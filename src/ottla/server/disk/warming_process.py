@@ -46,7 +46,7 @@ class _Job:
                     self._fd, self._ahead_position, self._ahead_size
                 )
 
-    def bring(self) -> bytes:
+    def bring_into_memory(self) -> bytes:
         """Wait for the disk; what there is to say about it."""
         with self._noting_errors():
             OS_FILES.bring_into_memory(self._fd, self._position, self._size)
@@ -91,7 +91,7 @@ def serve(line: socket.socket) -> None:
         for job in jobs:
             job.ask()
         for job in jobs:
-            line.send(job.bring())
+            line.send(job.bring_into_memory())
 
 
 def main() -> None:

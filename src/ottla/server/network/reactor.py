@@ -128,7 +128,7 @@ class Reactor:
         # While the broker stops: done when every connection has been answered.
         self.draining: asyncio.Future[None] | None = None
         # Then: done when no connection is left.
-        self._parting: asyncio.Future[None] | None = None
+        self._all_closed: asyncio.Future[None] | None = None
         self._by_address: Counter[str] = Counter()
         # Connections that have not proved who they are, the oldest first, with their time limits.
         self._authenticating: dict[Connection, asyncio.TimerHandle] = {}
@@ -197,7 +197,7 @@ class Reactor:
                 return
             address = f"{peer[0]}:{peer[1]}"
             try:
-                self._welcome(sock, peer[0], address, listener)
+                self._add_connection(sock, peer[0], address, listener)
             except (OSError, MemoryError) as error:
                 # Reset meanwhile, or the kernel or this process has no memory for it.
                 log.warning("connection not taken: peer=%s %r", address, error)
@@ -213,7 +213,9 @@ class Reactor:
         for listener in self.listeners:
             self.loop.add_reader(listener.sock.fileno(), self._accept, listener)
 
-    def _welcome(self, sock: socket.socket, host: str, peer: str, listener: Listener) -> None:
+    def _add_connection(
+        self, sock: socket.socket, host: str, peer: str, listener: Listener
+    ) -> None:
         limits = self.limits
         allowed = limits.max_connections_overrides.get(
             of_connection(host), limits.max_connections_per_address
@@ -245,7 +247,7 @@ class Reactor:
         if listener.security is None:
             connection = Connection(self, sock, listener, peer)
         else:
-            connection = listener.security.welcome(self, sock, listener, peer)
+            connection = listener.security.make_connection(self, sock, listener, peer)
             self._await_authentication(connection)
         self.accepted += 1
         self._by_address[host] += 1
@@ -316,8 +318,8 @@ class Reactor:
         if not self._by_address[host]:
             del self._by_address[host]
         self.settled()
-        if self._parting is not None and not self.connections and not self._parting.done():
-            self._parting.set_result(None)
+        if self._all_closed is not None and not self.connections and not self._all_closed.done():
+            self._all_closed.set_result(None)
 
     # Limits --------------------------------------------------------------------------------------
 
@@ -471,8 +473,8 @@ class Reactor:
         for connection in list(self.connections):
             connection.close_when_sent()
         if self.connections:
-            self._parting = self.loop.create_future()
-            await asyncio.wait([self._parting], timeout=seconds)
+            self._all_closed = self.loop.create_future()
+            await asyncio.wait([self._all_closed], timeout=seconds)
         for connection in list(self.connections):
             connection.close("the broker stops")
 

@@ -89,7 +89,7 @@ class ListenerSecurity:
         self._token_rules = rules
         self._keys = Keys(rules)
 
-    def welcome(
+    def make_connection(
         self, reactor: Reactor, sock: socket.socket, listener: Listener, peer: str
     ) -> Connection:
         """A connection that is served once its peer has proved who it is."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.strays")
 
 
-def sort_out(logs: Logs, image: ClusterImage, node_id: int) -> None:
+def set_strays_aside(logs: Logs, image: ClusterImage, node_id: int) -> None:
     """Sets strays aside, after the logs were opened and before anybody uses them. Blocks: it reads and
     renames."""
     unknown: dict[DataFolder, list[Key]] = {folder: [] for folder in logs.folders}

@@ -98,8 +98,8 @@ class Segment:
         "first_timestamp",
         "gone",
         "has_index_files",
-        "index_brought",
         "index_full",
+        "index_was_read",
         "max_index_bytes",
         "offset_limit",
         "on_disk",
@@ -117,8 +117,8 @@ class Segment:
         "tail_last_offsets",
         "tail_positions",
         "tail_start",
-        "times_brought",
         "times_checked",
+        "times_were_read",
         "used",
     )
 
@@ -165,9 +165,9 @@ class Segment:
         self.gone = False
         self.used = False
         # A thread has read the offset index, and nobody has mapped it since.
-        self.index_brought = False
+        self.index_was_read = False
         # The same for what a search by time begins with.
-        self.times_brought = False
+        self.times_were_read = False
         # Its time index was looked at once.
         self.times_checked = False
         self._offset_index: OffsetIndex | None = None
@@ -414,9 +414,9 @@ class Segment:
                 return position, self.size - position
             return None
         if not wait and self.settled and not self.offset_index.is_mapped:
-            if not self.index_brought:
-                raise NotInMemory(self.offset_index.path, self._bring_index)
-            self.index_brought = False
+            if not self.index_was_read:
+                raise NotInMemory(self.offset_index.path, self._read_index)
+            self.index_was_read = False
         try:
             return self._scan_for(offset, self.position_before(offset), wait)
         except CorruptFile:
@@ -425,13 +425,13 @@ class Segment:
             self.rebuild_indexes()
             return self._scan_for(offset, self.position_before(offset), wait)
 
-    def _bring_index(self, _: int) -> None:
+    def _read_index(self, _: int) -> None:
         """Read (on any thread) the pages of a sealed index, so that the map of it has them."""
         try:
             self.files.read_file(self.offset_index.path)
         except FileNotFoundError:
             pass  # it was removed meanwhile, or never was there: the search itself deals with that
-        self.index_brought = True
+        self.index_was_read = True
 
     def offsets_at(self, file: SegmentFile, position: int, wait: bool = True) -> tuple[int, int]:
         """Base and last offset of the batch at `position` of the segment's file."""
@@ -501,12 +501,12 @@ class Segment:
             and offsets.mapped is not None
         ):
             return
-        if not self.times_brought:
+        if not self.times_were_read:
             paths = self.offset_index.path, self.time_index.path
-            raise NotInMemory(self.time_index.path, partial(self._bring_times, *paths))
-        self.times_brought = False
+            raise NotInMemory(self.time_index.path, partial(self._read_indexes, *paths))
+        self.times_were_read = False
 
-    def _bring_times(self, offset_index: str, time_index: str, _: int) -> None:
+    def _read_indexes(self, offset_index: str, time_index: str, _: int) -> None:
         """Read (on any thread) both sealed indexes, so that their maps have them."""
         for path in (offset_index, time_index):
             try:
@@ -522,7 +522,7 @@ class Segment:
                 self.files.close(fd)
         except FileNotFoundError:
             pass
-        self.times_brought = True
+        self.times_were_read = True
 
     def offset_before_time(self, timestamp: int) -> int:
         """Where to start a search for the first record that is not older than the timestamp."""

@@ -472,7 +472,7 @@ class ClassicProtocol:
         except ProtocolError as error:
             result.error_code = error.code
         else:
-            _dismiss(group, member, out)
+            _remove_member(group, member, out)
         return result
 
     # The first half of a rebalance --------------------------------------------------------------
@@ -588,7 +588,7 @@ class ClassicProtocol:
         if member.is_alive_without_heartbeats:
             # Renewed when its request is answered.
             return out
-        _dismiss(group, member, out)
+        _remove_member(group, member, out)
         if group.state in (STABLE, COMPLETING):
             self._prepare_rebalance(group, now, out)
         elif group.state is PREPARING and group.all_have_joined:
@@ -607,8 +607,8 @@ class ClassicProtocol:
         return out
 
 
-def _dismiss(group: ClassicGroup, member: ClassicMember, out: Effects) -> None:
-    """Remove a member, and tell it so where it waits."""
+def _remove_member(group: ClassicGroup, member: ClassicMember, out: Effects) -> None:
+    """Remove a member, and answer its waiting requests with that."""
     code = ErrorCode.UNKNOWN_MEMBER_ID
     refuse_join(group, member, code, "", out)
     answer_sync(member, SyncGroupResponse(error_code=code), out)

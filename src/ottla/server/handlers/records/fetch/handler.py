@@ -16,7 +16,7 @@ from ottla.server.handlers.records.fetch.request import (
     establish,
     named,
     named_in_steps,
-    positions_told,
+    positions_to_note,
 )
 from ottla.server.handlers.records.fetch.response import (
     PARTITIONS_AT_ONCE,
@@ -235,8 +235,8 @@ class Fetch:
         reader = self.reader
         now = monotonic_ms()
         if self.session is not None:
-            reader.tells_watermarks = self.session.is_time_to_tell_all(now)
-        for watched in positions_told(self.session, asked, self.watched, now):
+            reader.sends_watermarks = self.session.is_time_for_watermarks(now)
+        for watched in positions_to_note(self.session, asked, self.watched, now):
             partition = reader.partition_of(watched)
             if partition is None:
                 continue  # the answer says so
@@ -368,7 +368,7 @@ class Fetch:
     def conclude(self) -> None:
         """The time is up (or the broker stops): answer with what is there."""
         self._stop_waiting()
-        self.reader.tells_watermarks = True
+        self.reader.sends_watermarks = True
         if self.connection.closed:
             return
         if len(self.watched) > MANY_PARTITIONS:

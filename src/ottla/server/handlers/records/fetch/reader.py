@@ -13,7 +13,7 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.record.deletion import build_cover
 from ottla.replication.partition import Role
-from ottla.replication.positions import parting
+from ottla.replication.positions import divergence
 from ottla.server.failures import error_code
 from ottla.server.handlers.records.fetch.found import Found
 from ottla.server.partitions import monotonic_ms
@@ -49,7 +49,7 @@ class Reader:
         "replica",
         "replica_epoch",
         "request",
-        "tells_watermarks",
+        "sends_watermarks",
         "version",
     )
 
@@ -66,7 +66,7 @@ class Reader:
             (request.replica_id, -1) if state is None else (state.replica_id, state.replica_epoch)
         )
         # A replica that has everything is to hear of a high watermark that moved.
-        self.tells_watermarks = False
+        self.sends_watermarks = False
         # Leaders that the answer names, for partitions that are not led here.
         self.led_elsewhere: set[int] = set()
         # Which topics it may read, as far as somebody asked.
@@ -97,7 +97,7 @@ class Reader:
             )
             and (
                 watched.high_watermark == log.high_watermark
-                or (self.replica >= 0 and not self.tells_watermarks)
+                or (self.replica >= 0 and not self.sends_watermarks)
             )
             and watched.log_start_offset == log.log_start_offset
             and partition.role is Role.LEADER
@@ -182,9 +182,9 @@ class Reader:
                 return found
             # A session may know an epoch from a request in a later version than this one.
             if watched.last_fetched_epoch >= 0 and self.version >= _FIRST_LAST_FETCHED_EPOCH:
-                parted = parting(partition, watched.fetch_offset, watched.last_fetched_epoch)
-                if parted is not None:
-                    epoch, end = parted
+                diverging = divergence(partition, watched.fetch_offset, watched.last_fetched_epoch)
+                if diverging is not None:
+                    epoch, end = diverging
                     answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
                     return found
             found.partition = partition

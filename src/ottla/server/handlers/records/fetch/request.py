@@ -97,14 +97,14 @@ def establish(
     return session, list(session.partitions.values())
 
 
-def positions_told(
+def positions_to_note(
     session: FetchSession | None,
     named: dict[Key, WatchedPartition],
     watched: list[WatchedPartition],
     now_ms: int,
 ) -> Iterable[WatchedPartition]:
-    """Of the partitions that a replica's request is about, those whose positions are to be noted: all
-    of them, or now and then only those that it names, for the others stand where they stood."""
+    """Of the partitions that a replica's request is about, those whose positions are to be noted: those
+    that it names, and now and then all of them, though the others stand where they stood."""
     if session is None or session.is_time_to_note_all(now_ms):
         return watched
     return named.values()
