@@ -489,6 +489,36 @@ def test_a_permission_counts_no_more_when_another_led_meanwhile(
         assert stable_end(wire, topic) == 1
 
 
+def test_a_partition_of_which_the_coordinator_has_not_heard_yet_gets_its_marker(
+    ready: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has just become the coordinator may have heard of that before it hears of a topic
+    which was made earlier: what it reads of one node is newer than the news that led to it."""
+    name = fresh_id()
+    with ready.wire() as wire:
+        topic = create_topic(wire)
+        producer = begin(wire, name)
+        sent(wire, topic, name, producer, b"decided", version=12)
+        known = ready.broker.partitions.by_name[topic.name]
+
+        def be_behind(broker: Broker) -> None:
+            follower = broker.membership.follower
+            caught_up = follower.caught_up
+
+            async def hear() -> None:
+                await caught_up()
+                broker.partitions.by_name[topic.name] = known
+
+            del broker.partitions.by_name[topic.name]
+            monkeypatch.setattr(follower, "caught_up", hear)
+
+        ready.run(be_behind)
+        finish(wire, name, producer, committed=True)
+        ready.run(lambda broker: broker.partitions.by_name.setdefault(topic.name, known))
+        assert stable_end(wire, topic) == 2
+        assert committed_values(wire, topic) == [b"decided"]
+
+
 def hold_answers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """Answers of the coordinator are on their way from now on; a call, on the loop, delivers one."""
     held: list[Callable[[], None]] = []

@@ -3,7 +3,8 @@
 The coordinator has decided; from here on the outcome only has to reach every partition, however often
 that takes. A marker counts as written when it is committed. It queues after the appends of its
 partition that are under way (server/disk/lanes.py), so it ends exactly what was written before it. A
-partition whose topic was deleted needs none.
+partition whose topic was deleted needs none. (One that is not known here may also be of a topic that was
+made before this broker became the coordinator, and of which it has not heard: images skip states.)
 
 Leaders on other brokers get theirs by WriteTxnMarkers, one request for each broker.
 """
@@ -17,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.cluster.names import CONSUMER_OFFSETS
+from ottla.cluster.store import StoreError
 from ottla.protocol.errors import ErrorCode, ProtocolError, error_code
 from ottla.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -192,11 +194,11 @@ class _Ending:
         if self.cancelled:
             return
         elsewhere: dict[int, list[TopicPartition]] = {}
+        unknown: list[TopicPartition] = []
         for topic, index in partitions:
             target = self._broker.partitions.get(topic, index)
             if target is None:
-                # Deleted, and the transaction's records with it.
-                self._written(topic, index, None)
+                unknown.append((topic, index))
             elif target.role is Role.LEADER:
                 written = partial(self._written, topic, index)
                 append_marker(self._broker, target, self._marker, written)
@@ -206,6 +208,28 @@ class _Ending:
                 elsewhere.setdefault(target.leader, []).append((topic, index))
         for leader, led in elsewhere.items():
             self._broker.spawn(self._send(leader, led), f"markers for broker {leader}")
+        if unknown:
+            self._broker.spawn(self._look_for(unknown), "markers for unknown partitions")
+
+    async def _look_for(self, partitions: Sequence[TopicPartition]) -> None:
+        """What this broker does not know either when it has heard of all changes is deleted, and the
+        transaction's records with it."""
+        try:
+            await self._broker.membership.follower.caught_up()
+        except StoreError as error:
+            log.info("markers wait, the metadata store gives no answer: %s", error)
+            for topic, index in partitions:
+                self._again(topic, index)
+            return
+        if self.cancelled:
+            return
+        known = []
+        for topic, index in partitions:
+            if self._broker.partitions.get(topic, index) is None:
+                self._written(topic, index, None)
+            else:
+                known.append((topic, index))
+        self._write(known)
 
     async def _send(self, leader: int, partitions: list[TopicPartition]) -> None:
         topics: dict[str, list[int]] = {}
