@@ -419,6 +419,28 @@ def test_offsets_outlast_a_coordinator_that_does_not_know_their_topic_yet() -> N
     play(MachineTarget(machine), "a: fetch -> g:NONE t:0=3/")
 
 
+def test_offsets_of_a_topic_that_was_made_anew_while_its_coordinator_took_over_are_kept() -> None:
+    """A coordinator is told of no change while it reads its log. What it is told later is not about the
+    offsets that were committed since."""
+    machine = Machine()
+    play(MachineTarget(machine), "a: commit topics=t:0=3|1=4 -> t:0:NONE t:1:NONE")
+    machine.reload()
+    machine.topics.delete("t")
+    machine.topics.create("t", 3)
+    play(MachineTarget(machine), "a: commit topics=t:0=8 -> t:0:NONE")
+    in_transaction(machine, 9, partition=2)
+    machine.topics.create("other", 1)
+    machine.metadata_changed()
+    play(MachineTarget(machine), "a: fetch topics=all -> g:NONE t:0=8/")
+    machine.end_transaction(7, committed=True)
+    play(MachineTarget(machine), "a: fetch topics=all -> g:NONE t:0=8/ t:2=9/")
+    assert machine.replayed().offsets._committed == machine.shard.offsets._committed
+    # From then on it knows the topic that there is.
+    machine.topics.delete("t")
+    machine.metadata_changed()
+    play(MachineTarget(machine), "a: fetch topics=all -> g:NONE")
+
+
 def test_more_partitions_change_nothing() -> None:
     machine = Machine(SETTINGS)
     play(MachineTarget(machine), "a: commit topics=t:0=3 -> t:0:NONE")

@@ -417,12 +417,14 @@ class OffsetRequests:
         return [offset_tombstone(group_id, *each) for each in self._offsets.partitions(group_id)]
 
     def tombstones_of_topics(self, topics: Iterable[str]) -> list[RecordPair]:
-        """The records that delete the offsets of topics that are gone."""
+        """The records that delete the offsets of topics that are gone. What was committed for
+        another of the same name, which there is by now, stays."""
         return [
             offset_tombstone(group_id, *each)
             for group_id in self._offsets.group_ids()
             for topic in topics
             for each in self._offsets.partitions(group_id, topic)
+            if not self._offsets.is_of_topic(group_id, *each, self._metadata.topic_id(topic))
         ]
 
     # Expiring -----------------------------------------------------------------------------------

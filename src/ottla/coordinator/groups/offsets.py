@@ -76,6 +76,15 @@ class Offsets:
                         seen.add((name, partition))
                         yield name, partition
 
+    def is_of_topic(
+        self, group_id: str, topic: str, partition: int, topic_id: bytes | None
+    ) -> bool:
+        """Whether an offset, committed or pending, is known to be of the topic with this id."""
+        stores = [self._committed.get(group_id, {})]
+        stores += (self._pending[each][group_id] for each in self._open.get(group_id, ()))
+        found = (store.get(topic, {}).get(partition) for store in stores)
+        return any(each is not None and each.topic_id == topic_id for each in found)
+
     # Replaying ----------------------------------------------------------------------------------
 
     def put(self, key: OffsetCommitKey, committed: CommittedOffset, producer_id: int) -> None:

@@ -480,7 +480,11 @@ class GroupShard:
         if not gone:
             return NOTHING
         for topic in gone:
-            del self._topics[topic]
+            known = self.metadata.topic_id(topic)
+            if known is None:
+                del self._topics[topic]
+            else:
+                self._topics[topic] = known
         return _in_pieces(self._offset_requests.tombstones_of_topics(gone), NOTHING)
 
     def _expire(self, now: Instant) -> Effects:
