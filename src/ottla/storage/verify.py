@@ -168,7 +168,7 @@ def _check_segment(
                     report(f"records of the batch at offset {header.base_offset}: {problem.reason}")
             else:
                 found.records += header.record_count
-            if hidden and batch.damage is None:
+            if hidden:
                 found.deleted += _deleted_in(batch, hidden)
             expected = max(expected, header.last_offset + 1)
             largest = max(largest, header.max_timestamp)
@@ -186,15 +186,19 @@ def _check_segment(
 
 
 def _deleted_in(batch: StoredBatch, hidden: OffsetSet) -> int:
-    """How many records of a batch are deleted."""
+    """How many records of a batch are deleted. One that nobody can take apart has all that it had."""
     header = batch.header
     first = header.base_offset if header.magic == MAGIC else 0
     if header.is_control or hidden.first_in(first, header.last_offset + 1) is None:
         return 0
-    try:
-        return sum(record.offset in hidden for record in read_records(batch))
-    except InvalidBatch:
-        return 0  # a broker refuses to delete what it cannot read
+    if batch.damage is None:
+        try:
+            return sum(record.offset in hidden for record in read_records(batch))
+        except InvalidBatch:
+            pass
+    if not header.record_count:
+        return 0
+    return hidden.within(header.base_offset, header.last_offset + 1).count
 
 
 def _deleted_on_the_way_out(folder: LogFolder, hidden: OffsetSet) -> int:

@@ -7,14 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compaction_kit.logs import FAST, append, end_transaction, pairs_batch, put_in_place, seal
+from compaction_kit.logs import (
+    FAST,
+    append,
+    compact,
+    compacting,
+    end_transaction,
+    headers_of,
+    pairs_batch,
+    put_in_place,
+    records_of,
+    seal,
+)
 from storage_kit.logs import NOW, LogMaker, stored_batches
 from storage_kit.memory import verify_log
 
-from ottla.logfiles.folders import find_logs
+from ottla.logfiles.folders import find_logs, read_batches, read_records
 from ottla.record.batch import assemble, read_header, records
 from ottla.record.codecs import Codec
 from ottla.record.deletion import build_mark
+from ottla.record.legacy import downgrade
 from ottla.storage import verify
 from ottla.storage.compaction import erasing
 from ottla.storage.compaction.erasing import erasable_now, is_due, must_roll
@@ -66,6 +78,17 @@ def offsets(log: Log) -> list[int]:
         for _, _, batch in stored_batches(log)
         if not read_header(batch).is_control
         for record in records(batch)
+    ]
+
+
+def values_on_disk(log: Log) -> list[tuple[int, bytes | None]]:
+    (folder,) = find_logs(Path(log.folder))
+    return [
+        (record.offset, record.value)
+        for segment in folder.segments
+        for batch in read_batches(segment.log)
+        if not batch.header.is_control
+        for record in read_records(batch)
     ]
 
 
@@ -188,6 +211,86 @@ def test_a_segment_all_of_which_was_deleted_grows_no_younger(tmp_path: Path) -> 
     assert log.log_start_offset == 2
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_formats(maker: LogMaker, magic: int, codec: Codec) -> None:
+    """As a log has them that was a Kafka's once: some records of a set, all of one in the middle, and
+    the last of a segment, in whose place something stays."""
+    sets = [
+        downgrade(
+            bytes(
+                pairs_batch(
+                    [(b"k", b"secret %d" % each) for each in range(first, first + 3)],
+                    base_offset=first,
+                    codec=codec,
+                )
+            ),
+            magic,
+            0,
+        )
+        for first in (0, 3, 6)
+    ]
+    Path(maker.folder).mkdir()
+    (Path(maker.folder) / "00000000000000000000.log").write_bytes(b"".join(map(bytes, sets)))
+    log = maker.load()
+    assert log.log_end_offset == 9
+    log.advance_high_watermark(9)
+    seal(log)
+    mark(log, (1, 2), (3, 6), (8, 9))
+    assert erase(log) == 1
+    left = [(each, b"secret %d" % each) for each in (0, 2, 6, 7)]
+    assert values_on_disk(log) == left
+    if codec is Codec.NONE:
+        assert [each for each in range(9) if b"secret %d" % each in on_disk(log)] == [0, 2, 6, 7]
+    (folder,) = find_logs(Path(log.folder))
+    *_, last = read_batches(folder.segments[0].log)
+    assert last.header.last_offset == 8
+    assert deleted_on_disk(log) == 0
+    assert list(verify_log(log)) == []
+    log.flush(NOW)
+    point = log.recovery_point
+    log.close()
+    again = maker.load(recovery_point=point, high_watermark=point)
+    assert again.log_end_offset == log.log_end_offset
+    assert values_on_disk(again) == left
+
+
+def test_times_that_the_broker_gave_stay(maker: LogMaker) -> None:
+    maker.config = replace(CONFIG, message_timestamp_type="LogAppendTime")
+    log = maker.create()
+    for count, now in ((2, NOW), (1, NOW + 500)):
+        batch = pairs_batch([(b"k", b"v")] * count, NOW - 5000)
+        log.append(batch, 0, now, COORDINATOR)
+    log.advance_high_watermark(log.log_end_offset)
+    mark(log, (1, 3))
+    assert erase(log) == 1
+    ((_, _, batch), *_) = stored_batches(log)
+    assert read_header(batch).max_timestamp == NOW
+    assert [(each.offset, each.timestamp) for each in records_of(log)] == [(0, NOW)]
+    found = log.offset_of_max_timestamp()
+    assert found is not None
+    assert (found.offset, found.timestamp) == (0, NOW)
+
+
+def test_what_erasing_leaves_is_compacted(maker: LogMaker) -> None:
+    """Headers without records go, but for the last one of a producer."""
+    maker.config = compacting(delete_record_erase_ms=1000)
+    log = maker.create()
+    for sequence in range(3):
+        append(log, [(b"k%d" % sequence, b"v")], producer_id=5, producer_epoch=1,
+               base_sequence=sequence)  # fmt: skip
+    mark(log, (0, 3))
+    assert erase(log) == 1
+    assert [header.record_count for header in headers_of(log)] == [0, 0, 0, 1]
+    append(log, [(b"other", b"v")])
+    seal(log)
+    assert compact(log)
+    kinds = [(each.base_offset, each.record_count, each.producer_id) for each in headers_of(log)]
+    assert kinds == [(2, 0, 5), (3, 1, -1), (4, 1, -1)]
+    assert list(log.producers.producers) == [5]
+    assert list(verify_log(log)) == []
+
+
 def damage(log: Log, needle: bytes) -> None:
     """Flip a byte in a record: the checksum of its batch does not fit any more."""
     for path in Path(log.folder).glob("*.log"):
@@ -245,6 +348,21 @@ def test_a_batch_all_of_which_was_deleted_need_not_be_unpacked(maker: LogMaker) 
     assert b"secret" not in on_disk(log)
     assert log.deletions is not None
     assert not log.deletions.unerased
+
+
+def test_what_cannot_be_read_is_no_proof(maker: LogMaker) -> None:
+    """Deleted records of a batch that nobody can take apart are on disk as long as the batch is."""
+    log = maker.create()
+    fields = read_header(pairs_batch([(b"k", b"secret"), (b"k", b"secret too")]))
+    batch = pairs_batch([(b"k", b"secret"), (b"k", b"secret too")])
+    for _ in range(2):
+        garbage = assemble(fields._replace(attributes=int(Codec.ZSTD)), bytes(batch[61:]))
+        log.append(bytearray(garbage), 0, NOW, COORDINATOR)
+    append(log, [(b"k", b"keep"), (b"k", b"damaged")])
+    mark(log, (0, 2), (3, 4), (5, 6))
+    damage(log, b"damaged")
+    (folder,) = find_logs(Path(log.folder))
+    assert verify.verify_log(folder).deleted_on_disk == 4
 
 
 @pytest.mark.parametrize("limit", [("RANGES_AT_ONCE", 2), ("BYTES_AT_ONCE", 50)])
