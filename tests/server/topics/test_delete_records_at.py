@@ -642,6 +642,35 @@ def test_what_was_deleted_before_a_crash_is_erased_in_a_topic_that_nobody_uses(
         broker.until(lambda _: b"forget" not in bytes_of_segments(folder))
 
 
+def test_what_a_deleted_record_took_the_place_of_goes_with_it(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """A compacted log is compacted before records are erased, however little of it is dirty: without its
+    key nobody would know that the older record of the key is to go, and a replica that was compacted
+    earlier has lost it."""
+    broker = start_broker(
+        settings={"log.cleaner.backoff.ms": "10", "log.flush.offset.checkpoint.interval.ms": "50"}
+    )
+    settings = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "1.0",
+        "delete.record.erase.ms": "0",
+    }
+    with broker.wire() as wire:
+        topic = create_topic(wire, **settings)
+        pairs = ((b"a", b"old"), (b"b", b"keep"), (b"a", b"forget"))
+        for key, value in pairs:
+            fill(wire, topic, build_batch([Record(0, now_ms(), key, value)]))
+        delete_at(wire, topic, 2)
+
+        def is_gone(running: Broker) -> bool:
+            deletions = running.partitions.by_name[topic.name][0].log.deletions
+            return deletions is not None and not deletions.unerased
+
+        broker.until(is_gone)
+        assert seen(wire, topic) == [b"keep"]
+
+
 @pytest.mark.complains
 def test_what_cannot_be_compacted_is_erased_all_the_same(
     start_broker: Callable[..., BrokerThread],

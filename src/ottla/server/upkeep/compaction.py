@@ -6,7 +6,8 @@ long pass keeps no produced batch waiting; syncs in threads. When nothing is dir
 is after `log.cleaner.backoff.ms`.
 
 Records that were deleted one by one are erased by the same means, before anything is compacted, in any
-log (storage/compaction/erasing.py), also in one that cannot be compacted.
+log (storage/compaction/erasing.py), also in one that cannot be compacted. One that can
+be is compacted first, as far as what is to be erased lies in its dirty part.
 
 Only logs that are loaded are looked at. After a clean start that is a log which somebody uses; the
 others have nothing new, and retention loads them within its interval.
@@ -27,7 +28,7 @@ from ottla.server.upkeep.periodic import now_ms
 from ottla.storage.errors import CorruptFile, LogOffline, StorageError, is_full_disk, passes
 
 if TYPE_CHECKING:
-    from ottla.record.offset_set import OffsetRange
+    from ottla.record.offset_set import OffsetRange, OffsetSet
     from ottla.server.configuration.broker_config import BrokerConfig
     from ottla.storage.compaction.plan import Dirt
     from ottla.storage.compaction.rewrite import Outcome
@@ -231,6 +232,8 @@ class Compactor:
         erasable, is_all = erasable_now(each, synced_end, self.unerasable.get(each, ()), most_bytes)
         if not is_all and must_roll(each):
             each.roll(now)  # it is looked at again once it is synced
+        if erasable and self._compact_first(each, erasable, now):
+            return True
         if not erasable:
             if is_all and each.deletions is not None:
                 # What cannot be read does not make all that is marked from now on due at once.
@@ -242,19 +245,45 @@ class Compactor:
         self._start(Compaction(each, dirt, now, 0, rate, erasable, is_all))
         return True
 
+    def _compact_first(self, each: Log, erasable: OffsetSet, now: int) -> bool:
+        """Whether a compacted log has something to erase whose keys no pass has collected yet, and one
+        was begun, however little of it is dirty. Once the bytes are gone nobody knows of which key they
+        were: older records of it would stay, here and not on replicas that were compacted before."""
+        from ottla.storage.compaction.swap import dirt_of
+
+        if (
+            not each.config.compacts
+            or each in self.uncleanable
+            or self._not_before.get(each, 0.0) > self._loop.time()
+        ):
+            return False
+        try:
+            dirt = dirt_of(each, self._logs.synced_end(each), now)
+        except (OSError, CorruptFile) as error:
+            self._failed(each, error)
+            return False
+        if erasable.first_in(dirt.first_dirty, dirt.first_uncleanable) is None:
+            return False
+        return self._begin_with(each, dirt, now)
+
     # One pass
 
     def _begin(self, each: Log) -> bool:
-        from ottla.storage.compaction.swap import Compaction
-
         """False if it is not to be looked at again now."""
-        config = self._config()
-        threads = max(config.log_cleaner_threads, 1)
         now = now_ms()
         # Anew: others had their turn since.
         dirt = None if each.offline is not None else self._assess(each, now)
         if dirt is None or each.compaction is not None or each.truncation is not None:
             return False
+        self._begin_with(each, dirt, now)
+        return True
+
+    def _begin_with(self, each: Log, dirt: Dirt, now: int) -> bool:
+        """Whether a pass over a log in this state was begun."""
+        from ottla.storage.compaction.swap import Compaction
+
+        config = self._config()
+        threads = max(config.log_cleaner_threads, 1)
         try:
             compaction = Compaction(
                 each,
@@ -269,7 +298,7 @@ class Compactor:
             )
         except (OSError, CorruptFile) as error:
             self._failed(each, error)
-            return True
+            return False
         self._start(compaction)
         return True
 

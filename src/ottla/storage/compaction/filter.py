@@ -4,8 +4,9 @@
 - a record without a value, a tombstone, stays until the delete horizon of its batch has passed. The
   first pass that keeps one sets the horizon, `delete.retention.ms` from then: attribute bit 6, and the
   horizon in the place of the base timestamp. (In the old formats, by the age of the segment.)
-- a record that was deleted by itself goes, once its mark is committed; it does not count as the last one
-  of its key even before that. Marks stay;
+- a record that was deleted by itself goes, once its mark is committed. It has taken the place of the
+  older ones of its key all the same: another replica may have dropped these before the mark came. Marks
+  stay;
 - records of aborted transactions go; a marker goes when nothing is left of its transaction, and the
   horizon that was set when that was first seen has passed;
 - what lies at or after the end of the map stays, as far as records are concerned;

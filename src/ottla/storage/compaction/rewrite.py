@@ -88,8 +88,7 @@ class Job(NamedTuple):
     index_interval_bytes: int
     map_bytes: int
     bytes_per_second: float
-    # Records of the sources that were deleted one by one; and those of them that may go from disk.
-    hidden: OffsetSet = OffsetSet()
+    # Records of the sources that were deleted one by one, as far as they may go from disk.
     erasable: OffsetSet = OffsetSet()
     # Nothing but these go: see erasing.py. The sources are then those that have any.
     only_erases: bool = False
@@ -331,7 +330,6 @@ class _Rewrite:
         """The last offset of each key in the dirty part, and where the map ends."""
         job = self._job
         first_dirty = job.first_dirty
-        hidden = job.hidden
         offset_map = OffsetMap(job.map_bytes)
         transactions = WalkedTransactions(
             each for each in job.aborted if each.last_offset >= first_dirty
@@ -349,7 +347,7 @@ class _Rewrite:
                 ):
                     continue
                 for key, offset in _keys(fields, batch):
-                    if offset < first_dirty or (hidden and offset in hidden):
+                    if offset < first_dirty:
                         continue
                     if not offset_map.put(key, offset):
                         return offset_map, offset

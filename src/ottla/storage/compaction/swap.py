@@ -96,10 +96,9 @@ class Compaction:
             self._segments[segment.base_offset] = segment
             sources.append(SourceSegment(segment.base_offset, end, segment.size))
         config = log.config
-        hidden, erasable = OffsetSet(), OffsetSet()
+        erasable = OffsetSet()
         if log.deletions is not None and only_erase is None:
             reach = sources[0].base_offset, sources[-1].end_offset
-            hidden = log.deletions.hidden(*reach)
             erasable = log.deletions.erasable(*reach, log.high_watermark)
         self.job = Job(
             folder=log.folder,
@@ -120,7 +119,6 @@ class Compaction:
             index_interval_bytes=config.index_interval_bytes,
             map_bytes=map_bytes,
             bytes_per_second=bytes_per_second,
-            hidden=hidden,
             erasable=erasable if only_erase is None else only_erase,
             only_erases=only_erase is not None,
             erases_all=erases_all,

@@ -95,13 +95,9 @@ class Deletions:
         self.committed_to(high_watermark)
         return self._uncommitted[-1][0] + 1 if self._uncommitted else -1
 
-    def hidden(self, start: int, end: int) -> OffsetSet:
-        """What readers do not see between two offsets."""
-        return self.invisible.within(start, end)
-
     def erasable(self, start: int, end: int, high_watermark: int) -> OffsetSet:
         """What may go from disk between two offsets: what marks that are committed hide."""
-        found = self.hidden(start, end)
+        found = self.invisible.within(start, end)
         self._leave_uncommitted(found, high_watermark)
         return found
 
