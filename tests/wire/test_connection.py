@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import struct
 import time
+from types import SimpleNamespace
 
 import pytest
 from wire_kit.scripted import OFFERED, Asked, serving
@@ -44,6 +46,7 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.record.batch import Record, build_batch
 from ottla.testing import BrokerProcess, free_port
+from ottla.wire import connection as wire_connection
 from ottla.wire.connection import Connection, ConnectionOptions
 from ottla.wire.errors import (
     ConnectFailed,
@@ -256,6 +259,22 @@ async def test_nobody_there() -> None:
         await Connection.open("127.0.0.1", free_port())
     with pytest.raises(ConnectFailed, match="name is unknown"):
         await Connection.open("no-such-host.invalid", 9092)
+
+
+async def test_no_descriptor_left_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, monkeypatch.context() as patch:
+        patch.setattr(wire_connection, "socket", SimpleNamespace(**vars(socket)))
+        patch.setattr(wire_connection.socket, "socket", no_descriptor)
+        with pytest.raises(ConnectFailed, match="Too many open files"):
+            await Connection.open("127.0.0.1", listener.getsockname()[1])
+
+
+async def test_a_name_that_cannot_be_one() -> None:
+    with pytest.raises(ConnectFailed, match="name is unknown"):
+        await Connection.open("a" * 64 + ".example", 9092)
 
 
 async def test_somebody_who_never_speaks() -> None:

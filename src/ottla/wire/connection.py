@@ -573,9 +573,15 @@ class Connection:
             addresses = await self._loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise ConnectFailed(self.address, f"the name is unknown ({error.strerror})") from error
+        except UnicodeError as error:
+            raise ConnectFailed(self.address, f"the name is unknown ({error})") from error
         problem: OSError | None = None
         for family, kind, protocol, _, address in addresses:
-            plug = socket.socket(family, kind, protocol)
+            try:
+                plug = socket.socket(family, kind, protocol)
+            except OSError as error:  # no descriptor is left
+                problem = problem or error
+                continue
             try:
                 tune(plug, self.options.send_buffer, self.options.receive_buffer)
                 await self._loop.sock_connect(plug, address)

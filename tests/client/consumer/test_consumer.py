@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import re
+import socket
 import sys
+import threading
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import confluent_kafka
 import pyarrow as pa
@@ -33,6 +38,7 @@ from ottla.client.positions import TopicPartition
 from ottla.record.batch import Record, build_batch
 from ottla.record.codecs import Codec
 from ottla.testing import BrokerProcess
+from ottla.wire import connection as wire_connection
 
 PATIENCE = 20  # seconds
 
@@ -580,3 +586,29 @@ def test_a_broker_that_comes_back(tmp_path: Path, topic: str) -> None:
             found = drain(consumer, 1)
             # A group may have to begin at its last commit.
             assert found in (["after"], ["before", "after"])
+
+
+def test_no_descriptor_left_for_a_while(
+    bootstrap: str, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that loses its connections while the process has no descriptor goes on afterwards."""
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, "before")
+    with Consumer(bootstrap) as consumer:
+        consumer.assign({(topic, 0): 0})
+        assert drain(consumer, 1) == ["before"]
+        refused = threading.Event()
+
+        def no_descriptor(*_: object) -> socket.socket:
+            refused.set()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(wire_connection, "socket", SimpleNamespace(**vars(socket)))
+            patch.setattr(wire_connection.socket, "socket", no_descriptor)
+            for line in list(consumer._consumer._cluster._connections._lines.values()):
+                if line.connection is not None:
+                    consumer._loop.call(line.connection.close)
+            assert refused.wait(PATIENCE)
+        write_values(bootstrap, topic, 0, "after")
+        assert drain(consumer, 1) == ["after"]
