@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +32,7 @@ from ottla.client.errors import (
     CorruptRecords,
     NoStartingOffset,
     OffsetOutOfRange,
+    OttlaError,
     TimedOut,
     TopicNotFound,
 )
@@ -612,3 +614,30 @@ def test_no_descriptor_left_for_a_while(
             assert refused.wait(PATIENCE)
         write_values(bootstrap, topic, 0, "after")
         assert drain(consumer, 1) == ["after"]
+
+
+def test_records_that_cannot_be_decoded_for_want_of_memory(
+    bootstrap: str, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not passed over: what is wrong is told in their place."""
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, "one")
+    with Consumer(bootstrap) as consumer:
+        consumer.assign({(topic, 0): 0})
+        assert drain(consumer, 1) == ["one"]
+        layout = consumer._consumer._fetcher._layout
+
+        def no_memory(*_: object, **__: object) -> Iterator[tuple[object, int]]:
+            raise MemoryError
+            yield
+
+        with monkeypatch.context() as patch:
+            patch.setattr(layout, "decode", no_memory)
+            write_values(bootstrap, topic, 0, "two")
+            with pytest.raises(OttlaError, match=f"{topic}-0: .*MemoryError"):
+                consumer.next_batch(timeout=PATIENCE)
+        write_values(bootstrap, topic, 0, "three")
+        with pytest.raises(OttlaError, match="MemoryError"):
+            consumer.next_batch(timeout=PATIENCE)
+        consumer.seek((topic, 0), consumer.position((topic, 0)))
+        assert drain(consumer, 2) == ["two", "three"]

@@ -571,10 +571,16 @@ class Fetcher:
                     self.queue.occupy(charge)
                     self.queue.put(Result(state, turn, rows, next_offset, epochs, charge))
                 if some.error is not None:
-                    problem = f"{state.partition}: {some.error.reason}"
-                    self._fail(state, CorruptRecords(problem))
+                    why = f"{state.partition}: {some.error.reason}"
+                    self._fail(state, CorruptRecords(why))
                 if some.ended:
                     return
+        except Exception as error:  # noqa: BLE001 - memory is short, most likely; the user is told
+            if state.turn == turn:
+                # Not passed over: what comes next would be taken for what follows.
+                problem = OttlaError(f"{state.partition}: records were not decoded: {error!r}")
+                problem.__cause__ = error
+                self._fail(state, problem)
         finally:
             if begun is not None:
                 self._nobody_ahead.set()
