@@ -7,6 +7,7 @@ import functools
 import pickle
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -140,6 +141,48 @@ def test_who_listens_to_a_group_hears_nothing_of_what_is_assigned_by_hand(
     assert revoked == [places(topic, 2)]
 
 
+def test_what_a_listener_raises_is_raised_where_records_are_asked_for(
+    bootstrap: str, admin: Admin, topic: str, make: Make
+) -> None:
+    """It ends the membership: partitions of which the program does not know are not to be read."""
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, "a")
+
+    def refuse(_: frozenset[TopicPartition]) -> None:
+        raise LookupError("no place for them")
+
+    consumer = make()
+    with pytest.raises(LookupError, match="no place for them"):
+        consumer.subscribe(topic, on_assign=refuse)
+    with pytest.raises(LookupError, match="no place for them"):
+        consumer.next_batch(timeout=PATIENCE)
+    assert not consumer.assignment
+    consumer.close()
+    other = make()
+    other.subscribe(topic)
+    until(lambda: other.assignment == places(topic, 1), polling=(other,))
+
+
+def test_what_a_listener_raises_when_partitions_are_revoked(
+    admin: Admin, topic: str, make: Make
+) -> None:
+    admin.create_topic(topic, partitions=2)
+
+    def refuse(_: frozenset[TopicPartition]) -> None:
+        raise LookupError("they are needed")
+
+    first, second = make(), make()
+    first.subscribe(topic, on_revoke=refuse)
+    until(lambda: first.assignment == places(topic, 2), polling=(first,))
+    joining = threading.Thread(target=second.subscribe, args=(topic,))
+    joining.start()
+    with pytest.raises(LookupError, match="they are needed"):
+        until(lambda: False, polling=(first,))
+    first.close()
+    joining.join()
+    until(lambda: second.assignment == places(topic, 2), polling=(second,))
+
+
 def test_closing_leaves_the_group(
     bootstrap: str, admin: Admin, topic: str, group: str, make: Make
 ) -> None:
@@ -149,6 +192,23 @@ def test_closing_leaves_the_group(
     (described,) = admin.describe_groups([group]).values()
     assert len(described.members) == 1
     consumer.close()
+    (described,) = admin.describe_groups([group]).values()
+    assert not described.members
+
+
+def test_a_listener_that_raises_at_the_end_does_not_keep_the_place_in_the_group(
+    admin: Admin, topic: str, group: str, make: Make
+) -> None:
+    admin.create_topic(topic)
+
+    def refuse(_: frozenset[TopicPartition]) -> None:
+        raise LookupError("they are needed")
+
+    consumer = make()
+    consumer.subscribe(topic, on_revoke=refuse)
+    until(lambda: consumer.assignment == places(topic, 1), polling=(consumer,))
+    with pytest.raises(LookupError, match="they are needed"):
+        consumer.close()
     (described,) = admin.describe_groups([group]).values()
     assert not described.members
 

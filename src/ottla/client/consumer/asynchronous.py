@@ -88,7 +88,8 @@ MAX_ROWS: Final = 256 * 1024
 MAX_BYTES: Final = 12 * 1024 * 1024
 CLOSE_PATIENCE: Final = 30.0  # seconds
 
-# Called with partitions that were assigned or revoked, in the event loop; it must not block.
+# Called with partitions that were assigned or revoked, in the event loop; it must not block. What it
+# raises ends the membership, and is raised where records are asked for.
 Listener: TypeAlias = Callable[[frozenset[TopicPartition]], object]
 
 _numbers = itertools.count()
@@ -793,16 +794,18 @@ class AsyncConsumer:
         for state in self._fetcher.partitions.values():
             state.deal_with_all()
         membership = self._membership
-        if membership is not None and membership.failure is not None:
-            self.lose(partitions)
-        elif partitions:
-            await self.give_up(partitions, timeout=timeout)
-        self._membership = None
-        self._on_assign = self._on_revoke = None
-        self._revoked.clear()
-        self._deleted.clear()
-        if membership is not None:
-            await membership.close()
+        try:
+            if membership is not None and membership.failure is not None:
+                self.lose(partitions)
+            elif partitions:
+                await self.give_up(partitions, timeout=timeout)
+        finally:  # a listener may raise
+            self._membership = None
+            self._on_assign = self._on_revoke = None
+            self._revoked.clear()
+            self._deleted.clear()
+            if membership is not None:
+                await membership.close()
 
     async def close(self, *, timeout: float = CLOSE_PATIENCE) -> None:
         """Commit (if that is automatic), leave the group, close the connections.

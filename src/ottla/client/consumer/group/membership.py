@@ -58,7 +58,7 @@ class Membership:
         self.member_id = ""
         self.epoch = -1  # the member's epoch, or the classic group's generation
         self.owned: set[TopicPartition] = set()
-        self.failure: BaseException | None = None
+        self.failure: Exception | None = None  # what has ended it
         self._topics: frozenset[str] = frozenset()
         self._changed = asyncio.Event()  # the subscription is another, or there is something to do
         self._joined = asyncio.Event()
@@ -112,10 +112,12 @@ class Membership:
             await self.run()
         except asyncio.CancelledError:
             raise
-        except (OttlaError, MembershipProtocolUnavailable) as error:
+        except Exception as error:  # noqa: BLE001 - what a listener has raised, too; the user is told
             self.failure = error
-            self.assignee.lose(set(self.owned))
-            self.owned.clear()
+            try:
+                self.lose_all()
+            except Exception as other:
+                logger.exception("group '%s': %r was raised after %r", self.group, other, error)
 
     async def run(self) -> None:
         """Join and stay, until cancelled; raises what cannot be overcome."""
@@ -135,13 +137,15 @@ class Membership:
 
     async def hand_over(self, partitions: set[TopicPartition]) -> None:
         if partitions:
-            await self.assignee.give_up(set(partitions))
-            self.owned -= partitions
+            try:
+                await self.assignee.give_up(set(partitions))
+            finally:
+                self.owned -= partitions
 
     def lose_all(self) -> None:
         """The group has gone on without this member."""
-        self.assignee.lose(set(self.owned))
-        self.owned.clear()
+        owned, self.owned = self.owned, set()
+        self.assignee.lose(owned)
 
     async def wait(self, seconds: float) -> None:
         """Until the time is up or something has changed."""
