@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,79 @@ async def test_async_transactions(bootstrap: str, made_topic: str, transactional
                 raise KeyError
     found = await asyncio.to_thread(values, bootstrap, made_topic)
     assert found == [b"x"]
+
+
+@pytest.mark.parametrize("again", ["commit", "abort"])
+async def test_a_commit_that_is_given_up_while_records_are_sent(
+    meddled: tuple[Meddler, BrokerProcess], topic: str, transactional_id: str, again: str
+) -> None:
+    """Whoever loses patience may commit again, or abort."""
+    meddler = meddled[0]
+    is_held = threading.Event()
+    go_on = threading.Event()
+
+    def hold(_: object) -> Fate:
+        is_held.set()
+        go_on.wait(30)
+        return Fate.FORWARD
+
+    with Admin(meddler.address) as admin:
+        admin.create_topic(topic, partitions=1)
+    async with AsyncProducer(meddler.address, transactional_id=transactional_id) as producer:
+        await producer.init_transactions()
+        producer.begin_transaction()
+        meddler.begin(hold)
+        await producer.send(topic, b"x")
+        committing = asyncio.create_task(producer.commit_transaction())
+        assert await asyncio.to_thread(is_held.wait, 30)
+        committing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await committing
+        go_on.set()
+        if again == "commit":
+            await producer.commit_transaction()
+        else:
+            await producer.abort_transaction()
+        producer.begin_transaction()
+        await producer.send(topic, b"y")
+        await producer.commit_transaction()
+    found = await asyncio.to_thread(values, meddler.address, topic)
+    assert found == ([b"x", b"y"] if again == "commit" else [b"y"])
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+async def test_an_end_that_is_given_up_may_be_asked_for_again(
+    bootstrap: str,
+    made_topic: str,
+    transactional_id: str,
+    end: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with AsyncProducer(bootstrap, transactional_id=transactional_id) as producer:
+        finish = producer.commit_transaction if end == "commit" else producer.abort_transaction
+        await producer.init_transactions()
+        producer.begin_transaction()
+        await producer.send(made_topic, b"x", partition=0)
+        await producer.flush()
+        asked = asyncio.Event()
+
+        async def never(*_: object, **__: object) -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(producer._core.cluster, "ask", never)
+            ending = asyncio.create_task(finish())
+            await asked.wait()
+            ending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await ending
+        await finish()
+        producer.begin_transaction()
+        await producer.send(made_topic, b"y", partition=0)
+        await producer.commit_transaction()
+    found = await asyncio.to_thread(values, bootstrap, made_topic)
+    assert found == ([b"x", b"y"] if end == "commit" else [b"y"])
 
 
 def test_offsets_are_committed_with_the_transaction(

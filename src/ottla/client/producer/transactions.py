@@ -6,7 +6,7 @@
     READY       begin                               OPEN
     OPEN        send, send offsets                  COMMITTING (commit, prepare), ABORTING (abort),
                                                     BROKEN (something failed)
-    COMMITTING  (what was sent is delivered)        READY, PREPARED, BROKEN, FENCED
+    COMMITTING  (what was sent is delivered)        READY, PREPARED, BROKEN, FENCED, OPEN (cancelled)
     PREPARED    commit, abort, complete             COMMITTING, ABORTING
     BROKEN      abort                               ABORTING
     ABORTING    (what is in flight is awaited)      READY, BROKEN, FENCED
@@ -250,10 +250,15 @@ class Transactions(NumberedIdentity):
         )
         failed = self.problem if self.state is TransactionState.BROKEN else None
         self.state = TransactionState.ABORTING
-        self._abandon(TransactionFailed(self._id, failed))
-        await self._flush()
-        if self._adding is not None:
-            await asyncio.gather(self._adding, return_exceptions=True)
+        try:
+            self._abandon(TransactionFailed(self._id, failed))
+            await self._flush()
+            if self._adding is not None:
+                await asyncio.wait([self._adding])
+        except BaseException:  # whoever waited has lost patience, and may abort again
+            if self.state is TransactionState.ABORTING:
+                self.state = TransactionState.BROKEN
+            raise
         try:
             await self._end(TransactionState.ABORTING)
         except Fenced:
@@ -385,10 +390,11 @@ class Transactions(NumberedIdentity):
                     at=self._coordinator,
                     at_most=None if not self.explicit_partitions else _END_WITH_NEW_EPOCH - 1,
                 )
-            except OttlaError as error:
+            except BaseException as error:
                 # Whether it was ended is not known: the same call may be made again.
                 self.state = TransactionState.PREPARED if committed else TransactionState.BROKEN
-                self.problem = error
+                if isinstance(error, OttlaError):
+                    self.problem = error
                 raise
             self._raise_for(answer.error_code, "the end of the transaction", can_abort=committed)
             if not self.explicit_partitions and answer.producer_id >= 0:
@@ -420,7 +426,12 @@ class Transactions(NumberedIdentity):
     async def _deliver(self) -> None:
         # From here on no more records are taken.
         self.state = TransactionState.COMMITTING
-        await self._flush()
+        try:
+            await self._flush()
+        except BaseException:  # whoever waited has lost patience; the coordinator was not asked yet
+            if self.state is TransactionState.COMMITTING:
+                self.state = TransactionState.OPEN
+            raise
         if self.state is not TransactionState.COMMITTING:
             raise TransactionFailed(self._id, self.problem) from self.problem
 
