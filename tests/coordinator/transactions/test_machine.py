@@ -110,6 +110,28 @@ def test_when_epochs_are_used_up_there_is_a_new_producer_id(world: World) -> Non
     world.stored_is_kept()
 
 
+def test_the_last_epoch_is_given_to_nobody(world: World) -> None:
+    """It is for fencing. Whoever had it could neither end a transaction nor be fenced, for there is no
+    epoch after it."""
+    first = world.begun()
+    _put(world, world.transaction().begun(Identity(first.producer_id, LAST_EPOCH - 1), 60_000, 1))
+    last = world.transaction().holder
+    assert world.add(last) is NONE
+    world.pass_time(80_000)
+    world.write_markers()
+    assert world.transaction().holder == Identity(last.producer_id, LAST_EPOCH)
+    # Its producer, which may go on after a timeout, has no epoch to go on with.
+    assert world.end(last, False).code is FENCED
+    going_on = world.init(expected=last)
+    assert going_on.code is NONE
+    assert going_on.holder.epoch == 0
+    assert going_on.holder.producer_id != last.producer_id
+    assert world.init(expected=last) == going_on
+    assert world.add(going_on.holder) is NONE
+    assert world.end(going_on.holder).code is NONE
+    world.stored_is_kept()
+
+
 # Partitions
 
 

@@ -30,10 +30,11 @@ def may_be(expected: Identity, transaction: Transaction) -> bool:
 
 
 def ended_before(transaction: Transaction, producer: Identity) -> bool:
-    """Whether a producer repeats the end of the transaction that led to the current epoch."""
+    """Whether a producer repeats the end of the transaction that led to the current epoch. (To the last
+    epoch no end led, but an abort by somebody else, and nobody may go on with it.)"""
     holder = transaction.holder
     if producer.producer_id == holder.producer_id:
-        return producer.epoch + 1 == holder.epoch
+        return producer.epoch + 1 == holder.epoch < LAST_EPOCH
     return (
         producer.producer_id == transaction.former_id
         and producer.epoch == LAST_EPOCH - 1

@@ -33,6 +33,7 @@ from ottla.coordinator.transactions.states import AT_REST, State
 from ottla.coordinator.transactions.takeover import PRODUCER_ID_WANTED, Takeover
 from ottla.coordinator.transactions.transaction import (
     FIRST_WITH_EPOCH_BUMP,
+    LAST_EPOCH,
     NO_EPOCH,
     NO_PRODUCER,
     NO_TIMEOUT,
@@ -210,11 +211,14 @@ class TransactionShard:
             )
         holder = transaction.holder
         former = NO_EPOCH if expected == NOBODY else holder.epoch
-        if expected not in (NOBODY, holder) and expected.epoch != holder.epoch:
-            if expected.epoch != self._former_epochs.get(transactional_id, NO_EPOCH):
+        is_retry = expected not in (NOBODY, holder) and expected.epoch != holder.epoch
+        if is_retry:
+            former = expected.epoch
+            if former != self._former_epochs.get(transactional_id, NO_EPOCH):
                 return Effects((ticket, answer(ErrorCode.PRODUCER_FENCED)))
-            # A retry: the answer with the identity was lost.
-            following, former = holder, expected.epoch
+        if is_retry and holder.epoch < LAST_EPOCH:
+            # The answer with the identity was lost.
+            following = holder
         elif holder.is_exhausted:
             if new_id < 0:
                 return Effects((ticket, PRODUCER_ID_WANTED))
