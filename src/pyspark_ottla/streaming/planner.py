@@ -100,8 +100,10 @@ class StreamPlanner:
         ends, _ = await asyncio.gather(self._known_ends(), self._commit(start))
         self._check_absent(start)
         if self._options.fail_on_data_loss:
-            # Before the batch is written down: what follows must not depend on it.
-            check_gone(start, ends, self._options)
+            # Before the batch is written down: what follows must not depend on it. Partitions of a
+            # start that was found just now may be younger than the ends (available-now).
+            begins = self._first_batch and start == self._initial
+            check_gone(start.keys() & ends.keys() if begins else start, ends, self._options)
             for topic in sorted(self._renewed_topics()):
                 lost(f"topic '{topic}' was deleted and made anew", self._options)
         ends = await self._none_before(start, ends)
@@ -203,9 +205,13 @@ class StreamPlanner:
 
     async def _plan(self, start: Offsets, end: Offsets) -> list[Range]:
         if start == self._initial:
-            # A first batch that is repeated ends where these partitions were found to begin then.
-            floating = self._floating & end.keys()
-            start = start | {each: min(start[each], end[each]) for each in floating}
+            # A first batch that is repeated: partitions that have come since are not in it, and those
+            # that begin at latest have nothing in it.
+            start = {
+                each: min(offset, end[each]) if each in self._floating else offset
+                for each, offset in start.items()
+                if each in end
+            }
         changed = self._renewed_topics()
         self._planned_ids |= self._topic_ids
         renewed = {

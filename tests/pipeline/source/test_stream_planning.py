@@ -81,6 +81,22 @@ def test_a_first_batch_that_is_repeated_loses_nothing(
     assert again.batch() == [b"meanwhile"]
 
 
+@pytest.mark.parametrize("begin", ["earliest", "latest"])
+def test_partitions_that_come_before_the_first_batch_is_repeated(
+    broker: BrokerProcess, admin: Admin, topic: str, servers: Servers, begin: str
+) -> None:
+    admin.create_topic(topic, 1)
+    send(broker, topic, b"0")
+    _, planned = Stream(**servers, startingOffsets=begin).plan()
+    admin.create_partitions(topic, 2)
+    send(broker, topic, b"new", partition=1)
+    again = Stream(**servers, startingOffsets=begin)
+    read = again.pieces(again.reader.initialOffset(), planned)
+    assert [row["value"] for piece in read for row in piece] == [b"0"] * (begin == "earliest")
+    again.end = planned
+    assert again.batch() == [b"new"]
+
+
 def test_given_offsets(broker: BrokerProcess, admin: Admin, topic: str, servers: Servers) -> None:
     admin.create_topic(topic, 3)
     send(broker, topic, *numbered(0, 10))
@@ -186,6 +202,20 @@ def test_available_now_from_latest(
     assert stream.batch() == []
     start, end = stream.plan()
     assert end == start == {topic: {"0": 1}}
+
+
+def test_partitions_that_come_after_available_now_has_begun(
+    broker: BrokerProcess, admin: Admin, topic: str, earliest: Servers
+) -> None:
+    admin.create_topic(topic, 1)
+    send(broker, topic, b"0")
+    stream = Stream(**earliest)
+    stream.reader.prepareForTriggerAvailableNow()
+    admin.create_partitions(topic, 2)
+    send(broker, topic, b"new", partition=1)
+    assert stream.batch() == [b"0"]
+    assert stream.batch() == []
+    assert stream.restarted().batch() == [b"new"]
 
 
 def test_pieces(broker: BrokerProcess, admin: Admin, topic: str, earliest: Servers) -> None:
