@@ -49,6 +49,7 @@ class StreamPlanner:
         self._first_batch = True
         self._target: Offsets | None = None  # where an available-now query ends
         self._absent: dict[str, OttlaError] = {}  # topics that are asked for, and why not there
+        self._read: set[str] = set()  # topics that batches of this run have begun in
         self._topic_ids: dict[str, str | None] = {}
         self._planned_ids: dict[str, str | None] = {}
         self._last_plan: tuple[Offsets, Offsets, list[Range]] | None = None
@@ -154,9 +155,9 @@ class StreamPlanner:
 
     def _check_absent(self, start: Offsets) -> None:
         """A topic that was read before may be gone (that is data loss); others must be there."""
-        read = {each.topic for each in start}
+        self._read.update(each.topic for each in start)
         for name, error in self._absent.items():
-            if not (isinstance(error, TopicNotFound) and name in read):
+            if not (isinstance(error, TopicNotFound) and name in self._read):
                 raise error
 
     async def _firsts(self, partitions: Iterable[TopicPartition]) -> Offsets:

@@ -363,11 +363,13 @@ def test_a_topic_that_comes_back_is_read_from_its_beginning(
     stream = Stream(**earliest, failOnDataLoss=False)
     assert stream.batch() == numbered(0, 5)
     admin.delete_topics([topic])
-    assert stream.batch() == []
-    assert stream.end == {}
+    for _ in range(2):
+        assert stream.batch() == []
+        assert stream.end == {}
     admin.create_topic(topic, 1)
     send(broker, topic, b"anew")
-    assert stream.restarted().batch() == [b"anew"]
+    restarted = stream.restarted()
+    assert stream.batch() == restarted.batch() == [b"anew"]
 
 
 def test_a_topic_that_is_no_longer_asked_for(
