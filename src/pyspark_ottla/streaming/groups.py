@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ottla.client.errors import GroupNotEmpty, OttlaError
+from ottla.client.errors import Failures, GroupNotEmpty, OttlaError, TopicNotFound
 from pyspark_ottla.broker import SourceAdmin
 from pyspark_ottla.errors import OptionError
 from pyspark_ottla.limits import Offsets
@@ -59,4 +59,9 @@ class GroupProgress:
                 f"groupId: the group '{self._group}' has live members, whose commits would collide "
                 "with those of this query; stop them or give the query a group of its own"
             ) from None
+        except TopicNotFound:
+            pass  # a partition of the checkpoint that is gone: the plan says what that means
+        except Failures as failures:
+            if not all(isinstance(each, TopicNotFound) for each in failures.exceptions):
+                raise
         self._committed = dict(offsets)

@@ -443,6 +443,30 @@ def test_a_group_with_members_is_left_alone(
     assert committed(admin, topic) == {0: 3}
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_group_of_a_query_whose_topic_is_gone(
+    broker: BrokerProcess, admin: Admin, topic: str, others: int
+) -> None:
+    """Of one partition, and of one among others, which brokers answer differently."""
+    names = [topic, *(f"{topic}-{number}" for number in range(others))]
+    for name in names:
+        admin.create_topic(name, 1)
+        send(broker, name, b"0")
+    given = servers_of(broker, ",".join(names)) | {"startingOffsets": "earliest"}
+    stream = Stream(**given, groupId=topic)
+    assert stream.batch() == [b"0"] * len(names)
+    admin.delete_topics([topic])
+    with pytest.raises(DataLost, match=f"{topic}-0 is gone"):
+        stream.restarted().batch()
+    for name in names[1:]:
+        send(broker, name, b"1")
+    lenient = stream.restarted(failOnDataLoss=False)
+    assert lenient.batch() == [b"1"] * others
+    lenient.plan()
+    found = admin.committed_offsets(topic)
+    assert {each.topic: at.offset for each, at in found.items()} == dict.fromkeys(names[1:], 2)
+
+
 # What is wrong
 
 
