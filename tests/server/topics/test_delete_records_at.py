@@ -65,7 +65,7 @@ from ottla.replication.partition import Appended, Partition
 from ottla.server.broker import Broker
 from ottla.server.disk.time_search import offset_for_time
 from ottla.storage.log.append import Append
-from ottla.storage.log.log import Log
+from ottla.storage.log.log import COORDINATOR, Log
 from ottla.storage.verify import verify_log
 from ottla.testing import BrokerProcess
 
@@ -669,6 +669,41 @@ def test_what_a_deleted_record_took_the_place_of_goes_with_it(
 
         broker.until(is_gone)
         assert seen(wire, topic) == [b"keep"]
+
+
+def test_where_compaction_is_held_up_records_are_erased_when_all_of_their_time_has_passed(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """Here by a transaction that is open; before that they wait for it to end."""
+    broker = start_broker(
+        settings={"log.cleaner.enable": "false", "log.flush.offset.checkpoint.interval.ms": "50"}
+    )
+    open_one = build_batch(
+        [Record(0, now_ms(), b"b", b"open")],
+        producer_id=7, producer_epoch=0, base_sequence=0, transactional=True,
+    )  # fmt: skip
+    with broker.wire() as wire:
+        hour = {"cleanup.policy": "compact", "delete.record.erase.ms": "3600000"}
+        topic = create_topic(wire, **hour)
+        for value in (b"old", b"forget"):
+            fill(wire, topic, build_batch([Record(0, now_ms(), b"a", value)]))
+
+        def opened(running: Broker) -> Log:
+            partition = running.partitions.by_name[topic.name][0]
+            partition.append(bytearray(open_one), now_ms(), COORDINATOR)
+            return partition.log
+
+        log = broker.run(opened)
+        delete_at(wire, topic, 1)
+        broker.run(lambda _: log.roll(now_ms()))
+        broker.until(lambda running: running.logs.synced_end(log) == log.log_end_offset)
+        deletions = log.deletions
+        assert deletions is not None
+        half, all_of_it = deletions.since_ms + 1_800_000, deletions.since_ms + 3_600_000
+        assert not broker.run(lambda running: running.compactor._erase(log, half))
+        assert broker.run(lambda running: running.compactor._erase(log, all_of_it))
+        broker.until(lambda _: b"forget" not in bytes_of_segments(Path(log.folder)))
+        assert not deletions.unerased
 
 
 @pytest.mark.complains

@@ -40,6 +40,15 @@ def test_a_deleted_record_is_still_the_last_of_its_key(log: Log, is_ahead: bool)
     assert kept(log) == [(6, b"c", b"6")]
 
 
+def test_it_does_not_go_before_its_key_was_collected(log: Log) -> None:
+    """A pass whose map is full collects the keys of some records only, in the middle of a segment."""
+    append(log, [(b"a", b"0"), (b"b", b"1"), (b"a", b"2"), (b"c", b"3")])
+    mark(log, (2, 3))
+    seal(log)
+    assert compact(log, map_bytes=1) > 1
+    assert kept(log) == [(1, b"b", b"1"), (3, b"c", b"3")]
+
+
 def test_it_is_not_erased_before_its_mark_is_committed(log: Log) -> None:
     append(log, [(b"a", b"0"), (b"b", b"1"), (b"a", b"2")])
     seal(log)

@@ -28,7 +28,7 @@ from ottla.server.upkeep.periodic import now_ms
 from ottla.storage.errors import CorruptFile, LogOffline, StorageError, is_full_disk, passes
 
 if TYPE_CHECKING:
-    from ottla.record.offset_set import OffsetRange, OffsetSet
+    from ottla.record.offset_set import OffsetRange
     from ottla.server.configuration.broker_config import BrokerConfig
     from ottla.storage.compaction.plan import Dirt
     from ottla.storage.compaction.rewrite import Outcome
@@ -221,7 +221,7 @@ class Compactor:
 
     def _erase(self, each: Log, now: int) -> bool:
         """Whether a pass over the log was begun."""
-        from ottla.storage.compaction.erasing import erasable_now, is_due, must_roll
+        from ottla.storage.compaction.erasing import erasable_now, is_due, is_overdue, must_roll
         from ottla.storage.compaction.plan import Dirt
         from ottla.storage.compaction.swap import Compaction
 
@@ -232,23 +232,31 @@ class Compactor:
         erasable, is_all = erasable_now(each, synced_end, self.unerasable.get(each, ()), most_bytes)
         if not is_all and must_roll(each):
             each.roll(now)  # it is looked at again once it is synced
-        if erasable and self._compact_first(each, erasable, now):
-            return True
         if not erasable:
             if is_all and each.deletions is not None:
                 # What cannot be read does not make all that is marked from now on due at once.
                 each.deletions.erased(erasable, now)
             return False
+        state = self._to_compact_first(each, synced_end, now)
+        if state is not None:
+            if erasable.first_in(state.first_dirty, state.first_uncleanable) is not None:
+                return self._begin_with(each, state, now)
+            if not is_overdue(each, now):
+                # An open transaction, or replicas that are behind, may hold compaction up for a while.
+                erasable, is_all = erasable.within(0, state.first_dirty), False
+                if not erasable:
+                    return False
         config = self._config()
         rate = config.log_cleaner_io_max_bytes_per_second / max(config.log_cleaner_threads, 1)
         dirt = Dirt(each.first_dirty_offset, each.active.base_offset, 0, 0, overdue=False)
         self._start(Compaction(each, dirt, now, 0, rate, erasable, is_all))
         return True
 
-    def _compact_first(self, each: Log, erasable: OffsetSet, now: int) -> bool:
-        """Whether a compacted log has something to erase whose keys no pass has collected yet, and one
-        was begun, however little of it is dirty. Once the bytes are gone nobody knows of which key they
-        were: older records of it would stay, here and not on replicas that were compacted before."""
+    def _to_compact_first(self, each: Log, synced_end: int, now: int) -> Dirt | None:
+        """How dirty a log is of which nothing should be erased that no pass has collected the keys of:
+        once the bytes are gone nobody knows of which key they were, and older records of it would stay,
+        here and not on replicas that were compacted before. None if the log is not compacted, or cannot
+        be now."""
         from ottla.storage.compaction.swap import dirt_of
 
         if (
@@ -256,15 +264,12 @@ class Compactor:
             or each in self.uncleanable
             or self._not_before.get(each, 0.0) > self._loop.time()
         ):
-            return False
+            return None
         try:
-            dirt = dirt_of(each, self._logs.synced_end(each), now)
+            return dirt_of(each, synced_end, now)
         except (OSError, CorruptFile) as error:
             self._failed(each, error)
-            return False
-        if erasable.first_in(dirt.first_dirty, dirt.first_uncleanable) is None:
-            return False
-        return self._begin_with(each, dirt, now)
+            return None
 
     # One pass
 

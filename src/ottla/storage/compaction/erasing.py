@@ -100,6 +100,13 @@ def is_due(log: Log, now_ms: int) -> bool:
     return waited >= log.config.delete_record_erase_ms // 2 or waited < 0
 
 
+def is_overdue(log: Log, now_ms: int) -> bool:
+    """Whether something that is due has waited for all of its time."""
+    assert log.deletions is not None
+    waited = now_ms - log.deletions.since_ms
+    return waited >= log.config.delete_record_erase_ms or waited < 0
+
+
 def erasable_now(
     log: Log,
     synced_end: int,

@@ -169,9 +169,9 @@ class BatchFilter:
         for span in record_spans(data, fields[RECORD_COUNT]):
             _, _, delta, _, key, has_value = span
             offset = base_offset + delta
-            if is_touched and offset in erasable:
-                continue
             if offset < map_end:
+                if is_touched and offset in erasable:
+                    continue
                 if key is None or offset < last_offset(key):
                     continue
                 if not has_value and not keeps_tombstones:
@@ -235,11 +235,11 @@ class BatchFilter:
         kept = [
             record
             for record in every
-            if record.offset not in self._erasable
-            and (
+            if (
                 record.offset >= self._map_end
                 or (
-                    record.key is not None
+                    record.offset not in self._erasable
+                    and record.key is not None
                     and record.offset >= self._map.last_offset(record.key)
                     and (record.value is not None or self.keeps_old_tombstones)
                 )
