@@ -201,6 +201,7 @@ class Broker:
             self.topic_config,
             validates_records=config.produce_record_validation_enable,
         )
+        self.partitions.is_member = lambda: self.membership.is_member
         self.doomed_logs = DoomedLogs(self.loop, self.logs)
         self.new_logs = NewLogs(self.loop, self.partitions)
         self.partitions.before_load = self.doomed_logs.delete_now
@@ -748,7 +749,8 @@ class Broker:
             await turns.pause()
 
     def _follow_or_not(self) -> None:
-        """This broker was taken in, or fenced: whom to follow depends on it."""
+        """This broker was taken in, or fenced: what it leads and whom it follows depend on it."""
+        self.partitions.lead_or_not(self.image.topics.values())
         for held in self.partitions:
             self.replicas.role_changed(held)
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from ottla.cluster.metadata import NO_LEADER
 from ottla.replication.partition import Partition, Role
 from ottla.server.configuration.record_rules import needs_checks, record_rules
 from ottla.storage.errors import TopicIdMismatch
 
 if TYPE_CHECKING:
+    from ottla.cluster.metadata import Partition as PartitionState
     from ottla.cluster.metadata import Topic
     from ottla.server.delayed import Wakeups
     from ottla.storage.config import LogConfig
@@ -65,6 +68,8 @@ class Partitions:
         self.advanced = wakeups.advanced
         # Told of a log that is about to be opened or made.
         self.before_load: Callable[[str, int], None] | None = None
+        # Whether it is this process that the cluster knows by the broker's number, and this life of it.
+        self.is_member: Callable[[], bool] = lambda: True
         # Set once it can do something: when the broker is part of its cluster.
         self.replicas: ReplicaWork | None = None
         # Whether producers' records are looked at where the topic does not ask for it.
@@ -116,7 +121,7 @@ class Partitions:
             self.by_raw_name[topic.name.encode()] = known
             self.by_id[topic.topic_id] = known
         config = self._config_of(topic.name)
-        for state in topic.partitions:
+        for state in map(self._as_led, topic.partitions):
             if state.index < len(known):
                 known[state.index].update(state, monotonic_ms(), config)
             else:
@@ -128,6 +133,21 @@ class Partitions:
                 known.append(partition)
                 self.role_changed(partition)
         self._configure(topic.name, config)
+
+    def _as_led(self, state: PartitionState) -> PartitionState:
+        """What the cluster has decided, as it is for this process. A broker that was thought to be dead
+        may have a successor with its number: what that one leads is not led here."""
+        if state.leader == self._broker_id and not self.is_member():
+            return replace(state, leader=NO_LEADER)
+        return state
+
+    def lead_or_not(self, topics: Iterable[Topic]) -> None:
+        """This broker has become part of its cluster, or is no longer: what it leads in these topics."""
+        for topic in topics:
+            known = self.by_name.get(topic.name, ())
+            for state in topic.partitions:
+                if state.leader == self._broker_id and state.index < len(known):
+                    known[state.index].update(self._as_led(state), monotonic_ms())
 
     def remove(self, name: str) -> None:
         """A topic was deleted: nobody finds it any more, and its waiters learn of it."""
