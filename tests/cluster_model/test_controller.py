@@ -433,6 +433,61 @@ def test_a_broker_that_vanished_is_noticed(
     over_store(tmp_path, use)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("7", b"{}"), ("7", b"7"), ("7", b"\xff"), ("seven", b"{}"), ("-7", b"{}")]
+)
+def test_a_registration_that_nobody_can_read_is_passed_over(
+    tmp_path: Path,
+    controller_of: ControllerOf,
+    broker: BrokerOf,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    value: bytes,
+) -> None:
+    """Something else than a broker of Ottla's was let loose on the same path. The others go on."""
+
+    async def use(store: EmbeddedStore) -> None:
+        controller = controller_of(store)
+        await controller.open(broker(1))
+        await store.multi([Create(f"{layout.BROKERS}/{name}", value)])
+        async with asyncio.timeout(10):
+            await controller.register(broker(2))
+            (made,) = await controller.create_topics([NewTopic("t", 1, 2)])
+        assert made.error is None
+        assert set(controller.image.brokers) == {1, 2}
+        await controller.close()
+
+    over_store(tmp_path, use)
+    told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(told) == 1
+    assert f"{layout.BROKERS}/{name}" in told[0]
+
+
+def test_a_broker_whose_registration_was_overwritten_stays(
+    tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf
+) -> None:
+    """Its session lives. Once the node is another one, it is gone."""
+
+    async def use(store: EmbeddedStore) -> None:
+        controller = controller_of(store)
+        await controller.open(broker(1))
+        await controller.register(broker(2))
+        path = layout.broker_path(2)
+        node = await store.get(path)
+        assert node is not None
+        await store.multi([Set(path, b"?", node.version)])
+        controller.registrations_changed()
+        await controller.register(broker(3))
+        assert set(controller.image.brokers) == {1, 2, 3}
+        await store.multi([Delete(path), Create(path, b"?")])
+        controller.registrations_changed()
+        await controller.register(broker(4))
+        assert set(controller.image.brokers) == {1, 3, 4}
+        await controller.close()
+
+    over_store(tmp_path, use)
+
+
 def test_a_move_does_not_wait_for_a_broker_that_is_forgotten(
     tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf
 ) -> None:

@@ -176,6 +176,7 @@ class Controller:
         self._wake = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._registrations_changed = False
+        self._unreadable: Mapping[str, int] = {}  # registrations, as last told of
         self._stale = False  # the image may be behind the store: read it before deciding anything
         self._over: ProtocolError | None = None  # why this controller takes no more requests
 
@@ -508,10 +509,21 @@ class Controller:
             log.error("the registrations of brokers could not be read: %s", error)
             self._look_again()
             return
-        found = {}
+        found: dict[int, tuple[RegisteredBroker, bool]] = {}
+        # Epochs by the names of nodes that say nothing.
+        unreadable: dict[str, int] = {}
         for name, node in nodes:
-            broker_id = int(name)
-            found[broker_id] = layout.decode_broker(broker_id, node)
+            try:
+                broker_id = int(name)
+                found[broker_id] = layout.decode_broker(broker_id, node)
+            except (ValueError, layout.UnreadableMetadata) as error:
+                unreadable[name] = node.created
+                if self._unreadable.get(name) != node.created:
+                    path = f"{layout.BROKERS}/{name}"
+                    log.error(
+                        "%s is no registration of a broker, and is passed over: %s", path, error
+                    )
+        self._unreadable = unreadable
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def decide(draft: Draft) -> Steps[None]:
@@ -519,6 +531,8 @@ class Controller:
             for broker_id, broker in list(draft.brokers.items()):
                 if broker_id not in found and self._is_only_broker(draft):
                     continue  # it is about to come back, and nobody could lead meanwhile
+                if unreadable.get(str(broker_id)) == broker.epoch:
+                    continue  # its session lives, whatever was written there since
                 if broker_id not in found:
                     log.warning("broker %d of epoch %d is gone", broker_id, broker.epoch)
                     turnover.fence(broker_id, policy_of=self._policy_of(draft))
