@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -259,6 +260,39 @@ async def test_nobody_there() -> None:
         await Connection.open("127.0.0.1", free_port())
     with pytest.raises(ConnectFailed, match="name is unknown"):
         await Connection.open("no-such-host.invalid", 9092)
+
+
+async def test_the_next_address_of_a_name_whose_first_one_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(metadata_of) as (port, _):
+        with socket.socket() as full, contextlib.ExitStack() as stack:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            # Its queue is full of connections that nobody accepts: it does not answer any more.
+            for _ in range(3):
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    waiting.connect(full.getsockname())
+            kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+
+            async def two_addresses(*_: object, **__: object) -> list[object]:
+                return [(*kind, full.getsockname()), (*kind, ("127.0.0.1", port))]
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses)
+            options = ConnectionOptions(setup_timeout=2)
+            connection = await Connection.open("broker.example", port, options=options)
+            await connection.request(ALL, MetadataResponse)
+            connection.close()
+            nobody = free_port()
+
+            async def none_that_answers(*_: object, **__: object) -> list[object]:
+                return [(*kind, full.getsockname()), (*kind, ("127.0.0.1", nobody))]
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", none_that_answers)
+            with pytest.raises(ConnectFailed, match="no answer"):
+                await Connection.open("broker.example", port, options=options)
 
 
 async def test_no_descriptor_left_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -576,16 +576,20 @@ class Connection:
         except UnicodeError as error:
             raise ConnectFailed(self.address, f"the name is unknown ({error})") from error
         problem: OSError | None = None
-        for family, kind, protocol, _, address in addresses:
+        for at, (family, kind, protocol, _, address) in enumerate(addresses):
             try:
                 plug = socket.socket(family, kind, protocol)
             except OSError as error:  # no descriptor is left
                 problem = problem or error
                 continue
+            # One that says nothing at all must leave time for the others; the last has all that is left.
+            is_last = at == len(addresses) - 1
+            share = None if is_last else self.options.setup_timeout / len(addresses)
             try:
                 tune(plug, self.options.send_buffer, self.options.receive_buffer)
-                await self._loop.sock_connect(plug, address)
-            except OSError as error:
+                async with asyncio.timeout(share):
+                    await self._loop.sock_connect(plug, address)
+            except OSError as error:  # TimeoutError is one
                 plug.close()
                 problem = problem or error
             except BaseException:
@@ -596,7 +600,7 @@ class Connection:
         if problem is None:
             raise ConnectFailed(self.address, "the name has no address")
         # What asyncio puts into `strerror` names the address once more, and not the reason.
-        reason = os.strerror(problem.errno) if problem.errno else str(problem)
+        reason = os.strerror(problem.errno) if problem.errno else str(problem) or "no answer"
         raise ConnectFailed(self.address, reason) from problem
 
     async def _agree_on_versions(self) -> None:
