@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import struct
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -49,6 +51,7 @@ from ottla.record.batch import (
 )
 from ottla.record.legacy import build_message_set
 from ottla.server.broker import Broker
+from ottla.server.network import connection
 from ottla.storage.segments.segment import Segment
 
 FORMAT_2 = versions_of(ProduceRequest, first=3)
@@ -179,6 +182,29 @@ def test_a_failure_without_acknowledgement_closes_the_connection(
     wire.send(produce_request(topic, (7, batch_of(b"lost")), acks=0), version)
     assert wire.is_closed()
     assert end_offset(connect(), topic) == 0
+
+
+def test_without_acks_all_that_was_sent_before_the_end_is_written(
+    inside: BrokerThread, wire: Wire, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that asks for no answers may be gone before the last of its requests is handled."""
+    # Every look at the clock finds that the time of a turn is over.
+    seconds = itertools.count(1)
+    monkeypatch.setattr(connection, "clock", lambda: float(next(seconds)))
+    many = 1000
+    has_left = threading.Event()
+    with inside.wire() as leaving:
+        request = produce_request(topic, (0, batch_of(b"x")), acks=0)
+        leaving.send_raw(leaving.encode(request, 9))
+        inside.until(lambda broker: len(broker.reactor.connections) == 2)
+        # The broker has other things to do until all of it is there, and the end too.
+        is_busy = threading.Thread(target=inside.run, args=(lambda _: has_left.wait(20),))
+        is_busy.start()
+        leaving.send_raw(b"".join(leaving.encode(request, 9) for _ in range(many - 1)))
+    has_left.set()
+    is_busy.join()
+    inside.until(lambda broker: len(broker.reactor.connections) == 1)
+    assert fetch(wire, topic, 0).high_watermark == many
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])

@@ -226,7 +226,8 @@ class Connection:
         if self._stalled or self._held_up():
             # Leave it in the kernel, so that TCP slows the peer down.
             self._pause_reading()
-            if self._peer_is_gone():
+            # What a producer that wants no answers has sent is handled, also if it has left since.
+            if not self._stalled and self._peer_is_gone():
                 self.close("closed by the peer")
             return
         partial = self._partial_view
