@@ -92,6 +92,39 @@ def test_a_producer_that_names_itself_keeps_its_claim(world: World) -> None:
     assert world.transaction().holder == other
 
 
+def test_the_former_epoch_is_forgotten_as_soon_as_another_producer_takes_over(
+    world: World,
+) -> None:
+    """And not only once that is committed, or the two would have the same identity."""
+    first = world.begun()
+    second = world.init(expected=first).holder
+    with world.uncommitted():
+        other = world.init_later()
+        # Its answer was lost, and the request comes again: too late.
+        again = world.init_later(expected=first)
+        # One of the producer of before is as late, and was never one of an earlier epoch.
+        late = world.init_later(expected=second)
+    assert other().holder == Identity(first.producer_id, second.epoch + 1)
+    assert again().code is FENCED
+    assert late().code is FENCED
+
+
+def test_the_former_epoch_is_known_before_the_new_one_is_committed(world: World) -> None:
+    first = world.begun()
+    with world.uncommitted():
+        answer = world.init_later(expected=first)
+        again = world.init_later(expected=first)
+    assert answer().holder == again().holder == Identity(first.producer_id, first.epoch + 1)
+    # The same of the epoch that an end takes.
+    producer = answer().holder
+    assert world.add(producer) is NONE
+    assert world.end(producer).code is NONE
+    world.write_markers()
+    assert world.init(expected=producer).holder == Identity(
+        producer.producer_id, producer.epoch + 1
+    )
+
+
 def test_an_unknown_producer_that_names_itself_is_new(world: World) -> None:
     assert world.init(expected=Identity(77, 5)).holder.epoch == 0
 

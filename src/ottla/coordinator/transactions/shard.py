@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.coordinator.shard import NOTHING, Effects, Instant, Replayed, Ticket
 from ottla.coordinator.transactions.claims import (
@@ -77,6 +77,14 @@ class PartitionsAnswer(Protocol):
     def __call__(self, codes: Mapping[TopicPartition, ErrorCode], /) -> Message: ...
 
 
+class _Pending(NamedTuple):
+    """A record on its way to the log."""
+
+    state: State
+    # The epoch before the one that it leads to, see `_former_epochs`; None: as it was.
+    former_epoch: int | None = None
+
+
 class TransactionShard:
     """The transactions of one partition of __transaction_state (a `Shard`)."""
 
@@ -95,8 +103,8 @@ class TransactionShard:
         self._write_markers = write_markers
         # Lasting state.
         self.transactions: dict[str, Transaction] = {}
-        # Passing state from here on. Ids with a record on its way, and the state it leads to.
-        self._pending: dict[str, State] = {}
+        # Passing state from here on. Ids with a record on its way.
+        self._pending: dict[str, _Pending] = {}
         # The epoch before the current one, if a producer that still has it may have missed an answer.
         # (As in Kafka it is forgotten when the partition moves: such a producer is then fenced.)
         self._former_epochs: dict[str, int] = {}
@@ -125,13 +133,15 @@ class TransactionShard:
         except MalformedMessage as error:
             log.error("transaction's record skipped: offset=%d %s", record.offset, error)
             return
-        self._pending.pop(transactional_id, None)
+        pending = self._pending.pop(transactional_id, None)
         if transaction is None:
             self.transactions.pop(transactional_id, None)
             self._former_epochs.pop(transactional_id, None)
             self._ongoing.pop(transactional_id, None)
             return
         self.transactions[transactional_id] = transaction
+        if pending is not None and pending.former_epoch is not None:
+            self._former_epochs[transactional_id] = pending.former_epoch
         if transaction.state is State.ONGOING:
             self._ongoing[transactional_id] = None
         else:
@@ -249,15 +259,8 @@ class TransactionShard:
     def _begin(
         self, ticket: Ticket, transaction: Transaction, former_epoch: int, answer: IdentityAnswer
     ) -> Effects:
-        holder = transaction.holder
-
-        def begun() -> Effects:
-            self._former_epochs[transaction.transactional_id] = former_epoch
-            return NOTHING
-
-        return self._store(
-            ticket, transaction, partial(answer, ErrorCode.NONE, holder), answer, begun
-        )
+        respond = partial(answer, ErrorCode.NONE, transaction.holder)
+        return self._store(ticket, transaction, respond, answer, former_epoch=former_epoch)
 
     def _hand_over(
         self,
@@ -296,10 +299,9 @@ class TransactionShard:
         """Abort a transaction on behalf of somebody other than its producer."""
         fenced = transaction.fenced(self._level(), now.wall)
         former = transaction.epoch if fenced.version >= FIRST_WITH_EPOCH_BUMP else NO_EPOCH
-        effects = self._store(
-            ticket, fenced, respond, refuse, partial(self._decided, fenced.transactional_id, former)
-        )
-        self._pending[fenced.transactional_id] = State.PREPARE_EPOCH_FENCE
+        decided = partial(self._decided, fenced.transactional_id)
+        effects = self._store(ticket, fenced, respond, refuse, decided)
+        self._pending[fenced.transactional_id] = _Pending(State.PREPARE_EPOCH_FENCE, former)
         return effects
 
     # Partitions ---------------------------------------------------------------------------------
@@ -401,7 +403,8 @@ class TransactionShard:
                 ended,
                 partial(answer, ErrorCode.NONE, holder),
                 answer,
-                partial(self._decided, transactional_id, former),
+                partial(self._decided, transactional_id),
+                former,
             )
         outcome = State.COMPLETE_COMMIT if committed else State.COMPLETE_ABORT
         under_way = State.PREPARE_COMMIT if committed else State.PREPARE_ABORT
@@ -415,10 +418,8 @@ class TransactionShard:
             return Effects((ticket, answer(ErrorCode.CONCURRENT_TRANSACTIONS)))
         return Effects((ticket, answer(ErrorCode.INVALID_TXN_STATE)))
 
-    def _decided(self, transactional_id: str, former_epoch: int | None) -> Effects:
+    def _decided(self, transactional_id: str) -> Effects:
         """The decision is stored: have the markers written."""
-        if former_epoch is not None:
-            self._former_epochs[transactional_id] = former_epoch
         transaction = self.transactions.get(transactional_id)
         if transaction is not None and transaction.is_ending:
             self._write_markers(Ending.of(transaction, self.coordinator_epoch))
@@ -437,7 +438,7 @@ class TransactionShard:
         ):
             return NOTHING
         completed = transaction.completed(now.wall)
-        self._pending[transactional_id] = completed.state
+        self._pending[transactional_id] = _Pending(completed.state)
 
         def failed(_: ErrorCode) -> Effects:
             self._pending.pop(transactional_id, None)
@@ -511,10 +512,10 @@ class TransactionShard:
         fenced = transaction.fenced(self._level(), now.wall)
         former = transaction.epoch if fenced.version >= FIRST_WITH_EPOCH_BUMP else NO_EPOCH
         transactional_id = transaction.transactional_id
-        self._pending[transactional_id] = State.PREPARE_EPOCH_FENCE
+        self._pending[transactional_id] = _Pending(State.PREPARE_EPOCH_FENCE, former)
 
         def decided() -> Effects:
-            return _followed(self._decided(transactional_id, former), partial(self.tick, now))
+            return _followed(self._decided(transactional_id), partial(self.tick, now))
 
         def failed(_: ErrorCode) -> Effects:
             self._pending.pop(transactional_id, None)
@@ -548,7 +549,7 @@ class TransactionShard:
     def _expire(self, expired: list[str], now: Instant) -> Effects:
         """Forget ids that have not been used for long, then look for more."""
         for transactional_id in expired:
-            self._pending[transactional_id] = State.DEAD
+            self._pending[transactional_id] = _Pending(State.DEAD)
 
         def failed(_: ErrorCode) -> Effects:
             for transactional_id in expired:
@@ -569,7 +570,8 @@ class TransactionShard:
 
     def describe(self, transactional_id: str) -> Transaction | None:
         """None if there is no such id, or it is about to be forgotten."""
-        if self._pending.get(transactional_id) is State.DEAD:
+        pending = self._pending.get(transactional_id)
+        if pending is not None and pending.state is State.DEAD:
             return None
         return self.transactions.get(transactional_id)
 
@@ -582,10 +584,11 @@ class TransactionShard:
         respond: Callable[[], Message],
         refuse: Answer,
         then: Callable[[], Effects] | None = None,
+        former_epoch: int | None = None,
     ) -> Effects:
         """Write the new state of an id, then answer."""
         transactional_id = transaction.transactional_id
-        self._pending[transactional_id] = transaction.state
+        self._pending[transactional_id] = _Pending(transaction.state, former_epoch)
 
         def failed(code: ErrorCode) -> Effects:
             self._pending.pop(transactional_id, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ottla.coordinator.shard import Effects, Instant, Replayed
@@ -40,6 +42,8 @@ class World:
         self.wall = 1_700_000_000_000
         # The next appends fail.
         self.failing = False
+        # What waits until the log is committed; None: it is at once.
+        self._waiting: list[Effects] | None = None
         self._next_id = 1_000
         self._answers: dict[int, object] = {}
         self._told: list[Answer | dict[TopicPartition, ErrorCode]] = []
@@ -80,11 +84,27 @@ class World:
                 for key, value in current.records:
                     self.records.append((key, value))
                     self.shard.replay(Replayed(key, value, len(self.records), self.wall))
-            for ticket, response in current.answers:
-                assert ticket not in self._answers, "answered twice"
-                self._answers[ticket] = response
-            if current.then is not None:
-                following = current.then()
+            if self._waiting is not None:
+                self._waiting.append(current)
+                break
+            following = self._finish(current)
+
+    def _finish(self, effects: Effects) -> Effects | None:
+        for ticket, response in effects.answers:
+            assert ticket not in self._answers, "answered twice"
+            self._answers[ticket] = response
+        return None if effects.then is None else effects.then()
+
+    @contextmanager
+    def uncommitted(self) -> Iterator[None]:
+        """What is written meanwhile is committed only at the end."""
+        self._waiting = []
+        yield
+        waiting, self._waiting = self._waiting, None
+        for effects in waiting:
+            following = self._finish(effects)
+            if following is not None:
+                self.run(following)
 
     def pass_time(self, milliseconds: int) -> None:
         """Time goes by, and the shard is called whenever it asked to be."""
@@ -152,6 +172,23 @@ class World:
                 assert isinstance(answer, Answer)
                 return answer
         raise AssertionError("a new id was not enough")
+
+    def init_later(self, *, expected: Identity = NOBODY) -> Callable[[], Answer]:
+        """A request that is perhaps not answered at once; what gives the answer."""
+        ticket = self._ticket()
+        self.run(
+            self.shard.init_producer(
+                ticket, Takeover("t", 60_000, expected), self._answer, self.now
+            )
+        )
+        return lambda: self._answer_to(ticket)
+
+    def _answer_to(self, ticket: int) -> Answer:
+        response = self._answers[ticket]
+        assert isinstance(response, EndTxnResponse)
+        answer = self._told[response.producer_id]
+        assert isinstance(answer, Answer)
+        return answer
 
     def add(
         self,
