@@ -372,6 +372,99 @@ def test_many_offsets_expire_in_pieces() -> None:
     assert not machine.replayed().groups
 
 
+def commit_one(machine: Machine, partition: int, offset: int) -> None:
+    """A commit that waits for its answer as long as it is not committed."""
+    request = OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            OffsetCommitRequestTopic(
+                name="wide",
+                partitions=[
+                    OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+                ],
+            )
+        ],
+    )
+    machine.request("a", request, 8)
+
+
+def offsets_of(machine: Machine) -> dict[int, int]:
+    topics = machine.shard.offsets.of_group("g")
+    assert machine.replayed().offsets.of_group("g") == topics
+    assert machine.replayed().groups.keys() == machine.shard.groups.keys()
+    return {index: each.offset for index, each in topics.get("wide", {}).items()}
+
+
+def test_what_is_committed_while_old_offsets_expire_stays() -> None:
+    """They go in several batches, and each of them waits until the one before it is committed."""
+    machine = with_many_offsets()
+    machine.advance(WEEK - MINUTE)
+    with machine.uncommitted():
+        machine.advance(11 * MINUTE)
+        commit_one(machine, 0, 70)
+        commit_one(machine, MANY // 2, 71)
+        commit_one(machine, MANY - 1, 72)
+    machine.advance(MINUTE)
+    assert offsets_of(machine) == {0: 70, MANY // 2: 71, MANY - 1: 72}
+
+
+def test_what_is_committed_for_a_new_topic_while_the_offsets_of_the_old_go_stays() -> None:
+    machine = with_many_offsets()
+    machine.topics.delete("wide")
+    machine.topics.create("wide", MANY)
+    with machine.uncommitted():
+        machine.metadata_changed()
+        commit_one(machine, 0, 70)
+        commit_one(machine, MANY // 2, 71)
+        commit_one(machine, MANY - 1, 72)
+    assert offsets_of(machine) == {0: 70, MANY // 2: 71, MANY - 1: 72}
+
+
+def test_what_is_committed_while_a_large_group_is_deleted_stays() -> None:
+    machine = with_many_offsets()
+    with machine.uncommitted():
+        ticket = machine.ask(lambda shard, ticket, now: shard.delete_group(ticket, "g", now))
+        commit_one(machine, 0, 70)
+        commit_one(machine, MANY - 1, 72)
+    answer = machine.answers[ticket]
+    assert isinstance(answer, DeleteGroupsResponse)
+    assert answer.results[0].error_code == ErrorCode.NONE
+    assert offsets_of(machine) == {0: 70, MANY - 1: 72}
+    # They are a group's, and may be deleted as such.
+    ticket = machine.ask(lambda shard, ticket, now: shard.delete_group(ticket, "g", now))
+    assert machine.answers[ticket].results[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
+    assert offsets_of(machine) == {}
+    assert not machine.shard.groups
+
+
+def test_who_joins_while_a_large_group_is_deleted_is_a_member() -> None:
+    machine = with_many_offsets()
+    target = MachineTarget(machine)
+    with machine.uncommitted():
+        machine.ask(lambda shard, ticket, now: shard.delete_group(ticket, "g", now))
+        play(target, "a: join v=3 session=60000 -> waits")
+    play(
+        target,
+        """
+        a <- NONE generation=1 ...
+        a: sync id=A assign=A:x -> NONE ...
+        """,
+    )
+    assert offsets_of(machine) == {}
+
+
+def test_old_offsets_that_cannot_be_deleted_are_tried_again_after_a_while() -> None:
+    machine = with_many_offsets()
+    machine.advance(WEEK - MINUTE)
+    machine.failure = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    machine.advance(25 * MINUTE)
+    machine.failure = None
+    assert len(offsets_of(machine)) == MANY
+    machine.advance(11 * MINUTE)
+    assert offsets_of(machine) == {}
+    assert not machine.shard.groups
+
+
 # Topics that go -------------------------------------------------------------------------------------
 
 

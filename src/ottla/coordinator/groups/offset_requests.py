@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.coordinator.groups.group import Committer, Group, PartitionCheck
 from ottla.coordinator.groups.records import (
@@ -57,6 +57,16 @@ _GROUP_NOT_FOUND_SINCE = 9
 _COMMIT_TOPIC_IDS_SINCE = 10
 # Of this version only: the client may say when the commit was made.
 _COMMIT_TIMESTAMP_VERSION = 1
+
+
+class StoredOffset(NamedTuple):
+    """One offset of a group, as it was when it was looked at."""
+
+    group_id: str
+    topic: str
+    partition: int
+    # Where it stands in the log.
+    record_offset: int
 
 
 class RepeatableCommit:
@@ -412,19 +422,33 @@ class OffsetRequests:
         committed = self._offsets.get(group_id, topic, partition)
         return committed is not None or self._offsets.is_pending(group_id, topic, partition)
 
-    def tombstones(self, group_id: str) -> list[RecordPair]:
-        """The records that delete all offsets of a group."""
-        return [offset_tombstone(group_id, *each) for each in self._offsets.partitions(group_id)]
-
-    def tombstones_of_topics(self, topics: Iterable[str]) -> list[RecordPair]:
-        """The records that delete the offsets of topics that are gone. What was committed for
-        another of the same name, which there is by now, stays."""
+    def of_group(self, group_id: str, topic: str | None = None) -> list[StoredOffset]:
+        """All offsets of a group, or those of one topic."""
         return [
-            offset_tombstone(group_id, *each)
+            StoredOffset(group_id, *each, self._offsets.newest(group_id, *each))
+            for each in self._offsets.partitions(group_id, topic)
+        ]
+
+    def of_topics(self, topics: Iterable[str]) -> list[StoredOffset]:
+        """Those of topics that are gone. What was committed for another of the same name, which there
+        is by now, is not among them."""
+        return [
+            each
             for group_id in self._offsets.group_ids()
             for topic in topics
-            for each in self._offsets.partitions(group_id, topic)
-            if not self._offsets.is_of_topic(group_id, *each, self._metadata.topic_id(topic))
+            for each in self.of_group(group_id, topic)
+            if not self._offsets.is_of_topic(
+                group_id, topic, each.partition, self._metadata.topic_id(topic)
+            )
+        ]
+
+    def tombstones(self, offsets: Iterable[StoredOffset]) -> list[RecordPair]:
+        """The records that delete these offsets, unless another was committed in the place of one."""
+        newest = self._offsets.newest
+        return [
+            offset_tombstone(group_id, topic, partition)
+            for group_id, topic, partition, record_offset in offsets
+            if newest(group_id, topic, partition) == record_offset
         ]
 
     # Expiring -----------------------------------------------------------------------------------

@@ -61,6 +61,17 @@ class Offsets:
                 return True
         return False
 
+    def newest(self, group_id: str, topic: str, partition: int) -> int:
+        """Where the last commit of an offset stands in the log, also one in a transaction that is
+        open; -1: there is none."""
+        committed = self.get(group_id, topic, partition)
+        newest = -1 if committed is None else committed.record_offset
+        for producer_id in self._open.get(group_id, ()):
+            pending = self._pending[producer_id][group_id].get(topic, {}).get(partition)
+            if pending is not None:
+                newest = max(newest, pending.record_offset)
+        return newest
+
     def has_open_transactions(self, group_id: str) -> bool:
         return group_id in self._open
 

@@ -21,7 +21,7 @@ from ottla.coordinator.groups.consumer.protocol import ConsumerGroupProtocol
 from ottla.coordinator.groups.consumer.records import KINDS as CONSUMER_GROUP_KINDS
 from ottla.coordinator.groups.consumer.replay import ConsumerGroupReplay
 from ottla.coordinator.groups.group import Caller, Group
-from ottla.coordinator.groups.offset_requests import OffsetRequests, RepeatableCommit
+from ottla.coordinator.groups.offset_requests import OffsetRequests, RepeatableCommit, StoredOffset
 from ottla.coordinator.groups.offsets import Offsets
 from ottla.coordinator.groups.records import (
     GROUP,
@@ -364,8 +364,18 @@ class GroupShard:
             group.check_delete()
         except ProtocolError as error:
             return failed(error.code)
-        tombstones = self._offset_requests.tombstones(group_id) + group.tombstones()
-        return _in_pieces(tombstones, Effects((ticket, response), failed=failed))
+        doomed = self._offset_requests.of_group(group_id)
+
+        def last(tombstones: list[RecordPair]) -> Effects:
+            group = self.groups.get(group_id)
+            # What was committed, and who has joined, while the offsets went in several batches, makes
+            # it a group anew.
+            is_left = len(self._offset_requests.of_group(group_id)) == len(tombstones)
+            if group is not None and group.is_empty and is_left:
+                tombstones += group.tombstones()
+            return Effects((ticket, response), records=tombstones, failed=failed)
+
+        return self._in_pieces(doomed, last, failed)
 
     def _group(self, group_id: str) -> Group:
         group = self.groups.get(group_id)
@@ -485,7 +495,9 @@ class GroupShard:
                 del self._topics[topic]
             else:
                 self._topics[topic] = known
-        return _in_pieces(self._offset_requests.tombstones_of_topics(gone), NOTHING)
+        return self._in_pieces(
+            self._offset_requests.of_topics(gone), lambda tombstones: Effects(records=tombstones)
+        )
 
     def _expire(self, now: Instant) -> Effects:
         """Look for old offsets, some groups at a time, and for groups that have nothing left."""
@@ -497,12 +509,42 @@ class GroupShard:
             if group is None:
                 continue
             expired, nothing_left = self._offset_requests.expired(group, now)
-            tombstones += expired
-            if nothing_left and group.is_empty:
+            room = TOMBSTONES_AT_ONCE - len(tombstones)
+            tombstones += expired[:room]
+            if len(expired) > room:
+                # The rest is looked at again: others may be committed before its turn comes.
+                self._to_expire.append(group.group_id)
+            elif nothing_left and group.is_empty:
                 tombstones += group.tombstones()
-        pause = 0 if self._to_expire else self.settings.offsets_retention_check_interval_ms
-        self.timers.set(self._expiry, now.monotonic + pause)
-        return _in_pieces(tombstones, NOTHING)
+        interval = self.settings.offsets_retention_check_interval_ms
+        self.timers.set(self._expiry, now.monotonic + (0 if self._to_expire else interval))
+
+        def failed(_: ErrorCode) -> Effects:
+            self._to_expire.clear()
+            self.timers.set(self._expiry, now.monotonic + interval)
+            return NOTHING
+
+        return Effects(records=tombstones, failed=failed)
+
+    def _in_pieces(
+        self,
+        doomed: Sequence[StoredOffset],
+        last: Callable[[list[RecordPair]], Effects],
+        failed: Callable[[ErrorCode], Effects] | None = None,
+        first: int = 0,
+    ) -> Effects:
+        """Effects that delete so many offsets in several batches, the last of them with what `last`
+        makes of its tombstones. Each waits until the one before it is committed, and requests come
+        between them: what they commit stays. If a batch fails, those after it are not written."""
+        end = first + TOMBSTONES_AT_ONCE
+        tombstones = self._offset_requests.tombstones(doomed[first:end])
+        if end >= len(doomed):
+            return last(tombstones)
+        return Effects(
+            records=tombstones,
+            failed=failed,
+            then=lambda: self._in_pieces(doomed, last, failed, end),
+        )
 
 
 def _described(group: ClassicGroup) -> DescribedGroup:
@@ -533,16 +575,3 @@ def _described(group: ClassicGroup) -> DescribedGroup:
 def _after(answers: list[tuple[Ticket, Message]], effects: Effects) -> Effects:
     """Answers that do not depend on what comes after them."""
     return Effects(*answers, then=lambda: effects) if answers else effects
-
-
-def _in_pieces(records: list[RecordPair], last: Effects) -> Effects:
-    """Effects that write so many records in several batches, and then are what `last` is.
-
-    Only for records of which each makes sense alone. If a batch fails, so does `last`.
-    """
-    if not records:
-        return last
-    piece, rest = records[:TOMBSTONES_AT_ONCE], records[TOMBSTONES_AT_ONCE:]
-    if not rest:
-        return Effects(*last.answers, records=piece, failed=last.failed, then=last.then)
-    return Effects(records=piece, failed=last.failed, then=lambda: _in_pieces(rest, last))

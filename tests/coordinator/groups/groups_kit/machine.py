@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from groups_kit.repeated_commits import RepeatedCommits
 from groups_kit.scenarios import TOPICS
@@ -101,6 +102,8 @@ class Machine:
         self.batches = 0
         self.answers: dict[Ticket, Message] = {}
         self.failure: ErrorCode | None = None  # set: appends fail with it
+        # What waits until the log is committed; None: it is at once.
+        self._uncommitted: list[Effects] | None = None
         self.commits = RepeatedCommits()
         self._tickets = 0
         self.shard = self._new_shard()
@@ -130,11 +133,25 @@ class Machine:
                     effects = self._refuse(current, self.failure)
                     continue
                 self._append(current)
-            for ticket, answer in current.answers:
-                assert ticket not in self.answers, "answered twice"
-                self.answers[ticket] = answer
-            if current.then is not None:
-                effects = current.then()
+            if self._uncommitted is not None:
+                self._uncommitted.append(current)
+                break
+            effects = self._finish(current)
+
+    def _finish(self, effects: Effects) -> Effects | None:
+        for ticket, answer in effects.answers:
+            assert ticket not in self.answers, "answered twice"
+            self.answers[ticket] = answer
+        return None if effects.then is None else effects.then()
+
+    @contextmanager
+    def uncommitted(self) -> Iterator[None]:
+        """What is written meanwhile is committed only at the end: no answer leaves before."""
+        self._uncommitted = []
+        yield
+        waiting, self._uncommitted = self._uncommitted, None
+        for effects in waiting:
+            self.run(self._finish(effects))
 
     def _append(self, effects: Effects) -> None:
         self.batches += 1
