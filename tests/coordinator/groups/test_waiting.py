@@ -104,3 +104,23 @@ def test_a_group_with_members_and_no_offsets_stays() -> None:
         a: list -> NONE g/consumer/Stable/classic
         """,
     )
+
+
+# Between a record and its being committed ------------------------------------------------------------
+
+
+def test_a_group_that_is_deleted_before_its_first_member_is_in_it_comes_again() -> None:
+    machine = Machine()
+    target = MachineTarget(machine)
+    with machine.uncommitted():
+        play(target, "a: join v=3 -> waits\nb: delete groups=g -> waits")
+    play(target, "b <- g:NONE\na <- NONE generation=1 ...\na: sync id=A assign=A:x -> NONE ...")
+
+
+def test_a_group_that_becomes_another_kind_before_its_first_member_is_in_it() -> None:
+    """The classic member is let in by the rules of the kind that the group is of by then."""
+    machine = Machine()
+    target = MachineTarget(machine)
+    with machine.uncommitted():
+        play(target, "a: join v=3 protocols=range:@t -> waits\nb: beat topics=t -> waits")
+    play(target, "b <- NONE B epoch=2 [t:0,1,2]\na <- NONE ...")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ottla.coordinator.groups.classic.answers import leaving, left, refused_join
@@ -133,6 +134,7 @@ class GroupShard:
     ) -> Effects:
         settings = self.settings
         group = self.groups.get(request.group_id)
+        again = partial(self.join_group, ticket, request, now, caller)
         code = ErrorCode.NONE
         if not request.group_id:
             code = ErrorCode.INVALID_GROUP_ID
@@ -143,12 +145,12 @@ class GroupShard:
         ):
             code = ErrorCode.INVALID_SESSION_TIMEOUT
         elif group is None or isinstance(group, ClassicGroup):
-            return self._classic.join(group, ticket, request, caller, now)
+            return self._classic.join(group, ticket, request, caller, now, again)
         elif not group.is_empty and isinstance(group, ConsumerGroup):
             return self._classic_members.join(group, ticket, request, caller, now)
         else:
             # It has no members, and so may be of any kind: it ends as what it was.
-            effects = self._classic.join(None, ticket, request, caller, now)
+            effects = self._classic.join(None, ticket, request, caller, now, again)
             if effects.records:
                 effects.records = group.tombstones() + effects.records
             return effects

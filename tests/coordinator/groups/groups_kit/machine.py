@@ -152,6 +152,7 @@ class Machine:
         waiting, self._uncommitted = self._uncommitted, None
         for effects in waiting:
             self.run(self._finish(effects))
+        self.advance(0)
 
     def _append(self, effects: Effects) -> None:
         self.batches += 1

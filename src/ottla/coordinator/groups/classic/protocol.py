@@ -143,7 +143,10 @@ class ClassicProtocol:
         request: JoinGroupRequest,
         caller: Caller,
         now: Instant,
+        join_created: Callable[[], Effects],
     ) -> Effects:
+        """`join_created` handles the request once more, when the group that it makes is committed:
+        other requests came in between, and it may be gone, or of another kind."""
         protocols = protocols_of(request)
         if not request.member_id and not _can_be_named(request, caller):
             code = ErrorCode.INVALID_REQUEST
@@ -158,11 +161,6 @@ class ClassicProtocol:
         if not protocols or not request.protocol_type:
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return Effects((ticket, refused_join(code, "", caller.version)))
-
-        def join_created() -> Effects:
-            created = self._find(request.group_id)
-            assert created is not None
-            return self.join(created, ticket, request, caller, now)
 
         def failed(code: ErrorCode) -> Effects:
             return Effects((ticket, refused_join(code, "", caller.version)))
