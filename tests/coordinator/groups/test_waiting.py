@@ -124,3 +124,37 @@ def test_a_group_that_becomes_another_kind_before_its_first_member_is_in_it() ->
     with machine.uncommitted():
         play(target, "a: join v=3 protocols=range:@t -> waits\nb: beat topics=t -> waits")
     play(target, "b <- NONE B epoch=2 [t:0,1,2]\na <- NONE ...")
+
+
+def test_a_classic_member_joins_before_the_group_that_is_classic_again_is_committed() -> None:
+    """It begins the rebalance that its joining and the others' are wanted for."""
+    machine = Machine()
+    target = MachineTarget(machine)
+    play(
+        target,
+        """
+        a: join v=3 protocols=range:@t -> NONE generation=1 ...
+        a: sync id=A -> NONE ...
+        b: beat topics=t -> NONE B epoch=2 ...
+        c: join v=3 protocols=range:@t|other:@t -> NONE generation=3 ...
+        """,
+    )
+    members = machine.shard.groups["g"].members.values()  # type: ignore[attr-defined]
+    ids = {member.client_id: f"'{member.id}'" for member in members}
+    with machine.uncommitted():
+        play(
+            target,
+            f"""
+            b: beat id={ids["b"]} epoch=-1 -> waits
+            a: join v=3 id={ids["a"]} protocols=range:@t|more:@t -> waits
+            """,
+        )
+    play(
+        target,
+        f"""
+        b <- NONE B epoch=-1
+        x: describe -> g:NONE PreparingRebalance ...
+        c: join v=3 id={ids["c"]} protocols=range:@t|more:@t -> NONE generation=4 ...
+        a <- NONE generation=4 ...
+        """,
+    )

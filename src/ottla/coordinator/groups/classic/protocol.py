@@ -124,13 +124,18 @@ class ClassicProtocol:
         *,
         rebalance: bool,
     ) -> Effects:
-        """Takes over a group that was a consumer group. `protocols`: all that its members know."""
+        """Takes over a group that was a consumer group. `protocols`: all that its members know. (Those
+        who have joined since the group's record was appended said it themselves, and have begun the
+        rebalance.)"""
         for member in group.members.values():
-            known = protocols.get(member.id, member.protocols)
-            group.update(member, known, member.rebalance_timeout, member.session_timeout)
+            known = protocols.get(member.id)
+            if known is None:
+                continue
+            if member.joining is None and known.items() >= member.protocols.items():
+                group.update(member, known, member.rebalance_timeout, member.session_timeout)
             self._renew(member, now)
         out = Effects()
-        if rebalance:
+        if rebalance and group.state is STABLE:
             self._prepare_rebalance(group, now, out)
         return out
 
