@@ -58,7 +58,8 @@ async def _ranges(options: SourceOptions) -> list[Range]:
     first = await listed(admin, dict.fromkeys(partitions, FIRST), isolation)
     last = await listed(admin, dict.fromkeys(partitions, LAST), isolation)
     held = {each: HeldOffsets(first[each] or 0, last[each] or 0) for each in partitions}
-    return ranges_between(starts, _or_latest(ends), held, options)
+    ranges = ranges_between(starts, _or_latest(ends), held, options)
+    return [each._replace(topic_id=partitions[each.partition]) for each in ranges]
 
 
 async def starting_offsets(
@@ -79,20 +80,20 @@ def _or_latest(offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartit
     return {each: LATEST if offset is None else offset for each, offset in offsets.items()}
 
 
-async def selected(admin: SourceAdmin, options: SourceOptions) -> set[TopicPartition]:
-    """The partitions that assign, subscribe or subscribePattern mean now."""
+async def selected(admin: SourceAdmin, options: SourceOptions) -> dict[TopicPartition, str | None]:
+    """The partitions that assign, subscribe or subscribePattern mean now, with their topics' ids."""
     if options.selection == "subscribePattern":
         topics = await admin.list_topics(internal=True)
     else:
         names = options.subscribed or {each.topic for each in options.assigned}
         topics = list((await admin.describe_topics(sorted(names))).values())
     found = {
-        TopicPartition(topic.name, each.partition)
+        TopicPartition(topic.name, each.partition): topic.topic_id
         for topic in topics
         for each in topic.partitions
         if options.selects(topic.name, each.partition)
     }
-    missing = sorted(options.assigned - found)
+    missing = sorted(options.assigned - found.keys())
     if missing:
         topic, partition = missing[0]
         raise OptionError(f"assign: topic '{topic}' has no partition {partition}")

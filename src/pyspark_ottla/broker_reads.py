@@ -14,6 +14,8 @@ from ottla.client.consumer.partitions import ReadPartition
 from ottla.client.errors import OttlaError, TimedOut, TopicNotFound
 from ottla.client.loop import background_loop
 from ottla.client.positions import EARLIEST as FIRST
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.message import ZERO_UUID, uuid_from_text
 from pyspark_ottla.broker import SourceAdmin, cluster_of
 from pyspark_ottla.options import SourceOptions
 from pyspark_ottla.ranges import Range, lost
@@ -33,13 +35,20 @@ def read(piece: Range, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     try:
         reading = loop.run(_Reading.begin(piece, options))
     except TopicNotFound:
-        lost(f"{piece.partition} is gone: its topic was deleted", options)
+        _lost_topic(piece, options)
         return
     try:
         while (rows := loop.run(reading.next_rows())) is not None:
             yield rows
     finally:
         loop.run(reading.close())
+
+
+def _lost_topic(piece: Range, options: SourceOptions) -> None:
+    lost(
+        f"{piece.partition} is gone: its topic was deleted, and made anew if there is one of this name",
+        options,
+    )
 
 
 class _Reading:
@@ -64,7 +73,9 @@ class _Reading:
         cluster = await cluster_of(options)
         # What an earlier task learnt may be outdated: the topic may have been made anew since.
         cluster.metadata.forget(piece.partition.topic)
-        await cluster.topic(piece.partition.topic)
+        found = (await cluster.topic(piece.partition.topic)).topic_id
+        if piece.topic_id is not None and found not in (ZERO_UUID, uuid_from_text(piece.topic_id)):
+            raise TopicNotFound(ErrorCode.UNKNOWN_TOPIC_ID, "the topic is another one by now")
         reading = cls(cluster, piece, options)
         state = ReadPartition(piece.partition, piece.start, piece.start, end_offset=piece.end)
         reading._fetcher.add([state])

@@ -25,6 +25,7 @@ class Range(NamedTuple):
     partition: TopicPartition
     start: int
     end: int
+    topic_id: str | None = None  # of the topic that is meant; None: that is not known
 
     @property
     def size(self) -> int:
@@ -130,4 +131,4 @@ def _cut(whole: Range, count: int) -> Iterable[Range]:
     for number in range(count):
         start = whole.start + whole.size * number // count
         end = whole.start + whole.size * (number + 1) // count
-        yield Range(whole.partition, start, end)
+        yield whole._replace(start=start, end=end)

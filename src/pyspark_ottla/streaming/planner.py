@@ -95,6 +95,7 @@ class StreamPlanner:
     async def fix_target(self) -> None:
         """From now on nothing newer is seen (available-now)."""
         self._target = await self._ends()
+        self._planned_ids = dict(self._topic_ids)
 
     async def latest(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """The end of the batch that begins at `start`."""
@@ -129,12 +130,27 @@ class StreamPlanner:
         return ends if most is None else at_most(most, begin, ends)
 
     async def _known_ends(self) -> Offsets:
-        return await self._ends() if self._target is None else dict(self._target)
+        if self._target is None:
+            return await self._ends()
+        topics = await self._topics_now()
+        renewed = self._renewed_topics()
+        if not renewed:
+            return dict(self._target)
+        # What was the end of another topic says nothing.
+        own = await self._ends_of(topic for topic in topics if topic.name in renewed)
+        kept = {each: end for each, end in self._target.items() if each.topic not in renewed}
+        return kept | own
 
     async def _ends(self) -> Offsets:
         """The ends of all partitions that are to be read and are there now."""
-        topics = await self._topics(await self._admin())
+        return await self._ends_of(await self._topics_now())
+
+    async def _topics_now(self) -> list[TopicDescription]:
+        topics = list(await self._topics(await self._admin()))
         self._topic_ids = {topic.name: topic.topic_id for topic in topics}
+        return topics
+
+    async def _ends_of(self, topics: Iterable[TopicDescription]) -> Offsets:
         partitions = [
             TopicPartition(topic.name, each.partition)
             for topic in topics
@@ -213,6 +229,8 @@ class StreamPlanner:
                 for each, offset in start.items()
                 if each in end
             }
+        if not self._topic_ids:
+            await self._topics_now()  # a batch that is repeated was not asked for in this run
         changed = self._renewed_topics()
         self._planned_ids |= self._topic_ids
         renewed = {
@@ -221,7 +239,10 @@ class StreamPlanner:
             if each.topic in changed or end[each] < start[each]
         }
         firsts = await self._firsts((end.keys() - start.keys()) | renewed)
-        ranges = batch_ranges(start, end, firsts, renewed, self._options)
+        ranges = [
+            each._replace(topic_id=self._topic_ids.get(each.partition.topic))
+            for each in batch_ranges(start, end, firsts, renewed, self._options)
+        ]
         return divided(
             ranges, self._options.min_partitions, self._options.max_records_per_partition
         )

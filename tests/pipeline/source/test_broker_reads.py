@@ -201,6 +201,24 @@ def test_a_topic_that_is_deleted_after_the_plan(
     assert list(lenient.reader(source.schema()).read(planned[0])) == []
 
 
+def test_a_topic_that_is_made_anew_after_the_plan(
+    broker: BrokerProcess, admin: Admin, filled: str
+) -> None:
+    """As by a DataFrame that is used again: it keeps its plan."""
+    source = OttlaDataSource({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": filled})
+    reader = source.reader(source.schema())
+    planned = reader.partitions()
+    admin.delete_topics(filled)
+    admin.create_topic(filled, 3)
+    with Producer(broker.bootstrap) as producer:
+        for number in range(90):
+            producer.send(filled, b"another", partition=number % 3)
+    with pytest.raises(DataLost, match=f"{filled}-0 is gone: its topic was deleted, and made anew"):
+        list(reader.read(planned[0]))
+    lenient = OttlaDataSource({**source.options, "failondataloss": "false"})
+    assert list(lenient.reader(source.schema()).read(planned[0])) == []
+
+
 def test_a_broker_that_is_away() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises((ClusterUnreachable, TimedOut), match=address):
