@@ -91,6 +91,9 @@ class _Reading:
                 await self._news()
             elif isinstance(result.error, _NothingLeft):
                 return None
+            elif isinstance(result.error, TopicNotFound):
+                _lost_topic(self._piece, self._options)
+                return None
             elif result.error is not None:
                 raise result.error
             else:

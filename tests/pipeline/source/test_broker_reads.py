@@ -219,6 +219,42 @@ def test_a_topic_that_is_made_anew_after_the_plan(
     assert list(lenient.reader(source.schema()).read(planned[0])) == []
 
 
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_topic_that_is_deleted_while_it_is_read(
+    broker: BrokerProcess, admin: Admin, topic: str, anew: bool
+) -> None:
+    given = {
+        "kafka.bootstrap.servers": broker.bootstrap,
+        "subscribe": topic,
+        "kafka.queued.max.messages.kbytes": "1000",
+    }
+    values = pa.table({"value": pa.array([b"x" * 800_000] * 30, pa.binary())})
+    for strict in ("true", "false"):
+        admin.create_topic(topic, 1)
+        with Producer(broker.bootstrap) as producer:
+            producer.write(topic, values)
+            producer.flush()
+        source = OttlaDataSource({**given, "failondataloss": strict})
+        reader = source.reader(source.schema())
+        (piece,) = reader.partitions()
+        reading = reader.read(piece)
+        read = next(reading).num_rows
+        admin.delete_topics(topic)
+        if anew:
+            admin.create_topic(topic, 1)
+            with Producer(broker.bootstrap) as producer:
+                producer.write(topic, values)
+                producer.flush()
+        if strict == "true":
+            with pytest.raises(DataLost, match=f"{topic}-0 is gone: its topic was deleted"):
+                list(reading)
+        else:
+            read += sum(batch.num_rows for batch in reading)
+            assert 0 < read < 30
+        if anew:
+            admin.delete_topics(topic)
+
+
 def test_a_broker_that_is_away() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises((ClusterUnreachable, TimedOut), match=address):
