@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import sys
@@ -266,6 +267,45 @@ def test_from_an_apache_kafka_that_is_written_to(
 def topics_of(servers: str) -> set[str]:
     with Admin(servers) as admin:
         return {each.name for each in admin.list_topics()}
+
+
+# Topics
+
+
+def test_a_topic_is_never_there_without_its_settings(
+    broker: BrokerProcess,
+    admin: Admin,
+    target: BrokerProcess,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The mirror dies as soon as the topic is made, and finds it when it is started again."""
+    settings = {"cleanup.policy": "compact", "retention.ms": "-1"}
+    admin.create_topic(topic, 2, settings=settings)
+    chosen = options(broker.bootstrap, target.bootstrap, tmp_path, topic)
+    boundaries = Boundaries("source", chosen.target)
+    told: list[str] = []
+    real = Mirroring._settings
+
+    def stranger(self: Mirroring, name: str) -> dict[str, str]:
+        return {"unheard.of": "1", **real(self, name)}
+
+    def dying(*_: Any, **__: Any) -> None:
+        raise Crash
+
+    monkeypatch.setattr(Mirroring, "_settings", stranger)
+    with Admin(target.bootstrap) as there:
+        for _ in range(2):
+            work = Mirroring(chosen, admin, there, boundaries, "mirror", told.append)
+            with monkeypatch.context() as patch, contextlib.suppress(Crash):
+                patch.setattr(there, "alter_configs", dying)
+                work._make_topics({TopicPartition(topic, 0): 1})
+        found = there.describe_configs(Resource.topic(topic))[Resource.topic(topic)]
+        assert len(there.describe_topics(topic)[topic].partitions) == 2
+    assert {name: found[name].value for name in settings} == settings
+    assert len(told) == 1
+    assert told[0].startswith(f"topic {topic} is mirrored without unheard.of=1: ")
 
 
 # Boundaries

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.client.admin.client import Admin
 from ottla.client.admin.configs import Resource, SettingSource
-from ottla.client.errors import BrokerError, TopicExists
+from ottla.client.errors import InvalidSetting, PolicyViolation, TopicExists
 from ottla.client.positions import LATEST, TopicPartition
 from ottla.pipeline.durable_files import held, make_folder, write_whole
 from ottla.pipeline.mirror.groups import GroupOffsets
@@ -133,20 +133,34 @@ class Mirroring:
     def _make_topic(self, name: str, partitions: int) -> int:
         described = self.source.describe_topics(name)[name]
         wanted = max(partitions, len(described.partitions))
+        settings = self._settings(name)
         try:
-            self.target.create_topic(name, wanted)
+            # With its settings: a topic that a crash left without them would stay so, and the
+            # target's defaults may delete what is to be kept.
+            try:
+                self.target.create_topic(name, wanted, settings=settings)
+            except (InvalidSetting, PolicyViolation):
+                taken = self._taken(name, wanted, settings)
+                self.target.create_topic(name, wanted, settings=taken)
         except TopicExists:
             there = len(self.target.describe_topics(name)[name].partitions)
             if there < wanted:
                 self.target.create_partitions(name, wanted)
             return max(there, wanted)
-        # One by one: what the target does not know must not keep it from the others.
-        for setting, value in self._settings(name).items():
-            try:
-                self.target.alter_configs(Resource.topic(name), assign={setting: value})
-            except BrokerError as error:
-                self.notify(f"topic {name} is mirrored without {setting}={value}: {error}")
         return wanted
+
+    def _taken(self, topic: str, partitions: int, settings: Mapping[str, str]) -> dict[str, str]:
+        """The settings that the target takes: what it does not know keeps it from no others."""
+        taken = {}
+        for setting, value in settings.items():
+            own = {setting: value}
+            try:
+                self.target.create_topic(topic, partitions, settings=own, validate_only=True)
+            except (InvalidSetting, PolicyViolation) as error:
+                self.notify(f"topic {topic} is mirrored without {setting}={value}: {error}")
+            else:
+                taken.update(own)
+        return taken
 
     def _settings(self, topic: str) -> dict[str, str]:
         resource = Resource.topic(topic)
