@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -162,6 +164,82 @@ def test_too_few_partitions(
     admin.create_topic(topic, 1)
     with pytest.raises(TableError, match="--by-key"):
         restore(spark, options(broker, archive.folder.rows, topic), print)
+
+
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[int, int]]]:
+    """Restores without Spark: what comes of it is which rows, partition and offset, were written.
+
+    As in the sink, a version of an application is written once.
+    """
+    done: dict[tuple[str, str], int] = {}
+    written: list[tuple[int, int]] = []
+
+    def write(piece: Any, chosen: RestoreOptions, application: str, version: int) -> None:
+        if version > done.get((application, chosen.topic), -1):
+            done[application, chosen.topic] = version
+            for partition, offsets in piece.offsets.items():
+                written.extend((partition, offset) for offset in offsets)
+
+    monkeypatch.setattr(restoring, "_rows", lambda *_: None)
+    monkeypatch.setattr(restoring.Piece, "ordered", lambda piece, _: piece)
+    monkeypatch.setattr(restoring, "_write", write)
+
+    def rows(chosen: RestoreOptions) -> list[tuple[int, int]]:
+        written.clear()
+        restore(cast(Any, None), chosen, print)
+        return sorted(written)
+
+    return rows
+
+
+def offsets(*pieces: tuple[int, range]) -> list[tuple[int, int]]:
+    return sorted((partition, offset) for partition, own in pieces for offset in own)
+
+
+def test_a_topic_that_was_made_anew_is_restored_from_the_beginning(
+    broker: BrokerProcess,
+    admin: Admin,
+    topic: str,
+    archive: LocalArchive,
+    sink: Callable[..., list[tuple[int, int]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(restoring, "PIECE", 100)
+    chosen = options(broker, archive.folder.rows, topic)
+    everything = offsets((0, range(250)), (1, range(120)))
+    real = restoring._write
+
+    def dying(*given: Any) -> None:
+        if given[-1] == 1:
+            raise Crash
+        real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "_write", dying)
+        with pytest.raises(Crash):
+            sink(chosen)
+    admin.delete_topics(topic)
+    for again in (everything, []):
+        assert sink(chosen) == again
+    admin.delete_topics(topic)
+    assert sink(chosen) == everything
+
+
+def test_a_table_that_has_grown_since_the_state_was_lost(
+    broker: BrokerProcess,
+    topic: str,
+    archive: LocalArchive,
+    sink: Callable[..., list[tuple[int, int]]],
+) -> None:
+    chosen = options(broker, archive.folder.rows, topic)
+    everything = offsets((0, range(250)), (1, range(120)))
+    assert sink(chosen) == everything
+    shutil.rmtree(chosen.state)
+    assert sink(chosen) == []
+    archive.write([[batch(0, range(250, 260))]])
+    shutil.rmtree(chosen.state)
+    assert set(offsets((0, range(250, 260)))) <= set(sink(chosen))
 
 
 def test_rounds(tmp_path: Path) -> None:

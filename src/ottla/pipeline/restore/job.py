@@ -57,7 +57,7 @@ class RestoreOptions:
 
 @dataclass
 class Rounds:
-    """What has been restored, and what is being restored: kept in a file.
+    """What has been restored to a topic, and what is being restored: kept in a file.
 
     Invariant: each round begins, in each partition, where the one before it ended.
     """
@@ -65,14 +65,31 @@ class Rounds:
     path: Path
     ends: list[dict[int, int]] = field(default_factory=list)  # of each round, not included
     finished: int = 0  # rounds
+    topic_id: str | None = None  # None: not known, by brokers or versions that are older than ids
 
     @classmethod
-    def load(cls, path: Path) -> Rounds:
+    def load(cls, path: Path, topic_id: str | None = None) -> Rounds:
+        """What the file says, unless that is of an earlier topic of the name."""
         if not path.exists():
-            return cls(path)
+            return cls(path, topic_id=topic_id)
         kept = json.loads(path.read_text(encoding="utf-8"))
+        known = kept.get("topic_id")
+        if known is not None and topic_id is not None and known != topic_id:
+            return cls(path, topic_id=topic_id)
         ends = [{int(partition): end for partition, end in each.items()} for each in kept["ends"]]
-        return cls(path, ends, kept["finished"])
+        return cls(path, ends, kept["finished"], known)
+
+    def name(self, number: int) -> str:
+        """A name for a round, by which the sink knows what of it was written.
+
+        By the topic's id, because of another topic nothing was written; by its bounds, because a round
+        of the same number has others if the file was lost and the table has grown.
+        """
+        if self.topic_id is None:
+            return str(number)
+        bounds = [sorted(self.starts(number).items()), sorted(self.ends[number].items())]
+        digest = hashlib.sha256(json.dumps(bounds).encode()).hexdigest()[:16]
+        return f"{number}-{self.topic_id}-{digest}"
 
     def begin(self, ends: Mapping[int, int]) -> int | None:
         """The number of the round to do now, an interrupted one or a new one; None: nothing is new."""
@@ -93,7 +110,8 @@ class Rounds:
 
     def _save(self) -> None:
         make_folder(self.path.parent)
-        write_whole(self.path, json.dumps({"ends": self.ends, "finished": self.finished}))
+        kept = {"ends": self.ends, "finished": self.finished, "topic_id": self.topic_id}
+        write_whole(self.path, json.dumps(kept))
 
 
 def restore(spark: SparkSession, options: RestoreOptions, notify: Notify) -> int:
@@ -103,8 +121,8 @@ def restore(spark: SparkSession, options: RestoreOptions, notify: Notify) -> int
         ends: dict[int, int] = {}
         for span in (file.span for file in files if file.span is not None):
             ends[span.partition] = max(ends.get(span.partition, 0), span.last + 1)
-        _make_topic(options, ends, notify)
-        rounds = Rounds.load(options.state / f"restore-{options.name}.json")
+        topic_id = _make_topic(options, ends, notify)
+        rounds = Rounds.load(options.state / f"restore-{options.name}.json", topic_id)
         number = rounds.begin(ends)
         if number is None:
             notify("all that the table has was restored before")
@@ -112,7 +130,7 @@ def restore(spark: SparkSession, options: RestoreOptions, notify: Notify) -> int
         pieces = _pieces(files, rounds.starts(number), rounds.ends[number])
         for done, piece in enumerate(pieces):
             notify(f"piece {done + 1} of {len(pieces)}, {len(piece.files)} files")
-            application = f"restore-{options.name}-{number}"
+            application = f"restore-{options.name}-{rounds.name(number)}"
             _write(
                 piece.ordered(_rows(spark, piece.files, options)),
                 options,
@@ -214,15 +232,16 @@ def _write(frame: DataFrame, options: RestoreOptions, application: str, version:
     chosen.write.format("ottla").mode("append").options(**given).save()
 
 
-def _make_topic(options: RestoreOptions, ends: Mapping[int, int], notify: Notify) -> None:
+def _make_topic(options: RestoreOptions, ends: Mapping[int, int], notify: Notify) -> str | None:
+    """Make the topic if it is not there; its id."""
     needed = max(ends, default=0) + 1
     with Admin(client_options(options.servers, options.sink)) as admin:
         try:
             topic = admin.describe_topics(options.topic)[options.topic]
         except TopicNotFound:
             # Records keep their timestamps: by the usual setting old ones would be gone at once.
-            admin.create_topic(options.topic, needed, settings={_RETENTION: "-1"})
-            return
+            made = admin.create_topic(options.topic, needed, settings={_RETENTION: "-1"})
+            return made.topic_id
         resource = Resource.topic(options.topic)
         kept = admin.describe_configs(resource, names=[_RETENTION])[resource][_RETENTION].value
     if kept != "-1":
@@ -234,3 +253,4 @@ def _make_topic(options: RestoreOptions, ends: Mapping[int, int], notify: Notify
             f"topic '{options.topic}' has {len(topic.partitions)} partitions, and the table has rows "
             f"of {needed}: add partitions, or spread the records by their keys (--by-key)"
         )
+    return topic.topic_id
