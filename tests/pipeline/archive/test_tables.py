@@ -119,6 +119,31 @@ def test_an_iceberg_table_by_its_metadata(tmp_path: Path) -> None:
     )
 
 
+def test_an_iceberg_table_whose_snapshots_have_expired(tmp_path: Path) -> None:
+    """But for one of somebody else's, as it is after such a table was maintained."""
+    archive = LocalArchive(tmp_path / "tables", kind="iceberg")
+    archive.write([[batch(0, range(20))], [batch(1, range(10))]])
+    table = catalogue(archive.options.root).load_table(("ottla", TOPIC))
+    earlier = [each.snapshot_id for each in table.snapshots()]
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append():
+        pass
+    table.maintenance.expire_snapshots().by_ids(earlier).commit()
+    archive.write([[batch(0, range(25))]])
+    archive.write([[batch(1, range(12))]])
+    assert rows(archive) == rows_of((0, range(25)), (1, range(12)))
+
+
+def test_an_iceberg_table_that_was_rolled_back(tmp_path: Path) -> None:
+    archive = LocalArchive(tmp_path / "tables", kind="iceberg")
+    archive.write([[batch(0, range(20))]])
+    table = catalogue(archive.options.root).load_table(("ottla", TOPIC))
+    (first, *_) = [each.snapshot_id for each in table.snapshots()]
+    archive.write([[batch(0, range(30))]])
+    table.refresh().manage_snapshots().rollback_to_snapshot(first).commit()
+    archive.write([[batch(0, range(40))]])
+    assert rows(archive) == rows_of((0, range(40)))
+
+
 def test_rows_that_are_marked_as_deleted(tmp_path: Path) -> None:
     """Of such a table the files alone do not tell the rows."""
     archive = LocalArchive(tmp_path / "tables", kind="delta")

@@ -2,7 +2,8 @@
 
 The files lie as in an archive of plain files; the table's metadata, beside them, say which of them
 count. Every snapshot carries the last offset of each partition in its summary, so a batch that runs
-again finds its rows committed. Small files are left to the tools that maintain Iceberg tables. The
+again finds its rows committed. Others' snapshots do not, and those before them expire: so the table's
+properties have the offsets, too. Small files are left to the tools that maintain Iceberg tables. The
 catalogue is a SQLite file in the archive's folder:
 
     load_catalog("ottla", type="sql", uri="sqlite:///DIR/_ottla/iceberg.db", warehouse="file://DIR")
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from ottla.pipeline.archive.job import ArchiveOptions
 
 NAMESPACE: Final = "ottla"
-_OFFSETS: Final = "ottla.last-offsets"  # in summaries of snapshots: JSON, by partition
+# In summaries of snapshots, and in the table's properties: JSON, by partition.
+_OFFSETS: Final = "ottla.last-offsets"
 
 
 def _uri(path: Path) -> str:
@@ -85,7 +87,10 @@ class IcebergFiles:
 
     def _commit(self, table: Table, paths: list[str], last: dict[int, int]) -> None:
         # Whether files are known already need not be checked: the offsets tell.
-        table.add_files(paths, {_OFFSETS: json.dumps(last)}, check_duplicate_files=False)
+        kept = {_OFFSETS: json.dumps(last)}
+        with table.transaction() as transaction:
+            transaction.add_files(paths, kept, check_duplicate_files=False)
+            transaction.set_properties(kept)
 
     def merges(self, files: list[StagedFile]) -> list[Merge]:  # noqa: ARG002
         return []
@@ -98,13 +103,20 @@ class IcebergFiles:
 
 
 def _last_offsets(table: Table) -> dict[int, int]:
-    """As of the latest snapshot that carries them; others may have made later ones."""
+    """As of the latest snapshot that carries them; others may have made later ones.
+
+    Where that one has expired the table's properties have them. They come second, because they do not
+    follow a table that is rolled back to an earlier snapshot.
+    """
     snapshot = table.current_snapshot()
     while snapshot is not None:
         summary = snapshot.summary
         if summary is not None and _OFFSETS in summary.additional_properties:
-            kept = json.loads(summary.additional_properties[_OFFSETS])
-            return {int(partition): offset for partition, offset in kept.items()}
+            return _read(summary.additional_properties[_OFFSETS])
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else table.snapshot_by_id(parent)
-    return {}
+    return _read(table.properties.get(_OFFSETS, "{}"))
+
+
+def _read(kept: str) -> dict[int, int]:
+    return {int(partition): offset for partition, offset in json.loads(kept).items()}
