@@ -14,6 +14,8 @@ from typing import Any
 
 import duckdb
 import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ottla.pipeline import durable_files
@@ -232,6 +234,35 @@ def test_small_files_are_merged(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["archive"]  # nothing is left beside it
     archive.write([[batch(0, range(90))], [batch(1, range(90))]])  # as with a lost checkpoint
     check_all(archive, rows_of((0, range(90)), (1, range(90))))
+
+
+def test_times_in_decoded_values_are_in_utc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark hands them over in its session's zone, which may be another one the next time."""
+    archive = LocalArchive(tmp_path / "archive", fewest=2)
+    instant = 1_773_489_600_123_456  # microseconds
+
+    def in_zone(zone: str, first: int) -> pa.RecordBatch:
+        time = pa.timestamp("us", zone)
+        value = pa.struct([("at", time), ("all", pa.list_(time)), ("by", pa.map_("string", time))])
+        plain = batch(0, range(first, first + 3))
+        values = [{"at": instant, "all": [instant, None], "by": [("a", instant)]}, None, {}]
+        columns = [plain.column(0), pa.array(values, value), *plain.columns[2:]]
+        return pa.RecordBatch.from_arrays(columns, plain.schema.names)
+
+    with monkeypatch.context() as patch:  # as older versions did, which left them as they came
+        patch.setattr(archive_rows, "_in_utc", lambda rows: rows)
+        archive.options = replace(archive.options, fewest=100)
+        archive.write([[in_zone("Europe/Prague", 101)]], [[in_zone("UTC", 108)]])
+    archive.options = replace(archive.options, fewest=2)
+    for number, zone in enumerate(("Europe/Prague", "UTC", "Asia/Tokyo")):
+        archive.write([[in_zone(zone, 115 + 7 * number)]])
+    merged = [pq.read_table(path) for path in archive.folder.rows.rglob("*.parquet")]
+    assert len(merged) < 5
+    kept = pa.concat_tables(merged).column("value").combine_chunks()
+    assert kept.field("at").drop_null().cast(pa.int64()).to_pylist() == [instant] * 5
+    assert kept.field("at").type.tz == "UTC"
 
 
 def test_a_lost_checkpoint_does_not_hide_what_is_missing(tmp_path: Path) -> None:

@@ -209,12 +209,32 @@ class _OpenFile:
 
 
 def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Spark hands over times in the zone of its session; the instants are the same."""
-    columns = [
-        column.cast(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(column.type) else column
-        for column in batch.columns
-    ]
+    """Spark hands over times in the zone of its session; the instants are the same.
+
+    Files of one archive must not differ in it, or they could not be merged.
+    """
+    columns = []
+    for column in batch.columns:
+        kind = _type_in_utc(column.type)
+        columns.append(column if column.type.equals(kind) else column.cast(kind))
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _type_in_utc(kind: pa.DataType) -> pa.DataType:
+    """The type with all times that have a zone in UTC, at whatever depth."""
+    types = pa.types
+    if types.is_timestamp(kind):
+        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
+    if types.is_struct(kind):
+        return pa.struct([each.with_type(_type_in_utc(each.type)) for each in kind])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type_in_utc(kind.value_type)))
+    if types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(
+            key.with_type(_type_in_utc(key.type)), item.with_type(_type_in_utc(item.type))
+        )
+    return kind
 
 
 def _days(timestamps: pa.Array) -> np.ndarray[Any, Any]:
@@ -254,7 +274,7 @@ def _merged(folder: ArchiveFolder, merge: Merge) -> StagedFile:
     result: _OpenFile | None = None
     for small in merge.files:
         with pq.ParquetFile(folder.rows / small.place) as source:
-            for batch in source.iter_batches():
+            for batch in map(_in_utc, source.iter_batches()):
                 if result is None:
                     result = _OpenFile(folder.staging, batch.schema)
                 result.add(batch)
