@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -146,6 +147,21 @@ def test_by_key_and_as_json(
     assert "retention.ms=604800000" in told[0]
     (found,) = values(broker, topic).values()
     assert sorted(found) == sorted(b'{"n":%d}' % number for number in range(20))
+
+
+def test_times_in_values_keep_their_microseconds(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "table" / "rows"
+    table.mkdir(parents=True)
+    time = 1_773_489_600_123_456  # microseconds
+    value = pa.struct([("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us"))])
+    column = pa.array([{"at": time, "local": time}], value)
+    pq.write_table(pa.table({"value": column}), table / "any.parquet")
+    restore(spark, options(broker, table, topic, json_values=True), print)
+    ((found,),) = values(broker, topic).values()
+    written = "2026-03-14T12:00:00.123456"
+    assert json.loads(found) == {"at": f"{written}Z", "local": written}
 
 
 def test_tables_are_found_by_what_they_are(tmp_path: Path, archive: LocalArchive) -> None:

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 PIECE: Final = 1_000_000
 _RETENTION: Final = "retention.ms"
 _GLOB: Final = re.compile(r"([\\{}\[\]*?])")  # what Spark takes for patterns in paths
+# Spark writes three digits of a second's fraction into JSON unless it is told otherwise.
+_MICROSECONDS: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 
 Notify = Callable[[str], None]
 
@@ -212,7 +217,7 @@ def _rows(spark: SparkSession, files: list[TableFile], options: RestoreOptions) 
                 f"the values of {options.table} were decoded when it was written, and the bytes they "
                 "were are not in it; --value-format json writes them as JSON"
             )
-        frame = frame.withColumn("value", functions.to_json("value"))
+        frame = frame.withColumn("value", functions.to_json("value", _MICROSECONDS))
     return frame
 
 
