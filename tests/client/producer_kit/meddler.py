@@ -7,12 +7,13 @@ that answers keep their order. What happens to each Produce request is for the t
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
+from typing import Any
+
+from wire_kit.proxy import Proxy, hang_up, read_frame, send_frame
 
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -45,7 +46,7 @@ class Produced:
 Decision = Fate | ErrorCode
 
 
-class Meddler:
+class Meddler(Proxy):
     """`produced` lists the Produce requests; `decide` says what becomes of each."""
 
     def __init__(self) -> None:
@@ -53,18 +54,7 @@ class Meddler:
         self.decide: Callable[[Produced], Decision] = lambda _: Fate.FORWARD
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._target = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._open: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def forward_to(self, port: int) -> None:
-        self._target = port
+        super().__init__()
 
     def begin(self, decide: Callable[[Produced], Decision]) -> None:
         """Forget what came, and decide so from now on."""
@@ -72,29 +62,21 @@ class Meddler:
             self.produced.clear()
             self.decide = decide
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+    def serve(self, client: socket.socket) -> None:
+        threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        try:
-            broker = socket.create_connection(("127.0.0.1", self._target))
-        except OSError:
-            _hang_up(client)
+        broker = self.connect(client)
+        if broker is None:
             return
-        self._open |= {client, broker}
         try:
             self._pass_on(client, broker)
         except OSError:
             pass  # one side is gone
-        _hang_up(client, broker)
+        hang_up(client, broker)
 
     def _pass_on(self, client: socket.socket, broker: socket.socket) -> None:
-        while (frame := _read_frame(client)) is not None:
+        while (frame := read_frame(client)) is not None:
             api_key, version, correlation_id, _, at = parse_request_header(frame)
             fate: Decision = Fate.FORWARD
             answered = True
@@ -111,13 +93,13 @@ class Meddler:
                 break
             if fate is Fate.LOSE_REQUEST:
                 break
-            broker.sendall(struct.pack(">i", len(frame)) + frame)
+            send_frame(broker, frame)
             if not answered:
                 continue
-            answer_frame = _read_frame(broker)
+            answer_frame = read_frame(broker)
             if answer_frame is None or fate is Fate.LOSE_ANSWER:
                 break
-            client.sendall(struct.pack(">i", len(answer_frame)) + answer_frame)
+            send_frame(client, answer_frame)
 
     def _decided(self, request: ProduceRequest, version: int) -> Decision:
         batches = [
@@ -131,19 +113,9 @@ class Meddler:
             self.produced.append(produced)
             return self.decide(produced)
 
-    def __enter__(self) -> Meddler:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._over.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        _hang_up(*self._open)
+        super().__exit__(*error)
 
 
 def _refusal(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
@@ -160,30 +132,3 @@ def _refusal(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
             for topic in request.topic_data
         ]
     )
-
-
-def _read_frame(connection: socket.socket) -> bytes | None:
-    header = _read(connection, 4)
-    return None if header is None else _read(connection, struct.unpack(">i", header)[0])
-
-
-def _read(connection: socket.socket, size: int) -> bytes | None:
-    received = bytearray()
-    while len(received) < size:
-        try:
-            part = connection.recv(min(size - len(received), 1 << 20))
-        except OSError:
-            return None
-        if not part:
-            return None
-        received += part
-    return bytes(received)
-
-
-def _hang_up(*connections: socket.socket) -> None:
-    for connection in connections:
-        try:
-            connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it is gone already
-        connection.close()

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from wire_kit.proxy import hang_up
+
 
 class RecordingProxy:
     """`requests` holds (api key, version) of each request, in the order in which they came."""
@@ -143,11 +145,3 @@ def sent(connection: socket.socket, data: bytes) -> bool:
     except OSError:
         return False
     return True
-
-
-def hang_up(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it is gone already, which is what was wanted
-    connection.close()

@@ -10,12 +10,12 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 from ottla.protocol.apis import ApiKey, api_name
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frame import frame_response, parse_request_header
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from wire_kit.proxy import Proxy, hang_up, read_frame, send_frame
 
 # What Apache Kafka 2.4 offers, up to which version; what is not listed it does not have.
 KAFKA_2_4 = {
@@ -58,45 +58,26 @@ KAFKA_2_4 = {
 }
 
 
-class OlderBroker:
-    """Listens on a port of its own; the broker behind must advertise `address`."""
+class OlderBroker(Proxy):
+    """Offers the versions of `newest`, by default those of Kafka 2.4."""
 
     def __init__(self, newest: dict[ApiKey, int] | None = None) -> None:
         self.newest = {int(key): version for key, version in (newest or KAFKA_2_4).items()}
         self.violations: list[str] = []
         self.used: set[tuple[str, int]] = set()  # API and version of what was asked
-        self._target = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._open: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def forward_to(self, port: int) -> None:
-        self._target = port
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                broker = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                client.close()  # the broker, which looks whether it can be reached, is not there yet
-                continue
-            self._open |= {client, broker}
-            handshakes: dict[int, int] = {}  # correlation id -> version of ApiVersions requests
-            for serve in (self._requests, self._answers):
-                threading.Thread(
-                    target=self._until_somebody_leaves,
-                    args=(serve, client, broker, handshakes),
-                    daemon=True,
-                ).start()
+    def serve(self, client: socket.socket) -> None:
+        broker = self.connect(client)
+        if broker is None:
+            return
+        handshakes: dict[int, int] = {}  # correlation id -> version of ApiVersions requests
+        for serve in (self._requests, self._answers):
+            threading.Thread(
+                target=self._until_somebody_leaves,
+                args=(serve, client, broker, handshakes),
+                daemon=True,
+            ).start()
 
     def _until_somebody_leaves(
         self,
@@ -109,12 +90,12 @@ class OlderBroker:
             serve(client, broker, handshakes)
         except OSError:
             pass  # one side is gone
-        _hang_up(client, broker)
+        hang_up(client, broker)
 
     def _requests(
         self, client: socket.socket, broker: socket.socket, handshakes: dict[int, int]
     ) -> None:
-        while (frame := _read_frame(client)) is not None:
+        while (frame := read_frame(client)) is not None:
             api_key, version, correlation_id, _, _ = parse_request_header(frame)
             self.used.add((api_name(api_key), version))
             if version > self.newest.get(api_key, -1):
@@ -131,16 +112,16 @@ class OlderBroker:
                 break
             if api_key == ApiKey.API_VERSIONS:
                 handshakes[correlation_id] = version
-            broker.sendall(struct.pack(">i", len(frame)) + frame)
+            send_frame(broker, frame)
 
     def _answers(
         self, client: socket.socket, broker: socket.socket, handshakes: dict[int, int]
     ) -> None:
-        while (frame := _read_frame(broker)) is not None:
+        while (frame := read_frame(broker)) is not None:
             (correlation_id,) = struct.unpack_from(">i", frame)
             version = handshakes.pop(correlation_id, None)
             if version is None:
-                client.sendall(struct.pack(">i", len(frame)) + frame)
+                send_frame(client, frame)
                 continue
             answer, _ = ApiVersionsResponse.decode(frame, 4, version)
             answer.api_keys = [
@@ -154,43 +135,3 @@ class OlderBroker:
             ]
             answer.supported_features, answer.finalized_features = [], []
             client.sendall(frame_response(answer, version, correlation_id))
-
-    def __enter__(self) -> OlderBroker:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        _hang_up(*self._open)
-
-
-def _read_frame(connection: socket.socket) -> bytes | None:
-    header = _read(connection, 4)
-    return None if header is None else _read(connection, struct.unpack(">i", header)[0])
-
-
-def _read(connection: socket.socket, size: int) -> bytes | None:
-    received = b""
-    while len(received) < size:
-        try:
-            part = connection.recv(size - len(received))
-        except OSError:
-            return None
-        if not part:
-            return None
-        received += part
-    return received
-
-
-def _hang_up(*connections: socket.socket) -> None:
-    for connection in connections:
-        try:
-            connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        connection.close()
