@@ -125,17 +125,17 @@ def test_a_broker_that_stops_does_not_reset_connections(
     frame = encode_request(request, PRODUCE_VERSION, 7, "durability")
     broker.signal(signal.SIGSTOP)
     # More than it reads before it comes to the signal.
-    wire.socket.settimeout(0.5)
+    wire.sock.settimeout(0.5)
     sent = 0
     with contextlib.suppress(TimeoutError):
         while True:
-            sent += wire.socket.send(frame[sent % len(frame) :])
+            sent += wire.sock.send(frame[sent % len(frame) :])
     assert sent > 1 << 20
     broker.signal(signal.SIGTERM)
     broker.signal(signal.SIGCONT)
-    wire.socket.settimeout(20)
+    wire.sock.settimeout(20)
     answered = 0
-    while received := wire.socket.recv(1 << 16):
+    while received := wire.sock.recv(1 << 16):
         answered += len(received)
     assert broker.process is not None
     assert broker.process.wait(20) == 0

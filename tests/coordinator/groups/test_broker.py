@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from groups_kit.scenarios import Run, Scenario, play, read
 from groups_kit.sockets import Sockets
-from groups_kit.wire import Wire
+from server_kit.wire import Wire
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import (

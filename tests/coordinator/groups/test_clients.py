@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from groups_kit.confluent_members import CHANGED, Member, produce
 from groups_kit.scenarios import TOPICS
-from groups_kit.wire import Wire
+from server_kit.wire import Wire
 
 from ottla.protocol.messages.create_topics import (
     CreatableTopic,

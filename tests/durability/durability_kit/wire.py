@@ -5,15 +5,13 @@ It hides nothing. There are no retries in it, so that a test sees what the broke
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple
+
+import server_kit.wire
 
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.frame import encode_request, has_flexible_response_header, parse_response_header
-from ottla.protocol.message import Message
 from ottla.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -61,8 +59,6 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.record.batch import HEADER_SIZE, Record, build_batch, check_batch, records
 
-R = TypeVar("R", bound=Message)
-
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 LATEST, EARLIEST = -1, -2
@@ -86,55 +82,16 @@ class Stored(NamedTuple):
     data: bytes
 
 
-class Wire:
+class Wire(server_kit.wire.Wire):
     def __init__(self, bootstrap: str, timeout: float = 20.0) -> None:
         host, _, port = bootstrap.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._correlation_id = 0
+        super().__init__(host, int(port), timeout)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self.socket.close()
-
-    # Frames
-
-    def send(self, request: Message, version: int) -> int:
-        """Sends without waiting; the correlation id."""
-        self._correlation_id += 1
-        self.socket.sendall(encode_request(request, version, self._correlation_id, "durability"))
-        return self._correlation_id
-
-    def receive(self, response: type[R], version: int, correlation_id: int) -> R:
-        frame = self._exactly(int.from_bytes(self._exactly(4), "big"))
-        flexible = has_flexible_response_header(response.api_key, version)
-        found, at = parse_response_header(frame, 0, flexible)
-        assert found == correlation_id, f"answer {found} came for request {correlation_id}"
-        message, end = response.decode(frame, at, version)
-        assert end == len(frame), "the response is longer than its message"
-        return message
-
-    def call(self, request: Message, response: type[R], version: int) -> R:
-        return self.receive(response, version, self.send(request, version))
-
-    def _exactly(self, size: int) -> bytes:
-        received = bytearray()
-        while len(received) < size:
-            piece = self.socket.recv(size - len(received))
-            if not piece:
-                raise ConnectionError("the broker closed the connection")
-            received += piece
-        return bytes(received)
+    def exactly(self, size: int) -> bytes:
+        try:
+            return super().exactly(size)
+        except EOFError as error:
+            raise ConnectionError(str(error)) from error
 
     # Topics
 
@@ -194,7 +151,8 @@ class Wire:
         return self.send(produce_request(topic, partition, batch), PRODUCE_VERSION)
 
     def receive_produced(self, correlation_id: int) -> PartitionProduceResponse:
-        answer = self.receive(ProduceResponse, PRODUCE_VERSION, correlation_id)
+        answer = self.receive(ProduceResponse, PRODUCE_VERSION)
+        assert self.answered == correlation_id
         return answer.responses[0].partition_responses[0]
 
     def produce_batch(self, topic: str, partition: int, batch: bytes) -> PartitionProduceResponse:

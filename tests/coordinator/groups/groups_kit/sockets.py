@@ -5,8 +5,9 @@ from __future__ import annotations
 import select
 import time
 
+from server_kit.wire import Wire
+
 from groups_kit.scenarios import TOPICS, UNKNOWN, WAITS
-from groups_kit.wire import Wire
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -82,7 +83,7 @@ class Sockets:
 
     def close(self) -> None:
         for wire in self._clients.values():
-            wire.sock.close()
+            wire.close()
 
 
 def wait_until_loaded(wire: Wire) -> None:
