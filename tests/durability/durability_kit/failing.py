@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import functools
 import os
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
+from server_kit.broker_thread import BrokerThread
 
 from ottla.server import broker as broker_module
-from ottla.server.broker import Broker
-from ottla.server.configuration.broker_config import load
 from ottla.server.upkeep import periodic as periodic
 from ottla.storage.files import READ_ONLY, Files
 from ottla.storage.logs import Logs
-
-PATIENCE = 30.0
 
 
 class FailingFiles(Files):
@@ -75,71 +68,23 @@ class FailingFiles(Files):
         return os.pread(fd, size, position)
 
 
-class InnerBroker:
-    """A broker on an event loop in a thread."""
+class InnerBroker(BrokerThread):
+    """A broker on an event loop in a thread, over these files and several data folders."""
 
     def __init__(
         self, folders: Sequence[Path], files: Files, patch: pytest.MonkeyPatch, **settings: str
     ) -> None:
-        self.folders = folders
-        self.settings = settings
-        self.bootstrap = ""
-        self._ready = threading.Event()
-        self._failure: BaseException | None = None
-        patch.setattr(broker_module, "Logs", functools.partial(Logs, files=files))
         # A clock that runs faster, for what is done by the clock.
-        self.settings.setdefault("log_flush_offset_checkpoint_interval_ms", "0")
+        settings.setdefault("log_flush_offset_checkpoint_interval_ms", "0")
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        super().__init__(folders[0], settings=named)
+        self._folders = folders
+        patch.setattr(broker_module, "Logs", functools.partial(Logs, files=files))
         patch.setattr(periodic, "TICK_SECONDS", 0.05)
 
-    def start(self) -> Self:
-        self._ready.clear()
-        self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
-        self._thread.start()
-        assert self._ready.wait(PATIENCE), "the broker did not start"
-        if self._failure is not None:
-            raise self._failure
-        return self
+    def folders(self) -> str:
+        return ",".join(str(folder) for folder in self._folders)
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - told in the test's own thread
-            self._failure = error
-        finally:
-            self._ready.set()
-
-    async def _serve(self) -> None:
-        config = load(
-            environment={},
-            listen="127.0.0.1:0",
-            data=",".join(str(folder) for folder in self.folders),
-            assignments=[f"{n.replace('_', '.')}={v}" for n, v in self.settings.items()],
-        )
-        self._loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
-        broker = Broker(config)
-        await broker.start()
-        self.bootstrap = f"127.0.0.1:{broker.bound[0].port}"
-        self._ready.set()
-        await self._stopping.wait()
-        await broker.stop()
-
-    def stop(self) -> None:
-        """As on SIGTERM."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive(), "the broker did not stop"
-        if self._failure is not None:
-            raise self._failure
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from ottla.server.broker import Broker
 from ottla.server.configuration.broker_config import load
@@ -60,7 +60,11 @@ class BrokerThread:
         self.host = "127.0.0.1"
         self.port = 0
 
-    def start(self) -> BrokerThread:
+    def folders(self) -> str:
+        """Where its data are, as `--data` takes it."""
+        return str(self.data)
+
+    def start(self) -> Self:
         self._ready.clear()
         self._failure = None
         self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
@@ -82,7 +86,7 @@ class BrokerThread:
         config = load(
             environment={},
             listen=None if "listeners" in self.settings else self._listen,
-            data=str(self.data),
+            data=self.folders(),
             assignments=[f"{name}={value}" for name, value in self.settings.items()],
         )
         self._loop = asyncio.get_running_loop()
@@ -106,7 +110,7 @@ class BrokerThread:
         if self._failure is not None:
             raise self._failure
 
-    def restart(self) -> BrokerThread:
+    def restart(self) -> Self:
         self.stop()
         return self.start()
 
@@ -143,7 +147,7 @@ class BrokerThread:
 
         self.run_async(asyncio.wait_for(watch(), PATIENCE))
 
-    def __enter__(self) -> BrokerThread:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
