@@ -26,7 +26,7 @@ for kit in ("wire", "storage", "cluster_model", "record", "replication", "cluste
 
 # What they assert is told in full, as in a test.
 pytest.register_assert_rewrite(
-    "storage_kit", "store_kit", "simulation_kit", "replica_kit", "cluster_kit"
+    "storage_kit", "store_kit", "simulation_kit", "replica_kit", "cluster_kit", "server_kit"
 )
 
 from wire_kit.fixtures import certificates, kafka  # noqa: E402 - found only now

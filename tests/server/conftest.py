@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from server_kit.broker_thread import BrokerElsewhere, BrokerThread, Complaints
+from server_kit.broker_thread import BrokerElsewhere, BrokerThread
 from server_kit.calls import Topic, create_topic
+from server_kit.fixtures import complaints, connect, inside, wire
 from server_kit.wire import Wire
 
 from ottla.server.observability import limited_log
 from ottla.testing import BrokerProcess
+
+__all__ = ["complaints", "connect", "inside", "wire"]
 
 StartBroker = Callable[..., BrokerThread]
 StartProcess = Callable[..., BrokerProcess]
@@ -49,14 +52,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread | 
         return
     with BrokerThread(tmp_path_factory.mktemp("broker") / "data") as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def inside(broker: BrokerThread | BrokerElsewhere) -> BrokerThread:
-    """The module's broker, for tests that look at its state."""
-    if isinstance(broker, BrokerElsewhere):
-        pytest.skip("the broker's inside is out of reach")
-    return broker
 
 
 @pytest.fixture
@@ -100,38 +95,9 @@ def start_process(tmp_path: Path) -> Iterator[StartProcess]:
 
 
 @pytest.fixture(autouse=True)
-def complaints(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """What brokers in this process logged as errors during a test: nothing, unless it says so."""
-    with Complaints() as kept:
-        yield kept.lines
-    if request.node.get_closest_marker("complains") is None:
-        assert kept.lines == []
-
-
-@pytest.fixture(autouse=True)
 def every_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """No limit on log lines: what one test makes a broker say must not silence the next one's."""
     monkeypatch.setattr(limited_log, "LINES", 1_000_000)
-
-
-@pytest.fixture
-def connect(broker: BrokerThread | BrokerElsewhere) -> Iterator[Callable[[], Wire]]:
-    """Opens connections to the module's broker; they are closed after the test."""
-    opened: list[Wire] = []
-
-    def open_one(timeout: float = 20.0) -> Wire:
-        wire = broker.wire(timeout)
-        opened.append(wire)
-        return wire
-
-    yield open_one
-    for wire in opened:
-        wire.close()
-
-
-@pytest.fixture
-def wire(connect: Callable[[], Wire]) -> Wire:
-    return connect()
 
 
 @pytest.fixture

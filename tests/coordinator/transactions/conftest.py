@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-# The kits are packages beside the tests; with pytest's importlib mode nothing else puts them on the
-# path.
+# The kit is a package beside the tests; with pytest's importlib mode nothing else puts it on the path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "server"))
 
-from server_kit.broker_thread import BrokerElsewhere, BrokerThread, Complaints
-from server_kit.wire import Wire
+from server_kit.broker_thread import BrokerElsewhere, BrokerThread
+from server_kit.fixtures import complaints, connect, inside, wire
 from transactions_kit.world import World
 
 from ottla.testing import BrokerProcess
+
+__all__ = ["complaints", "connect", "inside", "wire"]
 
 # Two partitions of the coordinators' topics are enough, and quicker to make than fifty.
 SETTINGS = {
@@ -46,13 +46,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread | 
     data = tmp_path_factory.mktemp("broker") / "data"
     with BrokerThread(data, settings=SETTINGS) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def inside(broker: BrokerThread | BrokerElsewhere) -> BrokerThread:
-    if isinstance(broker, BrokerElsewhere):
-        pytest.skip("the broker's inside is out of reach")
-    return broker
 
 
 @pytest.fixture
@@ -80,30 +73,3 @@ def process(tmp_path: Path) -> Iterator[BrokerProcess]:
     running = BrokerProcess(tmp_path / "data", settings=SETTINGS)
     yield running.start()
     running.kill()
-
-
-@pytest.fixture(autouse=True)
-def complaints() -> Iterator[list[str]]:
-    """What brokers in this process logged as errors during a test: nothing."""
-    with Complaints() as kept:
-        yield kept.lines
-    assert kept.lines == []
-
-
-@pytest.fixture
-def connect(broker: BrokerThread | BrokerElsewhere) -> Iterator[Callable[[], Wire]]:
-    opened: list[Wire] = []
-
-    def open_one() -> Wire:
-        wire = broker.wire()
-        opened.append(wire)
-        return wire
-
-    yield open_one
-    for wire in opened:
-        wire.close()
-
-
-@pytest.fixture
-def wire(connect: Callable[[], Wire]) -> Wire:
-    return connect()
