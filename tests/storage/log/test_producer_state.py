@@ -11,8 +11,9 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from storage_kit.headers import batch
 
-from ottla.record.batch import TRANSACTIONAL_BIT, BatchHeader
+from ottla.record.batch import BatchHeader
 from ottla.storage.errors import (
     AppendRefused,
     CoordinatorFenced,
@@ -46,31 +47,6 @@ KAFKA_SNAPSHOT = bytes.fromhex(
     "ffffffff0000000000000006000000000167000000000000061300000000000001a1de58b3b500000000ffffffffffff"
     "ffff"
 )
-
-
-def batch(
-    producer_id: int = 1,
-    epoch: int = 0,
-    sequence: int = 0,
-    records: int = 1,
-    *,
-    transactional: bool = False,
-) -> BatchHeader:
-    return BatchHeader(
-        base_offset=0,
-        batch_length=100,
-        partition_leader_epoch=0,
-        magic=2,
-        crc=0,
-        attributes=TRANSACTIONAL_BIT if transactional else 0,
-        last_offset_delta=records - 1,
-        base_timestamp=0,
-        max_timestamp=0,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-        record_count=records,
-    )
 
 
 class Writer:
