@@ -14,11 +14,7 @@ HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path[:0] = [str(HERE), str(HERE.parent / "storage"), str(HERE.parent / "cluster_model")]
 
-import simulation_kit.controller_mutations  # noqa: E402 - registers its own; found only now
-import simulation_kit.coordinator_mutations  # noqa: E402 - the same
-import simulation_kit.flushing_mutations  # noqa: E402 - the same
-import simulation_kit.move_mutations  # noqa: E402, F401 - the same
-from simulation_kit.mutations import MUTATIONS, first_caught  # noqa: E402
+from simulation_kit.mutations import MUTATIONS, first_caught  # noqa: E402 - found only now
 
 SEEDS = 1000
 

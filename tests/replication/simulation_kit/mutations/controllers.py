@@ -1,5 +1,4 @@
-"""Guards of controllers, candidates and followers of the metadata that are broken on purpose, for the
-simulator to find (see `mutations`)."""
+"""Guards of controllers, candidates and followers of the metadata that are broken on purpose."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from ottla.cluster.membership.membership import Membership
 from ottla.cluster.retries import Retries
 from ottla.cluster.store import ANY_VERSION, Check, Conflict, Ok, Refusal, Set, Unknown
 from simulation_kit.controlled import run_controlled_seed
-from simulation_kit.mutations import MUTATIONS, Mutation
+from simulation_kit.mutations.registry import MUTATIONS, Mutation
 
 Patches = list[tuple[Any, str, Any]]
 

@@ -1,4 +1,4 @@
-"""Guards of moves that are broken on purpose, for the simulator to find (see `mutations`)."""
+"""Guards of moves that are broken on purpose."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ottla.cluster.decisions import elections, moves
 from ottla.cluster.decisions.elections import ElectionPolicy
 from ottla.cluster.metadata import Partition
-from simulation_kit.mutations import MUTATIONS, Mutation
+from simulation_kit.mutations.registry import MUTATIONS, Mutation
 from simulation_kit.world import run_seed
 
 Patches = list[tuple[Any, str, Any]]

@@ -1,16 +1,9 @@
-"""Guards that are broken on purpose, one at a time, for the simulator to find.
-
-Each mutation takes the place of one guard in the code that decides. `first_caught` runs seeds until
-one of them breaks a promise; a mutation that no seed catches says that the simulator is too kind.
-Mutations of the coordinators are in `coordinator_mutations`, those of moves in `move_mutations`.
-"""
+"""Guards of partitions, of their elections and of followers that are broken on purpose."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -20,53 +13,10 @@ from ottla.protocol.errors import ErrorCode
 from ottla.replication import following, positions
 from ottla.replication.partition import UNKNOWN, Partition, Role
 from simulation_kit.broker import Life
+from simulation_kit.mutations.registry import mutation
 from simulation_kit.world import run_seed
 
-MUTATIONS: dict[str, Mutation] = {}
-
-
-@dataclass(frozen=True)
-class Mutation:
-    name: str
-    what: str  # for the table in docs/reliability.md
-    patches: Callable[[], list[tuple[Any, str, Any]]]
-    run: Callable[[int], object] = run_seed
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for target, name, value in self.patches():
-                stack.enter_context(patch.object(target, name, value))
-            yield
-
-
 SLOW_DISKS = partial(run_seed, slow_disks=True)
-
-
-def mutation(
-    what: str, run: Callable[[int], object] = run_seed
-) -> Callable[[Callable[[], list[tuple[Any, str, Any]]]], None]:
-    def register(patches: Callable[[], list[tuple[Any, str, Any]]]) -> None:
-        name = patches.__name__
-        MUTATIONS[name] = Mutation(name, what, patches, run)
-
-    return register
-
-
-def first_caught(chosen: Mutation, most: int) -> tuple[int, str] | None:
-    """The first seed that finds a mutation, and what was broken; None if none of `most` does."""
-    logging.getLogger("ottla").setLevel(logging.CRITICAL)
-    try:
-        with chosen.applied():
-            for seed in range(most):
-                try:
-                    chosen.run(seed)
-                except Exception as error:  # noqa: BLE001 - whatever breaks has been found
-                    lines = str(error).splitlines() or [type(error).__name__]
-                    return seed, lines[0].removeprefix(f"seed {seed}: ")
-    finally:
-        logging.getLogger("ottla").setLevel(logging.NOTSET)
-    return None
 
 
 # The high watermark ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Guards of `visible.when.flushed` broken on purpose, for the simulator to find (see `mutations`)."""
+"""Guards of `visible.when.flushed` broken on purpose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ottla.replication import following
 from ottla.replication.partition import Partition, Role
 from simulation_kit.flushing import run_flushing_seed
-from simulation_kit.mutations import MUTATIONS, Mutation
+from simulation_kit.mutations.registry import MUTATIONS, Mutation
 
 Patches = list[tuple[Any, str, Any]]
 

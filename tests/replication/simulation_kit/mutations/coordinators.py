@@ -1,4 +1,4 @@
-"""Guards of the coordinators that are broken on purpose, for the simulator to find (see `mutations`)."""
+"""Guards of the coordinators that are broken on purpose."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ottla.server.coordination.coordinators import Coordinators
 from ottla.server.handlers.transactions import write_txn_markers
 from simulation_kit.coordinated import run_coordinated_seed
 from simulation_kit.members import run_grouped_seed
-from simulation_kit.mutations import MUTATIONS, Mutation
+from simulation_kit.mutations.registry import MUTATIONS, Mutation
 
 Patches = list[tuple[Any, str, Any]]
 
