@@ -9,10 +9,14 @@ import ottla.testing
 
 def test_only_what_users_need_is_in_the_package() -> None:
     folder = Path(ottla.testing.__file__).parent
-    assert {path.stem for path in folder.glob("*.py")} == {
+    found = {str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.py")}
+    assert found == {
         "__init__",
         "broker_process",
-        "cluster",
+        "cluster/__init__",
+        "cluster/local",
+        "cluster/state",
+        "cluster/status",
         "guardian",
         "ports",
         "process_identity",

@@ -1,19 +1,4 @@
-"""A cluster on this machine: broker processes and a ZooKeeper, all in one folder.
-
-    with LocalCluster(tmp_path / "cluster", base_port=None) as cluster:
-        producer = Producer({"bootstrap.servers": cluster.bootstrap})
-
-Processes that are started inside of such a block end with the program, even if it is killed.
-`ottla cluster` is this class with words: what `start` starts without a block outlives the program. What
-there is of a cluster, with its ports, is in the folder, so that the next command finds it:
-
-    cluster.json     ports, process ids and settings (ClusterState)
-    cluster.lock     held by the command that changes something
-    moves.lock       held by the command that moves partitions
-    zookeeper/       the ZooKeeper's data and log, unless another one is used
-    broker-N/        the data of broker N
-    logs/            what the brokers log
-"""
+"""The cluster of a folder, its processes started, stopped and taken out."""
 
 from __future__ import annotations
 
@@ -24,123 +9,45 @@ import os
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from ottla.testing.broker_process import BrokerDied, BrokerProcess
+from ottla.testing.cluster.state import (
+    HOST,
+    ZOOKEEPER,
+    ClusterError,
+    ClusterState,
+    ServerState,
+    broker_config,
+    decode,
+    encode,
+)
+from ottla.testing.cluster.status import STATUS_TIMEOUT, ClusterStatus, status_of
 from ottla.testing.ports import free_port
-from ottla.testing.process_identity import ProcessIdentity, identify, runs, send, wait_for_end
+from ottla.testing.process_identity import ProcessIdentity, identify, send, wait_for_end
 from ottla.testing.server_process import STOP_TIMEOUT
 from ottla.testing.zookeeper import (
     ZooKeeperDied,
     ZooKeeperMissing,
     ZooKeeperProcess,
-    server_mode,
 )
 from ottla.version import __version__
 
-if TYPE_CHECKING:
-    from ottla.server.configuration.broker_config import BrokerConfig
-
-HOST: Final = "127.0.0.1"
 BASE_PORT: Final = 9092
 BROKERS: Final = 3
-ZOOKEEPER: Final = "zookeeper"  # its name beside the numbers of brokers
-_FORMAT: Final = 1
 _CHROOT: Final = "/ottla"
 _KILL_TIMEOUT: Final = 10.0
-_STATUS_TIMEOUT: Final = 5.0
-_ZOOKEEPER_TIMEOUT: Final = 3.0
-_UNDECIDED: Final = (
-    "until it serves again no leader can be elected and no topic be made; "
-    "reads and writes with acks=all go on where all in-sync replicas run"
-)
 _FORGET_TIMEOUT: Final = 30.0
 _FORGET_PAUSE: Final = 0.2
 _NOT_REGISTERED: Final = 102  # BROKER_ID_NOT_REGISTERED
 # Settings in which brokers of one cluster differ, or that are the cluster's own.
 _NOT_FOR_ALL: Final = ("node.id", "broker.id", "log.dir", "log.dirs", "zookeeper.connect")
-
-
-class ClusterError(RuntimeError):
-    """The cluster cannot do this; the message is one sentence that says what to do."""
-
-
-@dataclass(slots=True)
-class ServerState:
-    """One process of the cluster, as it was last started."""
-
-    port: int
-    process: ProcessIdentity | None = None  # None: stopped, or never started
-    version: str | None = None  # of a broker, when it was started
-    data: str | None = None  # of a broker, if its data are not in the cluster's folder
-    rack: str | None = None  # of a broker, if it was given one of its own
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None and runs(self.process)
-
-
-@dataclass(slots=True)
-class ClusterState:
-    """The contents of cluster.json."""
-
-    base_port: int | None  # None: any ports that are free
-    zookeeper_address: str  # with its path, as brokers are told
-    zookeeper: ServerState | None  # None: somebody else runs it
-    next_id: int  # of a broker to be added; ids are not used again
-    brokers: dict[int, ServerState] = field(default_factory=dict)
-    settings: dict[str, str] = field(default_factory=dict)  # of all brokers
-
-    def forget_processes(self) -> None:
-        """None of the processes is this cluster's."""
-        for server in (self.zookeeper, *self.brokers.values()):
-            if server is not None:
-                server.process = None
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
-    """One process, as it is now."""
-
-    name: str  # "zookeeper", or the broker's number
-    address: str
-    running: bool  # and at its work: ZooKeeper serves, the other brokers know this one
-    pid: int | None
-    state: str  # in a word or two; of ZooKeeper the mode in which it serves
-    version: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterStatus:
-    """The cluster as it is now. What only brokers can tell is None when none of them answers."""
-
-    servers: list[ServerStatus]
-    controller: int | None = None
-    partitions: int | None = None
-    offline: list[str] | None = None  # partitions that nobody leads, as topic-N
-    under_replicated: list[str] | None = (
-        None  # partitions with fewer in sync than they have replicas
-    )
-    problem: str | None = None  # why the brokers did not tell
-    zookeeper_problem: str | None = None  # why nothing can be decided, in a sentence
-
-    @property
-    def healthy(self) -> bool:
-        return (
-            self.zookeeper_problem is None
-            and all(server.running for server in self.servers)
-            and self.offline == []
-            and self.under_replicated == []
-        )
 
 
 class LocalCluster:
@@ -182,7 +89,7 @@ class LocalCluster:
         """What the folder says; ClusterError if it holds no cluster."""
         try:
             document = json.loads(self._state_path.read_text())
-            state = _decode(document)
+            state = decode(document)
             if document.get("folder", own := self._identity()) != own:
                 state.forget_processes()  # a copy: they are those of the folder that was copied
             return state
@@ -313,7 +220,7 @@ class LocalCluster:
     def _require_valid_settings(self, remembered: Mapping[str, str]) -> None:
         """What no broker could start with is neither tried nor remembered."""
         if self._settings:
-            _broker_config({**remembered, **self._settings})
+            broker_config({**remembered, **self._settings})
 
     def _new_state(self, brokers: int | None = None) -> ClusterState:
         self._require_common_settings()
@@ -594,57 +501,7 @@ class LocalCluster:
 
     def status(self) -> ClusterStatus:
         """Asks every process and the brokers. Changes nothing, and waits for no other command."""
-        state = self.state
-        with ThreadPoolExecutor(1) as beside:
-            asked = beside.submit(_ask_zookeeper, state)
-            known, answer = self._ask_brokers(state)
-            zookeeper, problem = asked.result()
-        servers = [zookeeper]
-        for number, broker in state.brokers.items():
-            if not broker.running:
-                servers.append(_status(str(number), broker, False, "stopped"))
-            elif known is None:
-                servers.append(_status(str(number), broker, False, "silent"))
-            else:
-                at_work = number in known
-                condition = "running" if at_work else "not in the cluster"
-                servers.append(_status(str(number), broker, at_work, condition))
-        return ClusterStatus(servers, **answer, zookeeper_problem=problem)
-
-    def _ask_brokers(self, state: ClusterState) -> tuple[set[int] | None, dict[str, Any]]:
-        """The brokers that the cluster knows, and what they tell of it."""
-        from ottla.client.admin.client import Admin
-        from ottla.client.errors import OttlaError
-
-        addresses = [f"{HOST}:{broker.port}" for broker in state.brokers.values() if broker.running]
-        if not addresses:
-            return None, {"problem": "no broker runs"}
-        admin = Admin(
-            ",".join(addresses),
-            client_id="ottla-cluster",
-            default_api_timeout_ms=_STATUS_TIMEOUT * 1000,
-            request_timeout_ms=_STATUS_TIMEOUT * 1000,
-        )
-        try:
-            cluster = admin.describe_cluster()
-            topics = admin.list_topics(internal=True)
-        except OttlaError as error:
-            return None, {"problem": str(error)}
-        finally:
-            admin.close()
-        partitions = [(topic.name, each) for topic in topics for each in topic.partitions]
-        return {node.id for node in cluster.brokers}, {
-            "controller": cluster.controller,
-            "partitions": len(partitions),
-            "offline": [
-                f"{name}-{each.partition}" for name, each in partitions if each.leader is None
-            ],
-            "under_replicated": [
-                f"{name}-{each.partition}"
-                for name, each in partitions
-                if len(each.in_sync) < len(each.replicas)
-            ],
-        }
+        return status_of(self.state)
 
     def replicas_of(self, broker: int) -> list[str]:
         """The partitions, as topic-N, that have a replica on this broker."""
@@ -654,8 +511,8 @@ class LocalCluster:
         admin = Admin(
             self.bootstrap,
             client_id="ottla-cluster",
-            default_api_timeout_ms=_STATUS_TIMEOUT * 1000,
-            request_timeout_ms=_STATUS_TIMEOUT * 1000,
+            default_api_timeout_ms=STATUS_TIMEOUT * 1000,
+            request_timeout_ms=STATUS_TIMEOUT * 1000,
         )
         try:
             # A broker that has not heard of the last moves yet would tell of what was there before.
@@ -684,7 +541,7 @@ class LocalCluster:
         return server
 
     def _save(self, state: ClusterState) -> None:
-        document = {**_encode(state), "folder": self._identity()}
+        document = {**encode(state), "folder": self._identity()}
         self._replace(self._state_path, json.dumps(document, indent=2) + "\n")
 
     def _identity(self) -> str:
@@ -794,101 +651,3 @@ def _did_not_start(name: str, log: Path) -> str:
         lines = []
     last = next((line for line in reversed(lines) if line), "it said nothing")
     return f"{_words(name)} did not start: {last.rstrip('.')} (see {log})"
-
-
-def _status(name: str, server: ServerState, running: bool, condition: str) -> ServerStatus:
-    pid = None if server.process is None or condition == "stopped" else server.process.pid
-    version = None if pid is None else server.version
-    return ServerStatus(name, f"{HOST}:{server.port}", running, pid, condition, version)
-
-
-def _ask_zookeeper(state: ClusterState) -> tuple[ServerStatus, str | None]:
-    """How ZooKeeper is, and if it serves nobody, a sentence about that. A cluster nothing of which runs
-    needs none."""
-    from ottla.cluster.zookeeper import parse_address
-
-    servers = parse_address(state.zookeeper_address).servers
-    named = ", ".join(f"{host}:{port}" for host, port in servers)
-    own = state.zookeeper
-    if own is not None and not own.running:
-        needed = any(broker.running for broker in state.brokers.values())
-        problem = f"the ZooKeeper on {named} does not run: {_UNDECIDED}" if needed else None
-        return _status(ZOOKEEPER, own, False, "stopped"), problem
-    tls = _tls_for_zookeeper(state.settings) if own is None else None
-    with ThreadPoolExecutor(len(servers)) as asking:
-        asked = [
-            asking.submit(server_mode, host, port, _ZOOKEEPER_TIMEOUT, tls)
-            for host, port in servers
-        ]
-        modes = [mode for each in asked if (mode := each.result()) is not None]
-    problem = None
-    if not modes:
-        what = f"the ZooKeeper on {named} does not answer, or serves nobody"
-        if len(servers) > 1:
-            what = f"of the ZooKeeper servers on {named} none answers, or none has a majority"
-        problem = f"{what}: {_UNDECIDED}"
-    elif 2 * len(modes) <= len(servers):
-        problem = (
-            f"of the {len(servers)} ZooKeeper servers on {named} only {len(modes)} "
-            f"{'answers' if len(modes) == 1 else 'answer'}, which is no majority: {_UNDECIDED}"
-        )
-    condition = ", ".join(modes) or "silent"
-    if own is not None:
-        return _status(ZOOKEEPER, own, problem is None, condition), problem
-    return (
-        ServerStatus(ZOOKEEPER, state.zookeeper_address, problem is None, None, condition),
-        problem,
-    )
-
-
-def _tls_for_zookeeper(settings: Mapping[str, str]) -> ssl.SSLContext | None:
-    """As brokers speak to ZooKeeper; None if they do so in plain text. ClusterError if a file that is
-    named cannot be used."""
-    from ottla.cluster.store import StoreError
-    from ottla.server.configuration.zookeeper_access import tls_context
-
-    try:
-        return tls_context(_broker_config(settings))
-    except StoreError as error:
-        raise ClusterError(str(error)) from error
-
-
-def _broker_config(settings: Mapping[str, str]) -> BrokerConfig:
-    """What a broker makes of the settings; ClusterError if it could not start with them."""
-    from ottla.server.configuration.broker_config import load
-    from ottla.server.configuration.sources import ConfigurationError
-
-    try:
-        return load(
-            environment={},
-            listen=f"{HOST}:0",
-            assignments=[f"{name}={text}" for name, text in settings.items()],
-        )
-    except ConfigurationError as error:
-        raise ClusterError(str(error).rstrip(".")) from error
-
-
-def _encode(state: ClusterState) -> dict[str, Any]:
-    return {"format": _FORMAT, **asdict(state)}
-
-
-def _decode(document: Mapping[str, Any]) -> ClusterState:
-    if document["format"] != _FORMAT:
-        raise ValueError(f"format {document['format']} is not known")
-
-    def server(entry: Mapping[str, Any]) -> ServerState:
-        process = entry["process"]
-        identity = None if process is None else ProcessIdentity(int(process[0]), str(process[1]))
-        return ServerState(
-            int(entry["port"]), identity, entry["version"], entry.get("data"), entry.get("rack")
-        )
-
-    own = document["zookeeper"]
-    return ClusterState(
-        base_port=document["base_port"],
-        zookeeper_address=str(document["zookeeper_address"]),
-        zookeeper=None if own is None else server(own),
-        next_id=int(document["next_id"]),
-        brokers={int(number): server(entry) for number, entry in document["brokers"].items()},
-        settings=dict(document["settings"]),
-    )
