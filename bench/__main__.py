@@ -16,35 +16,37 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench import (
-    backlog,
-    backlog_life,
-    client_consume,
-    client_produce,
     cluster,
-    cold,
-    compaction,
-    deletions,
     fetch,
-    flushed,
     groups,
     isolation,
     latency,
-    many_deletions,
     memory,
     moves,
     partitions,
     peer,
     produce,
     security,
-    spark_read,
-    spark_stream,
-    sql,
     startup,
 )
+from bench.clients import consume as client_consume
+from bench.clients import produce as client_produce
 from bench.harness.bench import Bench, Row
 from bench.harness.errors import BenchError
 from bench.harness.report import write_into
 from bench.harness.results import ONE_LINE_HEADING, Measurement, one_line
+from bench.logs import (
+    backlog,
+    backlog_life,
+    cold,
+    compaction,
+    deletions,
+    flushed,
+    many_deletions,
+)
+from bench.spark import read as spark_read
+from bench.spark import sql
+from bench.spark import stream as spark_stream
 
 BUSY = 0.7  # a load average above which somebody else is at work
 

@@ -24,9 +24,8 @@ from bench.harness.bench import Bench, Row, alternate
 from bench.harness.client import Client
 from bench.harness.clusters import Address, Cluster
 from bench.harness.errors import BenchError
-from bench.harness.paced_load import Latencies, PlainFollower, paced_load
-from bench.harness.process import PeakMemory
-from bench.harness.produce_load import (
+from bench.harness.load.paced import Latencies, PlainFollower, paced_load
+from bench.harness.load.produce import (
     IdempotentRequests,
     Load,
     PlainRequests,
@@ -34,6 +33,7 @@ from bench.harness.produce_load import (
     Setting,
     produce_load,
 )
+from bench.harness.process import PeakMemory
 from bench.harness.results import OTTLA, Measurement, Target
 from bench.produce import busy
 

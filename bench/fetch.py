@@ -12,8 +12,8 @@ from typing import NamedTuple
 from bench.harness.batch import Shape
 from bench.harness.bench import Bench, Row, alternate
 from bench.harness.broker import Broker
-from bench.harness.fetch_load import fetch_load, session_fetch_load
-from bench.harness.produce_load import SETTINGS, Load, Setting
+from bench.harness.load.fetch import fetch_load, session_fetch_load
+from bench.harness.load.produce import SETTINGS, Load, Setting
 from bench.harness.results import Measurement, Target
 from bench.produce import busy
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import ManagedBroker
 from bench.harness.errors import BenchError
-from bench.harness.group_load import Exchange, Fleet, await_coordinator
+from bench.harness.load.groups import Exchange, Fleet, await_coordinator
 from bench.harness.results import Measurement
 
 MEMBERS = 10  # of a group

@@ -37,11 +37,11 @@ from bench.harness.bench import Bench, Row
 from bench.harness.broker import ManagedBroker
 from bench.harness.client import SMALL_RECEIVE, Client, open_socket
 from bench.harness.errors import BenchError
-from bench.harness.fetch_load import Filled
+from bench.harness.load.fetch import Filled
+from bench.harness.load.paced import Latencies, paced_load
+from bench.harness.load.produce import DEFAULTS, PlainRequests, requests_for
 from bench.harness.long_requests import long_requests, topic_turnover
-from bench.harness.paced_load import Latencies, paced_load
 from bench.harness.process import cached_fraction, evict, let_in_at_once, settle_disk, step_aside
-from bench.harness.produce_load import DEFAULTS, PlainRequests, requests_for
 from bench.harness.results import Measurement, Target
 
 RATE = 1000.0

@@ -10,14 +10,14 @@ from __future__ import annotations
 from bench.harness.batch import Shape
 from bench.harness.bench import Bench, Row, alternate
 from bench.harness.broker import Broker
-from bench.harness.paced_load import (
+from bench.harness.load.paced import (
     Follower,
     Latencies,
     PlainFollower,
     SessionFollower,
     paced_load,
 )
-from bench.harness.produce_load import SETTINGS, Setting, requests_for
+from bench.harness.load.produce import SETTINGS, Setting, requests_for
 from bench.harness.results import Measurement, Target
 
 RATE = 1000.0

@@ -24,7 +24,7 @@ from statistics import median
 
 from bench.harness import process
 from bench.harness.batch import Shape
-from bench.harness.produce_load import DEFAULTS, Load, PlainRequests, Requests, produce_load
+from bench.harness.load.produce import DEFAULTS, Load, PlainRequests, Requests, produce_load
 from ottla import Admin
 from ottla.testing import answers
 from ottla.testing.ports import free_ports_in_a_row

@@ -7,9 +7,9 @@ import time
 from bench.harness.batch import Shape
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import ManagedBroker
-from bench.harness.fetch_load import fetch_load, session_fetch_load
+from bench.harness.load.fetch import fetch_load, session_fetch_load
+from bench.harness.load.produce import DEFAULTS, PRODUCTION, produce_load, requests_for
 from bench.harness.process import PeakMemory
-from bench.harness.produce_load import DEFAULTS, PRODUCTION, produce_load, requests_for
 from bench.harness.results import Measurement, Target
 
 LOADS = ((Shape(1, 100), 64, 1), (Shape(100, 100), 8, 5), (Shape(64, 1000), 4, 5))

@@ -25,8 +25,8 @@ from bench.cluster import CASES, SPREAD, spread_supplies
 from bench.harness.bench import Bench, Row, alternate
 from bench.harness.clusters import Cluster
 from bench.harness.errors import BenchError
-from bench.harness.paced_load import Latencies, paced_producers
-from bench.harness.produce_load import produce_load
+from bench.harness.load.paced import Latencies, paced_producers
+from bench.harness.load.produce import produce_load
 from bench.harness.results import Measurement, Target
 from ottla.client.admin.client import Admin
 from ottla.client.admin.configs import Resource

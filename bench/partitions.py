@@ -13,7 +13,7 @@ from typing import NamedTuple
 from bench.harness.batch import Shape, record_batch
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import ManagedBroker
-from bench.harness.produce_load import DEFAULTS, PlainRequests, Requests, produce_load
+from bench.harness.load.produce import DEFAULTS, PlainRequests, Requests, produce_load
 from bench.harness.results import Measurement, Target
 from bench.harness.wire import ProduceAnswer
 

@@ -11,7 +11,7 @@ from bench.harness import process
 from bench.harness.batch import Shape
 from bench.harness.bench import Bench, Place, RollingTopic, Row, alternate
 from bench.harness.broker import Broker
-from bench.harness.produce_load import (
+from bench.harness.load.produce import (
     PRODUCTION,
     SETTINGS,
     Load,

@@ -18,8 +18,8 @@ from bench.harness.batch import Shape
 from bench.harness.broker import Broker, ManagedBroker, OttlaBroker
 from bench.harness.clusters import BROKERS, Cluster, KafkaCluster, OttlaCluster
 from bench.harness.errors import BenchError
-from bench.harness.fetch_load import Filled, fetch_load, fill
-from bench.harness.produce_load import (
+from bench.harness.load.fetch import Filled, fetch_load, fill
+from bench.harness.load.produce import (
     DEFAULTS,
     PRODUCTION,
     Load,

@@ -35,7 +35,7 @@ from bench.harness.spark import (
     topic_stream,
     turns,
 )
-from bench.spark_read import CORES, bootstrap_of, partitioned
+from bench.spark.read import CORES, bootstrap_of, partitioned
 from ottla import Producer
 
 if TYPE_CHECKING:

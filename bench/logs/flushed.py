@@ -18,7 +18,7 @@ from bench.harness.batch import Shape
 from bench.harness.bench import Bench, Measured, Row, alternate
 from bench.harness.broker import Broker
 from bench.harness.clusters import Cluster
-from bench.harness.produce_load import DEFAULTS, PlainRequests, produce_load
+from bench.harness.load.produce import DEFAULTS, PlainRequests, produce_load
 from bench.harness.results import OTTLA, Measurement
 
 SHAPE = Shape(1, 100)

@@ -14,7 +14,7 @@ from bench.harness import wire
 from bench.harness.batch import HEADER_SIZE, LAST_OFFSET_DELTA_AT, Shape, record_batch
 from bench.harness.client import Client, open_socket, receive_exactly
 from bench.harness.errors import BenchError
-from bench.harness.produce_load import (
+from bench.harness.load.produce import (
     DEFAULTS,
     IdempotentRequests,
     Load,

@@ -27,10 +27,10 @@ from bench.harness import wire
 from bench.harness.batch import COVERED_FROM, CRC_AT, Shape, record_batch
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import Broker
-from bench.harness.fetch_load import Filled, fetch_load
-from bench.harness.paced_load import percentile
+from bench.harness.load.fetch import Filled, fetch_load
+from bench.harness.load.paced import percentile
+from bench.harness.load.produce import DEFAULTS, PlainRequests, produce_load
 from bench.harness.process import settle_disk
-from bench.harness.produce_load import DEFAULTS, PlainRequests, produce_load
 from bench.harness.results import Measurement, Target, confidence
 from bench.harness.results import number as number_text
 from ottla.record.codecs import Codec

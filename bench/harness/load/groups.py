@@ -20,8 +20,8 @@ from typing import Final
 from bench.harness import group_wire as wire
 from bench.harness.client import LEADER_TIMEOUT, Client, open_socket, receive_frame
 from bench.harness.errors import BenchError
-from bench.harness.paced_load import Latencies
-from bench.harness.produce_load import SILENCE
+from bench.harness.load.paced import Latencies
+from bench.harness.load.produce import SILENCE
 from bench.harness.wire import api_versions_request
 
 SESSION_MS: Final = 600_000

@@ -22,7 +22,7 @@ from bench.harness import wire
 from bench.harness.batch import COVERED_FROM, CRC_AT, HEADER_SIZE, next_offset
 from bench.harness.client import open_socket, receive_exactly, receive_frame
 from bench.harness.errors import BenchError
-from bench.harness.fetch_load import SPARE
+from bench.harness.load.fetch import SPARE
 from ottla.record.columns import encode
 
 _ASKED_FOR = 8 << 20  # bytes; the consumer's default

@@ -46,8 +46,9 @@ from bench.harness.batch import Shape, next_offset
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import ManagedBroker, OttlaBroker
 from bench.harness.client import SMALL_RECEIVE, Client, open_socket, receive_exactly
-from bench.harness.fetch_load import Filled
-from bench.harness.paced_load import Latencies, paced_load
+from bench.harness.load.fetch import Filled
+from bench.harness.load.paced import Latencies, paced_load
+from bench.harness.load.produce import DEFAULTS, requests_for
 from bench.harness.process import (
     Others,
     cached_fraction,
@@ -55,7 +56,6 @@ from bench.harness.process import (
     let_in_at_once,
     settle_disk,
 )
-from bench.harness.produce_load import DEFAULTS, requests_for
 from bench.harness.results import Measurement, Target
 from bench.isolation import Disturbance
 

@@ -22,7 +22,7 @@ import kafka
 import numpy as np
 import pyarrow as pa
 
-from bench.client_ceiling import send_encoded
+from bench.clients.ceiling import send_encoded
 from bench.harness.bench import Bench
 from bench.harness.broker import Broker
 from bench.harness.duel import duel, rows

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from bench.harness.batch import Shape
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import Broker, ManagedBroker
-from bench.harness.fetch_load import Filled
-from bench.harness.produce_load import Setting
+from bench.harness.load.fetch import Filled
+from bench.harness.load.produce import Setting
 from bench.harness.results import KAFKA, OTTLA, Measurement, Target
 from bench.harness.spark import (
     OFFICIAL,

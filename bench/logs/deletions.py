@@ -13,16 +13,16 @@ from __future__ import annotations
 import statistics
 import time
 
-from bench.backlog import rounds_of
 from bench.harness import wire
 from bench.harness.batch import HEADER_SIZE, LAST_OFFSET_DELTA_AT, Shape
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import Broker, OttlaBroker
 from bench.harness.client import open_socket, receive_exactly
 from bench.harness.errors import BenchError
-from bench.harness.fetch_load import SPARE, Filled
-from bench.harness.produce_load import DEFAULTS
+from bench.harness.load.fetch import SPARE, Filled
+from bench.harness.load.produce import DEFAULTS
 from bench.harness.results import Measurement, Target, confidence
+from bench.logs.backlog import rounds_of
 from ottla import Admin
 from ottla.client.positions import TopicPartition
 

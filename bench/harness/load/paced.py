@@ -19,8 +19,8 @@ from bench.harness import wire
 from bench.harness.batch import next_offset
 from bench.harness.client import open_socket
 from bench.harness.errors import BenchError
-from bench.harness.fetch_load import FetchSession
-from bench.harness.produce_load import SILENCE, Requests
+from bench.harness.load.fetch import FetchSession
+from bench.harness.load.produce import SILENCE, Requests
 
 
 def percentile(ordered: Sequence[float], fraction: float) -> float:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from bench.harness.batch import Shape, record_batch
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import OttlaBroker
-from bench.harness.fetch_load import Filled
+from bench.harness.load.fetch import Filled
+from bench.harness.load.produce import DEFAULTS
 from bench.harness.process import PeakMemory, settle_disk
-from bench.harness.produce_load import DEFAULTS
 from bench.harness.results import Measurement, Target
 from ottla import Admin
 from ottla.client.positions import TopicPartition

@@ -25,13 +25,13 @@ import confluent_kafka
 import polars
 import pyarrow as pa
 
-from bench.client_ceiling import receive, receive_and_check
+from bench.clients.ceiling import receive, receive_and_check
 from bench.harness.batch import Shape
 from bench.harness.bench import Bench
 from bench.harness.broker import Broker
 from bench.harness.duel import Apart, duel, rows
 from bench.harness.errors import BenchError
-from bench.harness.produce_load import DEFAULTS
+from bench.harness.load.produce import DEFAULTS
 from bench.harness.results import KAFKA, OTTLA, Measurement, Target
 from ottla import Consumer, Producer
 

@@ -18,9 +18,9 @@ from bench.harness.batch import Shape, record_batch
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import ManagedBroker
 from bench.harness.errors import BenchError
-from bench.harness.paced_load import Latencies
+from bench.harness.load.paced import Latencies
+from bench.harness.load.produce import DEFAULTS
 from bench.harness.process import settle_disk
-from bench.harness.produce_load import DEFAULTS
 from bench.harness.results import Measurement
 from bench.latency import Course
 

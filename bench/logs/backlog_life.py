@@ -12,12 +12,12 @@ import statistics
 import time
 from typing import NamedTuple
 
-from bench.backlog import Backlog, ClockedRequests, backlog_of, rounds_of
 from bench.harness.batch import Shape, record_batch
 from bench.harness.bench import Bench, Row
 from bench.harness.broker import ManagedBroker
-from bench.harness.produce_load import produce_load
+from bench.harness.load.produce import produce_load
 from bench.harness.results import Measurement, confidence
+from bench.logs.backlog import Backlog, ClockedRequests, backlog_of, rounds_of
 
 TOPIC = "backlog"
 

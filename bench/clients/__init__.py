@@ -1,0 +1,1 @@
+"""What Ottla's client consumes and produces, beside other clients."""

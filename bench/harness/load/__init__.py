@@ -1,0 +1,1 @@
+"""Requests at full speed or at a fixed rate, and who waits for their answers."""

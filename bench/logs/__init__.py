@@ -1,0 +1,1 @@
+"""Logs: much that is stored, read from the disk, compacted, deleted, synced."""

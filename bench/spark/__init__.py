@@ -1,0 +1,1 @@
+"""What Spark reads, streams and writes, and how long a query takes."""
