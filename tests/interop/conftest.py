@@ -18,12 +18,12 @@ import pytest
 # The kit is a package beside the tests; with pytest's importlib mode nothing else puts it on the path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from interop_kit.client import Client
+from interop_kit.clients.client import Client
+from interop_kit.clients.registry import CLIENTS, IN_SHORT_RUNS, OLD_CLIENTS
+from interop_kit.clients.wire_client import WireClient
 from interop_kit.message_sets import Batch
 from interop_kit.proxy import RecordingProxy
-from interop_kit.registry import CLIENTS, IN_SHORT_RUNS, OLD_CLIENTS
 from interop_kit.wire import RawConnection, stored_batches
-from interop_kit.wire_client import WireClient
 
 from ottla.testing import BrokerProcess
 

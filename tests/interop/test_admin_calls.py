@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, OffsetSpec
-from interop_kit.client import Start
-from interop_kit.driver import DriverClient
-from interop_kit.kcat import KcatClient
+from interop_kit.clients.client import Start
+from interop_kit.clients.driver import DriverClient
+from interop_kit.clients.kcat import KcatClient
 from interop_kit.records import assert_same, numbered, plain_records
 
 

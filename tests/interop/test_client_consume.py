@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from interop_kit.client import Client, carried
+from interop_kit.clients.client import Client, carried
+from interop_kit.clients.wire_client import WireClient
 from interop_kit.records import (
     Record,
     assert_same,
@@ -24,7 +25,6 @@ from interop_kit.records import (
     odd_records,
     plain_records,
 )
-from interop_kit.wire_client import WireClient
 
 from ottla import Consumer
 from ottla.record.columns import compile_kernels

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from interop_kit.client import ALL_CODECS, A, Client, as_seen_by
+from interop_kit.clients.client import ALL_CODECS, A, Client, as_seen_by
+from interop_kit.clients.wire_client import WireClient
 from interop_kit.records import Record, assert_same, binary_records, numbered, odd_records
 from interop_kit.wire import stored_batches
-from interop_kit.wire_client import WireClient
 
 from ottla import Producer
 

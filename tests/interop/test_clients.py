@@ -11,7 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from interop_kit.client import A, Ability, Client, Start, as_seen_by, carried
+from interop_kit.clients.client import A, Ability, Client, Start, as_seen_by, carried
+from interop_kit.clients.registry import CLIENTS, named
 from interop_kit.records import (
     assert_same,
     binary_records,
@@ -20,7 +21,6 @@ from interop_kit.records import (
     odd_records,
     plain_records,
 )
-from interop_kit.registry import CLIENTS, named
 from interop_kit.wire import RawConnection
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from interop_kit.client import READ_TIMEOUT, A, Client, Start
+from interop_kit.clients.client import READ_TIMEOUT, A, Client, Start
+from interop_kit.clients.registry import CLIENTS, IN_SHORT_RUNS, OLD_CLIENTS, named
 from interop_kit.records import plain_records
-from interop_kit.registry import CLIENTS, IN_SHORT_RUNS, OLD_CLIENTS, named
 
 from ottla import Admin, AsyncConsumer
 from ottla import Consumer as OwnConsumer

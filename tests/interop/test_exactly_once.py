@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from interop_kit.clients.wire_client import WireClient
 from interop_kit.course import COMMANDS, INPUT, KINDS, OUTPUT, PARTITIONS, SETTINGS, Course, Fault
 from interop_kit.relay import FENCED
-from interop_kit.wire_client import WireClient
 
 from ottla.testing import BrokerProcess
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from interop_kit.client import A, Ability, Client, Start, as_seen_by, carried
+from interop_kit.clients.client import A, Ability, Client, Start, as_seen_by, carried
+from interop_kit.clients.registry import OLD_CLIENTS, named, parsed
+from interop_kit.clients.wire_client import WireClient
 from interop_kit.records import assert_same, binary_records, numbered, odd_records, plain_records
-from interop_kit.registry import OLD_CLIENTS, named, parsed
 from interop_kit.wire import RawConnection, stored_batches
-from interop_kit.wire_client import WireClient
 
 PRODUCE, FETCH = 0, 1
 NO_TIMESTAMP = -1

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interop_kit.clients.wire_client import WireClient
 from interop_kit.feeder import Feeder
-from interop_kit.wire_client import WireClient
 from interop_kit.workers import Worker, java_worker, python_worker
 
 from ottla.testing import BrokerProcess

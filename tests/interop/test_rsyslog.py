@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from interop_kit import toolchain
+from interop_kit.clients.wire_client import WireClient
 from interop_kit.wire import stored_batches
-from interop_kit.wire_client import WireClient
 
 from ottla.testing.guardian import end_with_this_program
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import ConfigResource
-from interop_kit.client import A, Client, Start, as_seen_by
+from interop_kit.clients.client import A, Client, Start, as_seen_by
+from interop_kit.clients.registry import CLIENTS
+from interop_kit.clients.wire_client import WireClient, record_batch
 from interop_kit.records import Record, assert_same, now_ms, numbered, odd_records, plain_records
-from interop_kit.registry import CLIENTS
 from interop_kit.wire import RawConnection, stored_batches
-from interop_kit.wire_client import WireClient, record_batch
 
 MESSAGE_TOO_LARGE = 10
 

@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 import pytest
 import test_clients as scenarios
 from confluent_kafka import KafkaError, KafkaException
-from interop_kit.client import EARLIEST, READ_TIMEOUT, A, Client, Start
-from interop_kit.driver import DriverError
-from interop_kit.python_clients import AWAY, ConfluentClient
+from interop_kit.clients.client import EARLIEST, READ_TIMEOUT, A, Client, Start
+from interop_kit.clients.driver import DriverError
+from interop_kit.clients.python_clients import AWAY, ConfluentClient
+from interop_kit.clients.registry import CLIENTS
 from interop_kit.records import Record
-from interop_kit.registry import CLIENTS
 from interop_kit.running_cluster import BROKERS, RunningCluster, running_cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("killed-brokers")]

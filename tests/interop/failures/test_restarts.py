@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from interop_kit.client import A, Client
+from interop_kit.clients.client import A, Client
+from interop_kit.clients.registry import CLIENTS, named
+from interop_kit.clients.wire_client import WireClient
 from interop_kit.records import Record, assert_same, numbered, plain_records
-from interop_kit.registry import CLIENTS, named
-from interop_kit.wire_client import WireClient
 
 FETCH = 1
 USUAL = {"confluent-kafka", "java", "kafkajs"}  # the others are long tests

@@ -26,7 +26,7 @@ import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** Apache Kafka's Java client, driven by JSON lines (see interop_kit/driver.py). */
+/** Apache Kafka's Java client, driven by JSON lines (see interop_kit/clients/driver.py). */
 public final class ClientDriver {
     private static String bootstrap;
 

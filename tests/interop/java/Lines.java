@@ -12,7 +12,7 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Base64;
 
-/** One JSON line in, one JSON line out: the protocol of interop_kit/driver.py. */
+/** One JSON line in, one JSON line out: the protocol of interop_kit/clients/driver.py. */
 final class Lines {
     interface Command {
         JsonElement run(JsonObject request) throws Exception;

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from interop_kit import toolchain
-from interop_kit.driver import DriverProcess
+from interop_kit.clients.driver import DriverProcess
 
 GROUPS = Path(__file__).resolve().parents[2] / "coordinator" / "groups"
 SEED = 848

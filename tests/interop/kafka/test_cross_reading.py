@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from interop_kit.client import A, Client, as_seen_by, carried
+from interop_kit.clients.client import A, Client, as_seen_by, carried
+from interop_kit.clients.registry import CLIENTS
+from interop_kit.clients.wire_client import WireClient
 from interop_kit.records import Record, assert_same, binary_records, numbered, odd_records
-from interop_kit.registry import CLIENTS
 from interop_kit.wire import stored_batches
-from interop_kit.wire_client import WireClient
 
 TEXT, BINARY = 0, 1  # partitions: not every reader shows bytes that are no text
 

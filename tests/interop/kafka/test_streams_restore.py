@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from interop_kit import toolchain
-from interop_kit.driver import DriverProcess
+from interop_kit.clients.driver import DriverProcess
 
 from ottla import Admin, Consumer, Producer
 from ottla.client.positions import TopicPartition

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from interop_kit import toolchain
-from interop_kit.client import Start
+from interop_kit.clients.client import Start
 from interop_kit.message_sets import CODEC_NUMBERS
 from interop_kit.records import Record, assert_same, now_ms, numbered, plain_records
 
@@ -279,7 +279,7 @@ def test_dump_log(run, reference, broker, topic, codec) -> None:
 
 def test_dump_indexes(run, reference, fresh_broker, topic) -> None:
     """After a clean stop the index files are on disk, and agree with the log."""
-    from interop_kit.wire_client import WireClient
+    from interop_kit.clients.wire_client import WireClient
 
     broker = fresh_broker()
     writer = WireClient(broker.bootstrap)

@@ -1,4 +1,4 @@
-// kafkajs, driven by JSON lines (see interop_kit/driver.py).
+// kafkajs, driven by JSON lines (see interop_kit/clients/driver.py).
 //
 // It reads only as a member of a consumer group. Of the codecs it has gzip itself; snappy comes
 // from kafkajs-snappy, LZ4 from wasm-utils and Zstandard from Node, through its codec registry.

@@ -1,4 +1,4 @@
-// The protocol of interop_kit/driver.py: one JSON line in, one JSON line out.
+// The protocol of interop_kit/clients/driver.py: one JSON line in, one JSON line out.
 import { createInterface } from 'node:readline'
 
 export async function serve (run) {

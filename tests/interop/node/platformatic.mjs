@@ -1,4 +1,4 @@
-// @platformatic/kafka, driven by JSON lines (see interop_kit/driver.py).
+// @platformatic/kafka, driven by JSON lines (see interop_kit/clients/driver.py).
 //
 // Its streams read only as a member of a consumer group; its public `fetch` needs none, gives whole
 // batches, and is what reads here ("consume_group" is the stream).

@@ -1,5 +1,5 @@
 <?php
-// PHP over librdkafka through FFI, driven by JSON lines (see interop_kit/driver.py).
+// PHP over librdkafka through FFI, driven by JSON lines (see interop_kit/clients/driver.py).
 
 declare(strict_types=1);
 

@@ -1,4 +1,4 @@
-// franz-go, driven by JSON lines (see interop_kit/driver.py).
+// franz-go, driven by JSON lines (see interop_kit/clients/driver.py).
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Package lines is the protocol of interop_kit/driver.py: one JSON line in, one JSON line out.
+// Package lines is the protocol of interop_kit/clients/driver.py: one JSON line in, one JSON line out.
 package lines
 
 import (

@@ -1,4 +1,4 @@
-// sarama, driven by JSON lines (see interop_kit/driver.py).
+// sarama, driven by JSON lines (see interop_kit/clients/driver.py).
 //
 // A second argument names the Kafka version that it takes the broker for (0.8.2.0 and so on): the
 // old ones speak the message formats v0 and v1.

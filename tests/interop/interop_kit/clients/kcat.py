@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from tempfile import TemporaryFile
 
-from interop_kit.client import EARLIEST, READ_TIMEOUT, Client, Start
+from interop_kit.clients.client import EARLIEST, READ_TIMEOUT, Client, Start
 from interop_kit.records import Record
 
 # What stands between key and value on kcat's input. The records that kcat is given are printable.

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from interop_kit import toolchain
-from interop_kit.client import ALL_CODECS, EVERYTHING, Ability, Client
-from interop_kit.driver import DriverClient
-from interop_kit.kcat import KcatClient
-from interop_kit.python_clients import AiokafkaClient, ConfluentClient, KafkaPythonClient
+from interop_kit.clients.client import ALL_CODECS, EVERYTHING, Ability, Client
+from interop_kit.clients.driver import DriverClient
+from interop_kit.clients.kcat import KcatClient
+from interop_kit.clients.python_clients import AiokafkaClient, ConfluentClient, KafkaPythonClient
 
 A = Ability
 JAVA = toolchain.INTEROP / "java"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from interop_kit.client import (
+from interop_kit.clients.client import (
     ALL_CODECS,
     EARLIEST,
     EVERYTHING,

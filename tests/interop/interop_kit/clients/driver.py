@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from interop_kit.client import EARLIEST, READ_TIMEOUT, Client, Start
+from interop_kit.clients.client import EARLIEST, READ_TIMEOUT, Client, Start
 from interop_kit.records import Record
 from ottla.testing.guardian import end_with_this_program
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from interop_kit.client import EARLIEST, READ_TIMEOUT, Client, Start
+from interop_kit.clients.client import EARLIEST, READ_TIMEOUT, Client, Start
 from interop_kit.records import Record
 
 # Long enough that everything handed over in one call leaves in one batch for each partition.
