@@ -53,6 +53,7 @@ Server = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer with JSON, for scripts.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only names.")]
 Topic = Annotated[
     str,
     typer.Argument(

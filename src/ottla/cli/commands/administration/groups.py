@@ -14,6 +14,7 @@ from ottla.cli.options import (
     COMPLETION_PATIENCE,
     DEFAULT_SERVER,
     Json,
+    Quiet,
     Server,
     complete_topic,
     connect,
@@ -82,7 +83,7 @@ def list_groups(
     types: Annotated[
         list[GroupType] | None, typer.Option("--type", help="Only of this type; repeat for more.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only names.")] = False,
+    quiet: Quiet = False,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:

@@ -15,6 +15,7 @@ from ottla.cli.failures import Failure, Misuse
 from ottla.cli.options import (
     DEFAULT_SERVER,
     Json,
+    Quiet,
     Server,
     Topic,
     Topics,
@@ -96,7 +97,7 @@ def list_topics(
     internal: Annotated[
         bool, typer.Option("--internal", help="Also those whose names begin with '__'.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only names.")] = False,
+    quiet: Quiet = False,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
