@@ -30,7 +30,7 @@ class Tally:
     suspects: set[tuple[int, int]] = field(default_factory=set)
 
     def written(self, draft: Draft) -> None:
-        """A draft has become what the cluster knows."""
+        """Counts and logs what a draft has changed, now that it was written."""
         for broker_id in draft.touched_brokers:
             before, after = draft.base.brokers.get(broker_id), draft.brokers.get(broker_id)
             if before is None or (after is not None and after.epoch == before.epoch):

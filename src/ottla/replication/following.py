@@ -358,7 +358,7 @@ class Following:
             ).partitions.append(index)
 
     def _most_bytes(self, partition: Partition) -> int:
-        """Of one partition in one answer."""
+        """The most bytes of one partition in one answer."""
         most = self.limits.partition_max_bytes
         return most if self._throttle is None else min(most, self._throttle.portion(partition))
 

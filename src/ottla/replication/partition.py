@@ -357,7 +357,7 @@ class Partition:
         return new_term
 
     def _make_room(self) -> None:
-        """For those who wait, if there was none yet."""
+        """Makes the sets of those who wait, unless they are there already."""
         if self._awaiting_commit is _NOBODY_WAITS:
             self.waiters = set()
             self.replica_waiters = set()

@@ -37,7 +37,7 @@ class Checkpointing:
         ]
 
     def all(self, now_ms: int) -> list[CheckpointJob]:
-        """Of every folder that has none under way."""
+        """Jobs for all folders that have none under way."""
         return [self._begin(folder, now_ms) for folder in self._idle()]
 
     def _idle(self) -> list[DataFolder]:
@@ -53,7 +53,7 @@ class Checkpointing:
         return self.collect(folder)
 
     def collect(self, folder: DataFolder) -> CheckpointJob:
-        """A job that stores what is to be said now."""
+        """A job that stores the offsets of a folder as they are now."""
         return folder.checkpoint(self.offsets(folder))
 
     def finish(self, job: CheckpointJob) -> None:

@@ -108,7 +108,7 @@ class Removals:
         self._to_sync[folder] = files
 
     def add(self, at_ms: int, job: RemovalJob) -> None:
-        """To be done at this time, or later."""
+        """Keeps a job that is to be done at this time, or later."""
         self._count += 1
         heapq.heappush(self._waiting, (at_ms, self._count, job))
 

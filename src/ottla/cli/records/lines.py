@@ -109,7 +109,7 @@ class RecordLines:
         return (self._batch(_columns_of(records)) if records else None), failure
 
     def _batch(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
-        """With what all records have in common."""
+        """A batch of the columns, with those that all records have in common."""
         import pyarrow as pa
 
         from ottla.cli.records.plain_columns import same_number

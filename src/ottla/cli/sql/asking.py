@@ -78,7 +78,7 @@ def check_text(statement: str, settings: Mapping[str, str]) -> None:
 
 
 def _from_anywhere(target: str) -> str:
-    """The server works in another folder."""
+    """The target for a server, which works in another folder: one that is a folder by its whole path."""
     from ottla.pipeline.sql.targets import is_folder
 
     return os.path.abspath(target) if is_folder(target) and "://" not in target else target

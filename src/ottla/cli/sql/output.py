@@ -52,7 +52,7 @@ class Output(Protocol):
     def flush(self) -> None: ...
 
     def end(self) -> None:
-        """The last live table stays."""
+        """Ends the live table: what it showed last stays."""
 
 
 class Standard:

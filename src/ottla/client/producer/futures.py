@@ -39,7 +39,7 @@ class RecordFuture(RecordFutureBase):
         self._callbacks: list[Any] | None = None
 
     def join(self, condition: threading.Condition) -> None:
-        """Be settled under this condition."""
+        """Has the future settled under this condition, which those who wait for it share."""
         self._condition = condition
 
     @property

@@ -132,7 +132,7 @@ class _Connection:
         self._writer.transport.abort()
 
     async def serve(self) -> None:
-        """Until the broker closes, or is gone."""
+        """Serves the broker's requests until it closes the session, or is gone."""
         try:
             while (frame := await self._next()) is not None:
                 self.heard = boottime()

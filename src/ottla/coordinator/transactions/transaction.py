@@ -160,7 +160,7 @@ class Transaction:
         )
 
     def fenced(self, version: int, now: int) -> Transaction:
-        """Aborted by somebody other than its producer."""
+        """The transaction once it is aborted by somebody else than its producer, which that fences."""
         following = NOBODY
         if self.next_producer_id >= 0:
             following = Identity(self.holder.producer_id, self.holder.epoch + 1)
@@ -175,7 +175,7 @@ class Transaction:
         )
 
     def completed(self, now: int) -> Transaction:
-        """Every partition has its marker."""
+        """The transaction once every partition has its marker."""
         holder = self.holder
         return self._step(
             State.COMPLETE_COMMIT if self.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT,

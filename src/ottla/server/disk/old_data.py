@@ -32,7 +32,7 @@ _ASSUMED_COST: Final = 1e-9
 
 
 def _served_in_any_order(fd: int, seconds: float) -> None:
-    """On a loop that is not the broker's own."""
+    """Does nothing: a loop that is not the broker's own serves all sockets alike."""
 
 
 class OldData:

@@ -72,7 +72,7 @@ class DoomedLogs:
                 self._waiting[topic, index] = None
 
     def delete(self) -> None:
-        """Begin with those that were added."""
+        """Begins to delete the logs that were added."""
         self._turns.begin(at_once=True)
 
     def delete_now(self, topic: str, index: int) -> None:

@@ -80,7 +80,7 @@ class _Process:
         return DONE.unpack(answer) if answer else None
 
     def has_ended(self) -> bool:
-        """Once it has, the system may forget it."""
+        """Whether the process has ended; if so, the system forgets it now."""
         return os.waitpid(self.pid, os.WNOHANG)[0] != 0
 
 
@@ -184,6 +184,6 @@ class Warming:
                 each.set_result(None)
 
     def stop(self) -> None:
-        """Threads do what is left."""
+        """Ends the process; threads do what is left."""
         self._is_given_up = True
         self._part()

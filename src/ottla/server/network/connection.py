@@ -482,7 +482,7 @@ class Connection:
         return at
 
     def _held_up(self) -> bool:
-        """No further request may be handled now."""
+        """Whether no further request may be handled now."""
         return (
             self.exclusive is not None
             or self.paused != 0
@@ -812,7 +812,7 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """Nothing is owed to the peer."""
+        """Whether no answer to the peer is due or on its way."""
         return not self.slots and not self.out
 
     def hang_up(self, why: str) -> None:

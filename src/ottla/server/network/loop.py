@@ -282,7 +282,7 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         self._sockets.serve_after_others(fd, self.time() + seconds)
 
     def serve_like_others(self, fd: int) -> None:
-        """Ends that: the socket is closed."""
+        """Ends `serve_after_others`, for the socket is closed."""
         self._sockets.serve_like_others(fd)
 
     def _report(self, error: Exception, called: Called) -> None:

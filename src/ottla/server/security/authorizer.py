@@ -103,7 +103,7 @@ class Authorizer:
         self._remembered: dict[tuple[str, str, int, int, str], bool] = {}
 
     def change(self, gone: Iterable[Acl], new: Iterable[Acl]) -> None:
-        """Take these entries away, and those in."""
+        """Removes the entries that are gone, and adds the new ones."""
         for acl in gone:
             if acl.resource in self._entries:
                 self._entries[acl.resource].remove(acl)

@@ -282,7 +282,7 @@ class Swap:
                 self._log.go_offline(f"compaction failed: {error}")
 
     def end(self) -> None:
-        """Taken back or finished, before this returns."""
+        """Takes the exchange back, or finishes it if it was announced."""
         with self._lock:
             if self.stage <= Stage.ANNOUNCED:
                 self._abandon()

@@ -40,7 +40,7 @@ class WalkedTransactions:
         self._kept: list[AbortedTransaction] = []
 
     def data(self, fields: HeaderFields) -> bool:
-        """A data batch; whether it was aborted."""
+        """Takes note of a data batch; whether its transaction was aborted."""
         self._begin_up_to(fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA])
         if not fields[ATTRIBUTES] & TRANSACTIONAL_BIT:
             return False

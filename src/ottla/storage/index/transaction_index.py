@@ -177,7 +177,7 @@ class TransactionIndex(Index):
         self._walked = (era, _summarize(data, count, []), count)
 
     def _take_over(self) -> None:
-        """What a thread has found out."""
+        """Takes over the blocks that a thread has made, if the index is still the same."""
         if self._walked is None:
             return
         era, blocks, count = self._walked
@@ -246,7 +246,7 @@ class TransactionIndex(Index):
         return self._packed, len(self._packed) // 34
 
     def _check_once(self) -> None:
-        """A search trusts the order of the entries."""
+        """CorruptIndex unless the entries are in the order that a search relies on."""
         try:
             self.verify()
         except CorruptIndex:

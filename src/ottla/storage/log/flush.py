@@ -117,7 +117,7 @@ class FlushJob:
 
     @property
     def only_syncs(self) -> bool:
-        """Nothing is left to be written."""
+        """Whether there is nothing to write, only files to sync."""
         cuts = any(cut_to is not None for _, cut_to in self.data)
         return not (cuts or self.snapshots or self.epochs or self.deletions)
 

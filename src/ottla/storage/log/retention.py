@@ -103,7 +103,7 @@ class Retired:
             self._rename(one_by_one)
 
     def _rename(self, one_by_one: bool) -> None:
-        """What failed is left for the next attempt."""
+        """Renames the files that are not renamed yet. After an error the next call goes on there."""
         if self._synced:
             return
         while self._paths:

@@ -37,7 +37,7 @@ def protocols_of(request: JoinGroupRequest) -> Protocols:
 
 
 def rebalance_timeout(request: JoinGroupRequest, version: int) -> int:
-    """Version 0 has only one timeout."""
+    """The rebalance timeout of a member: in version 0 the session timeout, the only one there is."""
     return request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
 
 

@@ -54,7 +54,7 @@ class ConsumerGroupTimers:
         self._timers.set(self._of(group_id, member_id).session, deadline)
 
     def rebalance(self, group_id: str, member_id: str, epoch: int, deadline: int) -> None:
-        """It has to leave this epoch in time."""
+        """Sets by when a member must have left this epoch."""
         member = self._of(group_id, member_id)
         member.rebalance_epoch = epoch
         self._timers.set(member.rebalance, deadline)

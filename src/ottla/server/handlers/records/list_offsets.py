@@ -111,7 +111,7 @@ class _Search(NamedTuple):
 
 
 def _is_searched_for(wanted: ListOffsetsPartition) -> bool:
-    """Records have to be looked at."""
+    """Whether records have to be looked at for the answer."""
     return wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
 
 

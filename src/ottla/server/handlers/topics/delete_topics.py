@@ -82,7 +82,7 @@ def _portions(
         return wanted if isinstance(wanted, str) else (wanted.name, wanted.topic_id)
 
     def together(wanted: str | DeleteTopicState) -> Hashable:
-        """By name and by id it is the same topic."""
+        """The key of a topic, whether it is named or given by its id."""
         topic = known(wanted)
         return same(wanted) if topic is None else topic.topic_id
 

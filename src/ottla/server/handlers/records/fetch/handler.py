@@ -331,12 +331,12 @@ class Fetch:
 
     @staticmethod
     def _has_moved_start(watched: WatchedPartition, answer: PartitionData) -> bool:
-        """Records were deleted, and somebody may wait for the replica to do the same."""
+        """Whether records were deleted: somebody may wait for the replica to do the same."""
         return 0 <= watched.log_start_offset < answer.log_start_offset
 
     @property
     def _is_incremental(self) -> bool:
-        """The answer names only partitions with news."""
+        """Whether the answer names only partitions with news."""
         return self.session is not None and self.request.session_epoch != INITIAL_EPOCH
 
     # Waiting ------------------------------------------------------------------------------------
