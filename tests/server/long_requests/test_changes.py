@@ -17,7 +17,15 @@ from pathlib import Path
 import pytest
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import create_topic, fresh_name
-from server_kit.long_requests import LONG, LONG_QUESTIONS, T, Turns, count_steps, errors_of
+from server_kit.long_requests import (
+    LONG,
+    LONG_QUESTIONS,
+    T,
+    Turns,
+    count_steps,
+    errors_of,
+    make_ready,
+)
 
 from ottla import turns
 from ottla.protocol.errors import ErrorCode
@@ -31,7 +39,6 @@ from ottla.protocol.messages import (
     delete_records,
     delete_topics,
     elect_leaders,
-    find_coordinator,
     incremental_alter_configs,
     list_groups,
     offset_commit,
@@ -61,16 +68,7 @@ def real_time_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def ready(inside: BrokerThread) -> BrokerThread:
     """With the topic of which the long requests speak, and the coordinators at work."""
-    with inside.wire() as wire:
-        create_topic(wire, 2, T)
-        for kind in (0, 1):
-            request = find_coordinator.FindCoordinatorRequest(
-                coordinator_keys=["long"], key_type=kind
-            )
-            wire.call(request, find_coordinator.FindCoordinatorResponse, 4)
-        for name in CHANGING:
-            make, response, version = CHANGING[name]
-            wire.call(make(2), response, version)
+    make_ready(inside, CHANGING.values())
     return inside
 
 

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from server_kit.access import guarded_settings
 from server_kit.broker_thread import BrokerThread
-from server_kit.calls import create_topic
 from server_kit.long_requests import (
     LONG,
     LONG_QUESTIONS,
     LONGEST,
-    T,
     Turns,
     count_steps,
     entries_of,
     errors_of,
+    make_ready,
 )
 from server_kit.long_requests import MANY as VERY_MANY
 from server_kit.security import authenticate
@@ -251,13 +250,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
     ]
     with BrokerThread(tmp_path_factory.mktemp("guarded"), settings=settings) as running:
         running.run_async(running.broker.controller.create_acls(entries))
-        with running.wire() as wire:
-            create_topic(wire, 2, T)
-            for kind in (0, 1):
-                request = find_coordinator.FindCoordinatorRequest(
-                    coordinator_keys=["long"], key_type=kind
-                )
-                wire.call(request, find_coordinator.FindCoordinatorResponse, 4)
+        make_ready(running)
         yield running
 
 

@@ -23,6 +23,7 @@ from server_kit.long_requests import (
     count_steps,
     entries_of,
     errors_of,
+    make_ready,
     metadata_request,
 )
 from server_kit.wire import Wire
@@ -53,16 +54,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def ready(inside: BrokerThread) -> BrokerThread:
     """With a topic of two partitions, and the coordinators at work."""
-    with inside.wire() as wire:
-        create_topic(wire, 2, T)
-        for kind in (0, 1):
-            request = find_coordinator.FindCoordinatorRequest(
-                coordinator_keys=["long"], key_type=kind
-            )
-            wire.call(request, find_coordinator.FindCoordinatorResponse, 4)
-        # What is imported on first use is imported now.
-        for make, response, version in LONG.values():
-            wire.call(make(2), response, version)
+    make_ready(inside, LONG.values())
     return inside
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import pytest
@@ -56,6 +56,7 @@ from ottla.protocol.messages import (
 )
 from ottla.server.broker import Broker
 from server_kit.broker_thread import BrokerThread
+from server_kit.calls import create_topic
 
 # Entries of a long request, the steps of a slice, and the calls of functions in a turn: far less than
 # one for each entry.
@@ -294,7 +295,24 @@ def _names(count: int) -> list[str]:
     return [_name(each) for each in range(count)]
 
 
-LONG: dict[str, tuple[Callable[[int], Message], type[Message], int]] = {
+Long = tuple[Callable[[int], Message], type[Message], int]
+
+
+def make_ready(broker: BrokerThread, requests: Iterable[Long] = ()) -> None:
+    """Makes the topic of which the long requests speak, has the coordinators at work, and sends short
+    requests of these kinds: what is imported with the first of a kind is there then."""
+    with broker.wire() as wire:
+        create_topic(wire, 2, T)
+        for kind in (0, 1):
+            request = find_coordinator.FindCoordinatorRequest(
+                coordinator_keys=["long"], key_type=kind
+            )
+            wire.call(request, find_coordinator.FindCoordinatorResponse, 4)
+        for make, response, version in requests:
+            wire.call(make(2), response, version)
+
+
+LONG: dict[str, Long] = {
     "Metadata": (metadata_request, metadata.MetadataResponse, 9),
     "ListOffsets": (_list_offsets_request, list_offsets.ListOffsetsResponse, 5),
     "Fetch": (_fetch_request, fetch.FetchResponse, 11),
@@ -395,7 +413,7 @@ def _alter_partition_request(count: int) -> Message:
 
 
 # Requests whose answers are short however long they are: (request, response, version).
-LONG_QUESTIONS: dict[str, tuple[Callable[[int], Message], type[Message], int]] = {
+LONG_QUESTIONS: dict[str, Long] = {
     "ListGroups": (
         lambda count: list_groups.ListGroupsRequest(
             states_filter=_names(count), types_filter=_names(count)
