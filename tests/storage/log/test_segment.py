@@ -22,8 +22,6 @@ from ottla.storage.log.log import Log
 from ottla.storage.segments.file import OpenFiles
 from ottla.storage.segments.segment import TAIL_BATCHES, Segment
 
-KAFKA_INTERVAL = 4096
-
 
 @pytest.fixture
 def maker(tmp_path: Path) -> LogMaker:
