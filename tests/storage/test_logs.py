@@ -723,6 +723,21 @@ def test_deleting_a_log(maker: Maker) -> None:
     assert b"a" in part.read()
 
 
+def test_a_log_whose_folder_is_gone_takes_none_of_its_successor_along(maker: Maker) -> None:
+    """Somebody removed the folder, then deleted the topic and made it anew."""
+    logs = maker.open()
+    logs.create("topic", 0, ID)
+    append(logs, "topic", 0, b"a")
+    shutil.rmtree(f"{maker.folders[0]}/topic-0")
+    logs.delete("topic", 0)
+    logs.create("topic", 0, OTHER_ID)
+    append(logs, "topic", 0, b"z")
+    work(logs, NOW + 1000)
+    assert os.path.isdir(f"{maker.folders[0]}/topic-0")
+    logs.close()
+    assert values(maker.open(), "topic", 0) == [b"z"]
+
+
 def test_a_deletion_is_finished_after_a_restart(maker: Maker) -> None:
     logs = maker.open()
     logs.create("topic", 0, ID)

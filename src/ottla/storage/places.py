@@ -290,12 +290,11 @@ class PlacedLogs(LogOwner):
             log.close()
             log.leave_folder()
             self._dirty.pop(log, None)
-        path = folder.log_path(key)
-        renamed = f"{folder.path}/{deleted_folder_name(f'{topic}-{partition}')}"
+        folders = [f"{folder.path}/{deleted_folder_name(f'{topic}-{partition}')}"]
         try:
-            self.files.rename(path, renamed)
+            self.files.rename(folder.log_path(key), folders[0])
         except FileNotFoundError:
-            renamed = path  # removed by hand
+            folders = []  # removed by hand; what has the name after the delay is another log
         except OSError as error:
             self.take_folder_offline(folder, str(error))
             raise LogOffline(f"{topic}-{partition}", str(error)) from error
@@ -311,7 +310,7 @@ class PlacedLogs(LogOwner):
         now_ms = self._now()
         delay_ms = self._config_of(topic).file_delete_delay_ms
         self._removals.sync_soon(folder.path, self.files)
-        self._removals.add(now_ms + delay_ms, RemovalJob(self.files, folders=[renamed]))
+        self._removals.add(now_ms + delay_ms, RemovalJob(self.files, folders=folders))
 
     def set_aside(self, topic: str, partition: int, *, damaged: bool = False) -> str:
         """The log's name is free, its files stay under another one, for their owner to look at. One
