@@ -11,6 +11,8 @@ from storage_kit.faulty_files import Disk, FaultyFiles
 from ottla.logfiles.names import DELETIONS_SNAPSHOT
 from ottla.record.batch import Record, build_batch
 from ottla.record.deletion import build_mark
+from ottla.storage.compaction.rewrite import run_over
+from ottla.storage.compaction.swap import Compaction, dirt_of
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, OutOfResources
 from ottla.storage.log.log import COORDINATOR, Log
@@ -106,6 +108,29 @@ def test_the_log_is_cut_off_and_grows_again_meanwhile() -> None:
     copy_all(relocation)
     assert (relocation.copy.log_start_offset, relocation.copy.log_end_offset) == (10, 33)
     assert content(relocation.copy) == content(source)
+
+
+def test_a_pass_of_compaction_ends_when_its_log_is_copied() -> None:
+    logs = opened(new_disk())
+    log = logs.create("t", 0, TOPIC_ID)
+    append(log, 50)
+    log.flush(1000)
+    compaction = Compaction(log, dirt_of(log, log.recovery_point, 1000), 1000, 1 << 20, 1e308)
+    outcome = run_over(compaction.job, log.files)
+    assert outcome.replacements
+    target = next(each for each in logs.folders if each is not logs.folder_of("t", 0))
+    relocation = logs.begin_relocation(log, target)
+    assert logs.relocating == {log}
+    assert [compaction.swap(each) for each in outcome.replacements] == [None] * len(
+        outcome.replacements
+    )
+    logs.give_up_relocation(relocation)
+    assert logs.relocating == set()
+    relocation = logs.begin_relocation(log, target)
+    copy_all(relocation)
+    relocation.sync(1000)
+    logs.end_relocation(relocation)
+    assert logs.relocating == set()
 
 
 def test_a_copy_that_was_given_up_is_gone() -> None:

@@ -98,6 +98,8 @@ class PlacedLogs(LogOwner):
         # Logs with unflushed data, those first that have it longest.
         self._dirty: dict[Log, None] = {}
         self._removals = Removals()
+        # Logs that are being copied to another folder: none of them may be compacted meanwhile.
+        self.relocating: set[Log] = set()
         self._checkpoints = Checkpointing(self.folders, self._places, self._loaded, self._missing)
         # The name of this run of the broker, "" if it has none, and the runs before it that are known
         # in all folders.
@@ -357,9 +359,12 @@ class PlacedLogs(LogOwner):
     # Moves between folders (relocation.py)
 
     def begin_relocation(self, log: Log, target: DataFolder) -> Relocation:
-        """A copy of a log in another folder, still empty. StorageError if it cannot be made."""
+        """A copy of a log in another folder, still empty. StorageError if it cannot be made.
+
+        A pass of compaction ends here: a tombstone, a deleted record or a marker that went before it was
+        copied would be missing in the copy, which may have what it had put an end to."""
         try:
-            return Relocation(
+            relocation = Relocation(
                 log,
                 target,
                 self._config_of(log.topic),
@@ -369,9 +374,14 @@ class PlacedLogs(LogOwner):
             )
         except OSError as error:
             raise OutOfResources(log.name, str(error)) from error
+        self.relocating.add(log)
+        if log.compaction is not None and not log.compaction.job.only_erases:
+            log.compaction.stop()
+        return relocation
 
     def give_up_relocation(self, relocation: Relocation) -> None:
         """Stop a move between data folders, and remove its copy."""
+        self.relocating.discard(relocation.source)
         relocation.copy.close()
         relocation.copy.leave_folder()
         relocation.copy.give_up("the move to another data folder was given up")
@@ -382,6 +392,7 @@ class PlacedLogs(LogOwner):
         on. Blocks for some syncs of folders. LogOffline if one of the disks fails; OutOfResources if
         the log stays where it is, and the copy was given up."""
         source, target = relocation.source, relocation.target
+        self.relocating.discard(source)
         key = (source.topic, source.partition)
         if self._loaded.get(key) is not source or source.offline is not None:
             # Deleted, perhaps, and another has its name.

@@ -12,7 +12,8 @@ A crash before 1 leaves a copy without a note, which is removed at the next star
 whose log is still there. A crash between 2 and 3 leaves a note and no log: then the copy is the log.
 
 Whoever copies asks `agree` before each portion: the log may have been cut off, or its first records
-deleted, since the last one.
+deleted, since the last one. It is not compacted meanwhile (in Kafka neither): the copy would have an old
+record of a key, and not the tombstone that came after it and is gone.
 """
 
 from __future__ import annotations

@@ -706,6 +706,31 @@ def test_where_compaction_is_held_up_records_are_erased_when_all_of_their_time_h
         assert not deletions.unerased
 
 
+def test_a_log_that_is_copied_to_another_folder_is_not_compacted_for_what_is_to_be_erased(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """The copy may have an older record of the key already, and would never learn of the later one."""
+    broker = start_broker(
+        settings={"log.cleaner.enable": "false", "log.flush.offset.checkpoint.interval.ms": "50"}
+    )
+    with broker.wire() as wire:
+        topic = create_topic(wire, **{"cleanup.policy": "compact"})
+        for value in (b"old", b"forget"):
+            fill(wire, topic, build_batch([Record(0, now_ms(), b"a", value)]))
+        delete_at(wire, topic, 1)
+        log = broker.run(lambda running: running.partitions.by_name[topic.name][0].log)
+        broker.run(lambda _: log.roll(now_ms()))
+        broker.until(lambda running: running.logs.synced_end(log) == log.log_end_offset)
+        assert log.deletions is not None
+        half = log.deletions.since_ms + 1_800_000
+        broker.run(lambda running: running.logs.relocating.add(log))
+        assert not broker.run(lambda running: running.compactor._erase(log, half))
+        broker.run(lambda running: running.logs.relocating.discard(log))
+        assert broker.run(lambda running: running.compactor._erase(log, half))
+        broker.until(lambda running: running.compactor.passes == 1)
+        assert seen(wire, topic) == []
+
+
 @pytest.mark.complains
 def test_what_cannot_be_compacted_is_erased_all_the_same(
     start_broker: Callable[..., BrokerThread],

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 from cluster_kit.network import skip_or_fail
 from server_kit.broker_thread import BrokerThread
-from server_kit.calls import Topic, batch_of, create_topic, end_offset, fill, read_all
+from server_kit.calls import (
+    Topic,
+    batch_of,
+    create_topic,
+    end_offset,
+    fill,
+    now_ms,
+    read_all,
+)
 from server_kit.wire import Wire
 
 from ottla.protocol.errors import ErrorCode
@@ -26,6 +34,8 @@ from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from ottla.record.batch import Record, build_batch
+from ottla.server.broker import Broker
 from ottla.server.disk import relocations
 from ottla.storage.relocation import Relocation
 
@@ -213,6 +223,69 @@ def test_a_large_copy_is_synced_on_its_way(
     assert lags[0] > 0
     assert lags[-1] == 0
     assert read_all(wire, topic) == written
+
+
+def test_a_log_is_not_compacted_while_it_is_copied(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy has an old record of a key by then: with the tombstone gone, it would be back."""
+    copy = relocations.Relocations._copy
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    async def one_at_first(self: relocations.Relocations, relocation: Relocation) -> bool:
+        if relocation.copy.log_end_offset:
+            begun.set()
+            await asyncio.to_thread(may_go_on.wait, 30)
+        return await copy(self, relocation)
+
+    async def compact(inside: Broker) -> None:
+        await inside.compactor._begin_passes(1)
+        while inside.compactor._passes:
+            await asyncio.wait(inside.compactor._passes.values())
+
+    monkeypatch.setattr(relocations, "_PORTION", 1)
+    monkeypatch.setattr(relocations.Relocations, "_copy", one_at_first)
+    settings = {
+        "log.dirs": ",".join(map(str, folders)),
+        "log.cleaner.enable": "false",
+        "log.flush.offset.checkpoint.interval.ms": "50",
+    }
+    broker = BrokerThread(folders[0], settings=settings).start()
+    try:
+        with broker.wire() as wire:
+            compacted = {
+                "cleanup.policy": "compact",
+                "min.cleanable.dirty.ratio": "0.0",
+                "delete.retention.ms": "0",
+            }
+            topic = create_topic(wire, **compacted)
+            log = broker.run(lambda inside: inside.partitions.by_name[topic.name][0].log)
+
+            def put(key: bytes, value: bytes | None) -> None:
+                fill(wire, topic, build_batch([Record(0, now_ms(), key, value)]))
+                broker.run(lambda _: log.roll(now_ms()))
+                broker.until(lambda inside: inside.logs.synced_end(log) == log.log_end_offset)
+
+            put(b"a", b"old")
+            target = other(folders, place(folders, topic))
+            put(b"a", None)
+            put(b"b", b"kept")
+            assert move(wire, topic.name, target, 0) == [0]
+            assert begun.wait(30)
+            for number in range(2):  # one finds the tombstone old enough, the next one drops it
+                broker.run_async(compact(broker.broker))
+                put(b"c", b"%d" % number)
+            may_go_on.set()
+            until(lambda: place(folders, topic) == target)
+            assert read_all(wire, topic) == [b"old", None, b"kept", b"0", b"1"]
+            log = broker.run(lambda inside: inside.partitions.by_name[topic.name][0].log)
+            for number in range(2):
+                put(b"d", b"%d" % number)
+                broker.run_async(compact(broker.broker))
+            assert read_all(wire, topic) == [b"kept", b"1", b"1"]
+    finally:
+        may_go_on.set()
+        broker.stop()
 
 
 @pytest.mark.complains

@@ -150,6 +150,8 @@ class Compactor:
                 continue
             if each in self._passes or each in self.uncleanable or each.truncation is not None:
                 continue
+            if each in self._logs.relocating:
+                continue
             if self._not_before.get(each, 0.0) > self._loop.time():
                 continue
             dirt = self._assess(each, now)
@@ -266,10 +268,13 @@ class Compactor:
         ):
             return None
         try:
-            return dirt_of(each, synced_end, now)
+            dirt = dirt_of(each, synced_end, now)
         except (OSError, CorruptFile) as error:
             self._failed(each, error)
             return None
+        if each in self._logs.relocating:
+            return dirt._replace(first_uncleanable=dirt.first_dirty)  # nothing, for a while
+        return dirt
 
     # One pass
 
@@ -279,6 +284,8 @@ class Compactor:
         # Anew: others had their turn since.
         dirt = None if each.offline is not None else self._assess(each, now)
         if dirt is None or each.compaction is not None or each.truncation is not None:
+            return False
+        if each in self._logs.relocating:
             return False
         self._begin_with(each, dirt, now)
         return True
