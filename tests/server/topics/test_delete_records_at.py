@@ -37,6 +37,7 @@ from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.logfiles.deletions import deleted_offsets
 from ottla.logfiles.folders import find_logs
 from ottla.logfiles.names import DELETIONS_SNAPSHOT
+from ottla.logfiles.walk import OVERHEAD, fields_at
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records_at import (
     DeletedRange,
@@ -57,10 +58,20 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from ottla.record.batch import Record, build_batch, check_batch, records
+from ottla.record.batch import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    LAST_OFFSET_DELTA,
+    MAGIC,
+    MAGIC_BYTE,
+    Record,
+    build_batch,
+    check_batch,
+    records,
+)
 from ottla.record.codecs import Codec
 from ottla.record.deletion import read_mark
-from ottla.record.legacy import messages
+from ottla.record.legacy import build_message_set, messages
 from ottla.replication.partition import Appended, Partition
 from ottla.server.broker import Broker
 from ottla.server.disk.time_search import offset_for_time
@@ -583,6 +594,39 @@ def test_old_formats(wire: Wire, topic: Topic, version: int) -> None:
     delete_at(wire, topic, 3, (5, 9))
     found = fetch(wire, topic, 0, version=version)
     assert [each.offset for each in messages(bytes(found.records))] == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("start", [0, 5, 10, 17])
+def test_compressed_sets_of_an_old_kafka(
+    wire: Wire, inside: BrokerThread, topic: Topic, magic: int, start: int
+) -> None:
+    """They tell the offset of their last message only."""
+
+    def append(broker: Broker) -> None:
+        partition = broker.partitions.by_name[topic.name][0]
+        for first in (0, 10, 20):
+            every = [Record(first + at, now_ms(), None, b"%d" % (first + at)) for at in range(10)]
+            partition.log.append_replicated(build_message_set(every, magic, Codec.GZIP), now_ms())
+        partition.advance()
+
+    inside.run(append)
+    assert delete_at(wire, topic, 3, 15).error_code == 0
+    found: dict[int, bytes | None] = {}
+    offset = start
+    while offset < 30:
+        data = bytes(fetch(wire, topic, offset).records)
+        assert data
+        at = 0
+        while at < len(data):
+            fields = fields_at(data, at)
+            entry = data[at : at + fields[BATCH_LENGTH] + OVERHEAD]
+            read = messages if fields[MAGIC_BYTE] < MAGIC else records
+            found |= {record.offset: record.value for record in read(entry)}
+            offset = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
+            at += len(entry)
+    there = set(range(start - start % 10, 30)) - {3, 15}
+    assert found == {each: b"%d" % each for each in there}
 
 
 # Erasing

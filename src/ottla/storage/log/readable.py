@@ -96,6 +96,8 @@ class ReadableLog(LogState):
         try:
             first, _ = segment.offsets_at(piece.file, piece.position, wait)
             found = self._touched(segment, first, upper, wait)
+            if found is not None and found[0] < piece.position:
+                found = piece.position, piece.first_size  # where it begins is not known
             clean = segment.size if found is None else found[0]
             clean -= piece.position
             if found is None or clean >= piece.length:

@@ -19,6 +19,7 @@ from ottla.logfiles.walk import HEADER_CHUNK, OVERHEAD, SMALLEST_ENTRY, fields_a
 from ottla.record.batch import (
     BASE_OFFSET,
     BATCH_LENGTH,
+    CODEC_MASK,
     HEADER_SIZE,
     LAST_OFFSET_DELTA,
     MAGIC,
@@ -434,7 +435,8 @@ class Segment:
         self.index_was_read = True
 
     def offsets_at(self, file: SegmentFile, position: int, wait: bool = True) -> tuple[int, int]:
-        """Base and last offset of the batch at `position` of the segment's file."""
+        """Base and last offset of the batch at `position` of the segment's file. A compressed set of an
+        old format tells only its last one: it begins somewhere in the segment."""
         size = min(_SHORT_HEADER_SIZE, self.size - position)
         data = file.read(size, position) if wait else file.read_in_memory(size, position)
         if data is None:
@@ -443,7 +445,7 @@ class Segment:
             )
         base: int = int.from_bytes(data[:8], "big", signed=True)
         if data[MAGIC_AT] != MAGIC:
-            return base, base
+            return self.base_offset if data[MAGIC_AT + 1] & CODEC_MASK else base, base
         return base, base + int.from_bytes(data[-4:], "big")
 
     def position_before(self, offset: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.record.batch import MAGIC, MAGIC_AT
 from ottla.server.failures import error_code
 from ottla.server.handlers.records.fetch.reader import EMPTY
 from ottla.server.turns import Turns
@@ -76,7 +77,10 @@ async def _unmask(reader: Reader, found: Found) -> Found:
         assert partition is not None
         raw = await reader.broker.reads.read(piece)
         log = partition.log
-        first = int.from_bytes(raw[:8], "big", signed=True)
+        if raw[MAGIC_AT] == MAGIC:
+            first = int.from_bytes(raw[:8], "big", signed=True)
+        else:
+            first = piece.segment.base_offset  # where a set of an old format begins is not known
         hidden = (
             []
             if log.deletions is None
