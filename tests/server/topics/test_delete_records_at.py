@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -75,6 +76,7 @@ from ottla.record.legacy import build_message_set, messages
 from ottla.replication.partition import Appended, Partition
 from ottla.server.broker import Broker
 from ottla.server.disk.time_search import offset_for_time
+from ottla.storage.compaction.swap import Swap
 from ottla.storage.log.append import Append
 from ottla.storage.log.log import COORDINATOR, Log
 from ottla.storage.verify import verify_log
@@ -748,6 +750,52 @@ def test_where_compaction_is_held_up_records_are_erased_when_all_of_their_time_h
         assert broker.run(lambda running: running.compactor._erase(log, all_of_it))
         broker.until(lambda _: b"forget" not in bytes_of_segments(Path(log.folder)))
         assert not deletions.unerased
+
+
+@pytest.mark.complains
+def test_a_pass_that_cannot_put_one_segment_in_place_leaves_those_after_it_as_they_are(
+    start_broker: Callable[..., BrokerThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that stays has an older record of the key, which nobody would know to be one if the
+    deleted record were gone."""
+    broker = start_broker(
+        settings={"log.cleaner.enable": "false", "log.flush.offset.checkpoint.interval.ms": "50"}
+    )
+    announce = Swap._announce
+    failed: list[Swap] = []
+
+    def fail_once(self: Swap) -> None:
+        if not failed:
+            failed.append(self)
+            raise OSError(errno.EIO, "the disk fails")
+        announce(self)
+
+    async def compact(inside: Broker) -> None:
+        assert await inside.compactor._dirtiest()
+        await inside.compactor._begin_passes(1)
+        while inside.compactor._passes:
+            await asyncio.wait(inside.compactor._passes.values())
+
+    monkeypatch.setattr(Swap, "_announce", fail_once)
+    with broker.wire() as wire:
+        settings = {
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.0",
+            "segment.bytes": "1048576",
+        }
+        topic = create_topic(wire, **settings)
+        pairs = [(b"a", b"old"), (b"b", b"x" * 700_000), (b"a", b"new"), (b"c", b"x" * 700_000)]
+        for (key, value), (other, large) in zip(pairs[::2], pairs[1::2], strict=True):
+            every = [Record(0, now_ms(), key, value), Record(1, now_ms(), other, large)]
+            fill(wire, topic, build_batch(every))
+        delete_at(wire, topic, 2)
+        log = broker.run(lambda running: running.partitions.by_name[topic.name][0].log)
+        broker.run(lambda _: log.roll(now_ms()))
+        for _ in range(2):
+            broker.until(lambda running: running.logs.synced_end(log) == log.log_end_offset)
+            broker.run_async(compact(broker.broker))
+        assert failed
+        assert seen(wire, topic) == [b"x" * 700_000] * 2
 
 
 def test_a_log_that_is_copied_to_another_folder_is_not_compacted_for_what_is_to_be_erased(

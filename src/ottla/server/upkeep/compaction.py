@@ -370,6 +370,10 @@ class Compactor:
                     complete = False
                 if swap is not None and swap.retired is not None:
                     retired.append(swap.retired)
+                if not complete and not compaction.job.only_erases:
+                    # What stays as it is may have older records of keys whose tombstones, or deleted
+                    # records, are not in the segments after it any more.
+                    break
         except LogOffline:
             complete = False
         finally:
