@@ -75,10 +75,12 @@ from ottla.record.deletion import read_mark
 from ottla.record.legacy import build_message_set, messages
 from ottla.replication.partition import Appended, Partition
 from ottla.server.broker import Broker
+from ottla.server.disk.reads import Reads
 from ottla.server.disk.time_search import offset_for_time
 from ottla.storage.compaction.swap import Swap
 from ottla.storage.log.append import Append
 from ottla.storage.log.log import COORDINATOR, Log
+from ottla.storage.segments.file import Slice
 from ottla.storage.verify import verify_log
 from ottla.testing import BrokerProcess
 
@@ -596,6 +598,38 @@ def test_old_formats(wire: Wire, topic: Topic, version: int) -> None:
     delete_at(wire, topic, 3, (5, 9))
     found = fetch(wire, topic, 0, version=version)
     assert [each.offset for each in messages(bytes(found.records))] == [0, 1, 2, 4]
+
+
+def test_a_segment_that_goes_while_it_is_read_shows_nothing_that_was_deleted(
+    wire: Wire, inside: BrokerThread, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was deleted of it is forgotten with it, and the reader still has its file."""
+    ten(wire, topic)
+    delete_at(wire, topic, 3)
+    fill(wire, topic, batch_of(b"next"))
+    read = Reads.read
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    async def slowly(self: Reads, piece: Slice) -> bytes:
+        begun.set()
+        await asyncio.to_thread(may_go_on.wait, 30)
+        return await read(self, piece)
+
+    log = inside.run(lambda broker: broker.partitions.by_name[topic.name][0].log)
+    inside.run(lambda _: log.roll(now_ms()))
+    inside.until(lambda _: log.flushing is None and log.recovery_point == log.log_end_offset)
+    with monkeypatch.context() as patch, inside.wire() as other:
+        patch.setattr(Reads, "read", slowly)
+        other.send(fetch_request(topic, (0, 0)), 12)
+        assert begun.wait(30)
+        delete_records(wire, topic, 12)
+        assert inside.run(lambda _: log.delete_old_segments(now_ms())) is not None
+        inside.run_async(inside.broker.periodic_work.checkpoint())
+        may_go_on.set()
+        response = other.receive(FetchResponse, 12)
+    (answer,) = response.responses[0].partitions
+    assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert not answer.records
 
 
 @pytest.mark.parametrize("magic", [0, 1])

@@ -75,26 +75,35 @@ async def _unmask(reader: Reader, found: Found) -> Found:
     while found.is_masked and found.piece is not None:
         piece, partition = found.piece, found.partition
         assert partition is not None
-        raw = await reader.broker.reads.read(piece)
         log = partition.log
+        deletions = log.deletions
+        raw = await reader.broker.reads.read(piece)
+        if (
+            partition.log is not log
+            or log.deletions is not deletions
+            or deletions is None
+            or found.start < log.log_start_offset
+        ):
+            # The log has dropped or replaced what was read, and with it what was deleted of that.
+            found = await _look_again(reader, found, found.start)
+            continue
         if raw[MAGIC_AT] == MAGIC:
             first = int.from_bytes(raw[:8], "big", signed=True)
         else:
             first = piece.segment.base_offset  # where a set of an old format begins is not known
-        hidden = (
-            []
-            if log.deletions is None
-            else log.deletions.invisible.between(first, log.end_bound(piece))
-        )
+        hidden = deletions.invisible.between(first, log.end_bound(piece))
         seen = await reader.broker.workers.visible(raw, hidden)
         if seen.batches:
             found.answer.records = seen.batches
             break
-        found = reader.look_at(
-            found.watched, found.limit, found.at_least_one, start=seen.end_offset
-        )
-        if found.missing is not None:
-            found = await _find(reader, found, found.missing)
+        found = await _look_again(reader, found, seen.end_offset)
+    return found
+
+
+async def _look_again(reader: Reader, found: Found, start: int) -> Found:
+    found = reader.look_at(found.watched, found.limit, found.at_least_one, start=start)
+    if found.missing is not None:
+        found = await _find(reader, found, found.missing)
     return found
 
 
