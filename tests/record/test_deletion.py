@@ -133,6 +133,13 @@ def test_emptied_batches_and_marks_go() -> None:
     assert without(compacted, [(3, 4)]) == (b"", 10)
 
 
+def test_a_batch_that_was_emptied_by_erasing_and_compaction_goes() -> None:
+    """Compaction took some of its records, which nothing hides."""
+    empty = build_batch((), base_offset=10, last_offset=19, producer_id=7, base_sequence=0)
+    following = build_batch([Record(20, 1, None, b"value")], base_offset=20)
+    assert without(empty + following, [(12, 13), (15, 16)]) == (following, 21)
+
+
 def test_a_batch_that_is_cut_goes() -> None:
     data = batch(0, 2) + batch(2, 2)
     for cut in (1, 30, 60):

@@ -15,6 +15,7 @@ from ottla.record.batch import (
     LAST_OFFSET_DELTA,
     MAGIC,
     MAGIC_BYTE,
+    RECORD_COUNT,
     BatchHeader,
     HeaderFields,
 )
@@ -83,6 +84,8 @@ def _left(
         return None
     if fields[MAGIC_BYTE] == MAGIC and fields[ATTRIBUTES] & CONTROL_BIT:
         return batch
+    if not fields[RECORD_COUNT]:
+        return None  # compaction took what was not deleted
     try:
         return strip(batch, BatchHeader._make(fields), hidden, limit)
     except TooLarge:
