@@ -18,6 +18,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -29,7 +30,7 @@ from ottla.client.positions import TopicPartition
 from ottla.logfiles.checkpoint import InvalidCheckpoint
 from ottla.logfiles.deletions import may_be_mark, take_mark
 from ottla.logfiles.folders import log_starts, segments_in
-from ottla.logfiles.names import parse_folder_name
+from ottla.logfiles.names import SWAP_SUFFIX, parse_folder_name
 from ottla.logfiles.visible import without
 from ottla.record.batch import (
     CONTROL_BIT,
@@ -389,7 +390,7 @@ def read(piece: Piece, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     layout = SparkRows(options.include_headers, options.values)
     for stretch in piece.stretches:
         try:
-            with open(stretch.path, "rb", buffering=0) as file:
+            with _opened(stretch.path) as file:
                 pieces = _pieces(file.fileno(), piece.offsets.start, stretch, options)
                 for batches in _seen(pieces, piece):
                     for rows, next_offset in _decoded(layout, batches, piece):
@@ -401,6 +402,16 @@ def read(piece: Piece, options: SourceOptions) -> Iterator[pa.RecordBatch]:
             lost(f"{stretch.path} is gone", options)
         except InvalidBatch as error:
             raise DamagedLog(f"{stretch.path}: {error.reason}") from None
+
+
+def _opened(path: str) -> FileIO:
+    """A segment's file, also if it got its own name since the plan was made."""
+    try:
+        return FileIO(path)
+    except FileNotFoundError:
+        if not path.endswith(SWAP_SUFFIX):
+            raise
+        return FileIO(path.removesuffix(SWAP_SUFFIX))
 
 
 def _pieces(

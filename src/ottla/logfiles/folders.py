@@ -7,21 +7,34 @@ while it is looked at then costs an error message, not the process.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ottla.logfiles.checkpoint import InvalidCheckpoint, parse_offsets
 from ottla.logfiles.names import (
+    CLEANED_SUFFIX,
     LOG_START_CHECKPOINT,
     LOG_SUFFIX,
     PARTITION_METADATA,
+    SWAP_SUFFIX,
+    base_offset_of,
     offset_in,
     parse_folder_name,
 )
 from ottla.logfiles.walk import OVERHEAD, check, fields_at
 from ottla.record import legacy
-from ottla.record.batch import HEADER_SIZE, MAGIC, BatchHeader, Record, records
+from ottla.record.batch import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA,
+    MAGIC,
+    BatchHeader,
+    Record,
+    records,
+)
 from ottla.record.errors import InvalidBatch
 
 READ_BUFFER = 1 << 20
@@ -48,7 +61,11 @@ class SegmentFiles(NamedTuple):
 
     def sibling(self, suffix: str) -> Path:
         """`.index`, `.timeindex`, `.txnindex` or `.snapshot` of the same base offset."""
-        return self.log.with_suffix(suffix)
+        if self.log.suffix != SWAP_SUFFIX:
+            return self.log.with_suffix(suffix)
+        path = self.log.with_suffix("").with_suffix(suffix)
+        under_way = path.with_name(path.name + SWAP_SUFFIX)
+        return under_way if under_way.exists() else path
 
 
 class LogFolder(NamedTuple):
@@ -100,16 +117,47 @@ def find_logs(path: Path) -> list[LogFolder]:
 
 
 def segments_in(folder: Path) -> tuple[SegmentFiles, ...]:
-    """The segments in a folder by their base offsets; files under way (`.cleaned`, `.swap`,
-    `.deleted`) are none."""
+    """The segments in a folder by their base offsets; files under way (`.cleaned`, `.deleted`) are none.
+
+    But where a finished segment was about to take the place of others (`.swap`), these may be gone: it
+    counts in place of them, as at the start of a broker (see storage/recovery/leftovers.py)."""
     if not folder.is_dir():
         return ()
-    found = []
+    found: dict[int, Path] = {}
+    swaps: dict[int, Path] = {}
+    cleaned: list[int] = []
     for path in folder.iterdir():
-        base_offset = offset_in(path.name, LOG_SUFFIX)
-        if base_offset is not None:
-            found.append(SegmentFiles(base_offset, path))
-    return tuple(sorted(found))
+        base_offset = base_offset_of(path.name)
+        if base_offset is None:
+            continue
+        if offset_in(path.name, LOG_SUFFIX) is not None:
+            found[base_offset] = path
+        elif offset_in(path.name, LOG_SUFFIX + SWAP_SUFFIX) is not None:
+            swaps[base_offset] = path
+        elif path.name.endswith(CLEANED_SUFFIX):
+            cleaned.append(base_offset)
+    for base_offset, path in sorted(swaps.items()):
+        if not cleaned or base_offset < min(cleaned):
+            end = _end_of(path, base_offset)
+            for replaced in [other for other in found if base_offset < other < end]:
+                del found[replaced]
+            found[base_offset] = path
+    return tuple(SegmentFiles(*each) for each in sorted(found.items()))
+
+
+def _end_of(path: Path, base_offset: int) -> int:
+    """The offset after the last record of a segment, by the headers of its batches."""
+    end = base_offset + 1
+    try:
+        with path.open("rb", buffering=0) as file:
+            position = 0
+            while head := os.pread(file.fileno(), HEADER_SIZE, position):
+                fields = fields_at(head, 0)
+                end = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
+                position += fields[BATCH_LENGTH] + OVERHEAD
+    except (FileNotFoundError, InvalidBatch):
+        pass  # those who read the records there will be told
+    return end
 
 
 def _log_folder(path: Path, segments: tuple[SegmentFiles, ...]) -> LogFolder:

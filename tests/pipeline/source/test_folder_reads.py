@@ -223,6 +223,18 @@ def test_a_segment_that_goes_after_the_plan(tmp_path: Path) -> None:
     assert sum(batch.num_rows for batch in folders.read(piece, lenient)) == 5
 
 
+def test_a_segment_that_was_to_take_the_place_of_others(tmp_path: Path) -> None:
+    """As a broker leaves it that is killed in the middle of that, and as one has it for a moment."""
+    log = write_log(tmp_path, {0: [batch(0, 4)], 2: [batch(2, 2)], 4: [batch(4, 3)]})
+    own, under_way = log / f"{0:020}.log", log / f"{0:020}.log.swap"
+    own.rename(under_way)
+    options = read_options({"path": str(tmp_path)})
+    plan = folders.plan(options)
+    assert values(path=tmp_path) == numbers(range(7))
+    under_way.rename(own)
+    assert sum(found.num_rows for piece in plan for found in folders.read(piece, options)) == 7
+
+
 def compare_with_broker(bootstrap: str, data: Path, topic: str) -> None:
     """The folder of a broker gives what the broker gives."""
     with Admin(bootstrap) as admin:

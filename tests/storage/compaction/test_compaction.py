@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ from storage_kit.faulty_files import Disk, FaultyFiles
 from storage_kit.logs import NOW, LogMaker, close_cleanly, stored_batches
 from storage_kit.memory import verify_log
 
+from ottla.logfiles.folders import read_batches, read_records, segments_in
 from ottla.record.codecs import Codec
 from ottla.storage.compaction.rewrite import Cancelled, Job, Throttle, Uncleanable, run, run_over
 from ottla.storage.compaction.swap import Compaction, dirt_of
@@ -173,6 +176,55 @@ def test_old_files_go_and_nothing_is_left_over(maker: LogMaker) -> None:
         assert name.split(".")[-1] not in ("cleaned", "swap", "deleted"), name
         if name[0].isdigit():
             assert int(name[:20]) in segments, name
+
+
+class Watched(Files):
+    """Has somebody look after each change of a name."""
+
+    look: Callable[[], None] = staticmethod(lambda: None)
+
+    def rename(self, source: str, target: str) -> None:  # type: ignore[override]
+        os.replace(source, target)
+        self.look()
+
+    def unlink(self, path: str) -> None:  # type: ignore[override]
+        os.unlink(path)
+        self.look()
+
+
+def test_who_reads_the_folder_misses_nothing_in_the_middle_of_a_swap(tmp_path: Path) -> None:
+    """Nor what a broker left that was killed there, nor what the next one does about it."""
+    files = Watched()
+    maker = LogMaker(str(tmp_path), compacting(segment_bytes=500, segment_index_bytes=400), files)
+    log = maker.create()
+    fill(log, 40, keys=20)
+    seal(log)
+    wanted = {offset for offset, _, _ in latest(kept(log), log.log_end_offset)}
+    looks = 0
+
+    def look(folder: Path) -> None:
+        nonlocal looks
+        looks += 1
+        offsets = [
+            record.offset
+            for segment in segments_in(folder)
+            for batch in read_batches(segment.log)
+            for record in read_records(batch)
+        ]
+        assert offsets == sorted(set(offsets))
+        assert wanted <= set(offsets)
+
+    def crash_and_start() -> None:
+        look(Path(maker.folder))
+        copy = tmp_path / f"crash-{looks}"
+        shutil.copytree(maker.folder, copy / "topic-0")
+        after = Watched()
+        after.look = lambda: look(copy / "topic-0")
+        LogMaker(str(copy), maker.config, after).load(recovery_point=log.recovery_point)
+
+    files.look = crash_and_start
+    compact(log)
+    assert looks > 50
 
 
 def test_a_reader_that_holds_an_old_segment_reads_on(maker: LogMaker) -> None:
