@@ -326,6 +326,24 @@ def test_the_second_protocol_changes_the_producer_id_when_epochs_are_used_up(wor
     world.stored_is_kept()
 
 
+def test_who_was_told_a_new_producer_id_waits_for_the_markers_as_with_a_new_epoch(
+    world: World,
+) -> None:
+    first = world.begun()
+    _put(world, world.transaction().begun(Identity(first.producer_id, LAST_EPOCH - 1), 60_000, 1))
+    last = world.transaction().holder
+    assert world.add(last) is NONE
+    following = world.end(last).holder
+    assert following.producer_id != first.producer_id
+    # Its next transaction begins before the markers of the last one are written.
+    assert world.add(following, ("c", 0)) is BUSY
+    assert set(world.verify(following, ("c", 0)).values()) == {BUSY}
+    assert world.add(last) is FENCED
+    world.write_markers()
+    assert world.add(last) is WRONG_ID
+    assert world.add(following, ("c", 0)) is NONE
+
+
 def test_an_old_client_may_go_on_after_a_new_one(world: World) -> None:
     producer = world.ongoing()
     following = world.end(producer).holder
@@ -584,6 +602,15 @@ def test_only_a_prepared_transaction_can_be_kept(world: World) -> None:
 def test_to_keep_nothing_is_to_begin(world: World) -> None:
     answer = world.init(two_phase=True, keep=True)
     assert (answer.code, answer.ongoing) == (NONE, NOBODY)
+
+
+def test_who_has_ended_a_prepared_transaction_waits_for_the_markers(world: World) -> None:
+    world.ongoing(two_phase=True)
+    kept = world.init(two_phase=True, keep=True).holder
+    following = world.end(kept).holder
+    assert world.add(following, ("c", 0)) is BUSY
+    world.write_markers()
+    assert world.add(following, ("c", 0)) is NONE
 
 
 def test_a_prepared_transaction_that_is_not_kept_is_aborted(world: World) -> None:

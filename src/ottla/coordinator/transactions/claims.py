@@ -14,6 +14,9 @@ def fault_of_member(transaction: Transaction | None, producer: Identity) -> Erro
     if transaction.changed_hands and producer == transaction.holder:
         # It has to end the transaction that it took over before it begins one of its own.
         return ErrorCode.INVALID_TXN_STATE
+    if transaction.is_ending and producer == transaction.holder:
+        # It knows its next identity, perhaps of another producer id, since the decision was stored.
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     if producer.producer_id != transaction.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if producer.epoch != transaction.epoch:
