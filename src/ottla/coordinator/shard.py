@@ -57,7 +57,7 @@ class Replayed(NamedTuple):
 class Effects:
     """What a shard wants done: append the records as one batch, replay them, then send the answers."""
 
-    __slots__ = ("answers", "can_be_gathered", "failed", "producer", "records", "then")
+    __slots__ = ("answers", "asking", "can_be_gathered", "failed", "producer", "records", "then")
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Effects:
         producer: tuple[int, int] | None = None,
         failed: Callable[[ErrorCode], Effects] | None = None,
         then: Callable[[], Effects] | None = None,
+        asking: tuple[Ticket, ...] = (),
     ) -> None:
         self.answers: list[tuple[Ticket, Message]] = list(answers)
         self.records: list[tuple[bytes, bytes | None]] = records or []
@@ -77,6 +78,9 @@ class Effects:
         self.failed = failed
         # Called after the records were replayed and the answers sent: what follows from them.
         self.then = then
+        # Requests that only what follows will answer. If it does not come to that, or takes too long,
+        # they are refused as those with an answer here are, and nothing follows.
+        self.asking = asking
         # The records may be appended and replayed with those of requests that come a moment later
         # and are of the same kind: no request of that kind looks at what they change.
         self.can_be_gathered = False

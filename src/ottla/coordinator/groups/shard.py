@@ -377,7 +377,7 @@ class GroupShard:
                 tombstones += group.tombstones()
             return Effects((ticket, response), records=tombstones, failed=failed)
 
-        return self._in_pieces(doomed, last, failed)
+        return self._in_pieces(doomed, last, failed, asking=(ticket,))
 
     def _group(self, group_id: str) -> Group:
         group = self.groups.get(group_id)
@@ -534,6 +534,7 @@ class GroupShard:
         last: Callable[[list[RecordPair]], Effects],
         failed: Callable[[ErrorCode], Effects] | None = None,
         first: int = 0,
+        asking: tuple[Ticket, ...] = (),
     ) -> Effects:
         """Effects that delete so many offsets in several batches, the last of them with what `last`
         makes of its tombstones. Each waits until the one before it is committed, and requests come
@@ -545,7 +546,8 @@ class GroupShard:
         return Effects(
             records=tombstones,
             failed=failed,
-            then=lambda: self._in_pieces(doomed, last, failed, end),
+            then=lambda: self._in_pieces(doomed, last, failed, end, asking),
+            asking=asking,
         )
 
 

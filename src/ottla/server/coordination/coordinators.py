@@ -545,7 +545,8 @@ class Coordinators(Generic[S]):
                 self._refuse_answers(effects, code)
                 return
             self._answer(effects)
-            if effects.then is not None:
+            # Not for requests that were refused meanwhile, because it took so long.
+            if effects.then is not None and all(each in self._waiting for each in effects.asking):
                 self._run(held, effects.then())
 
         if effects.answers or effects.then is not None:
@@ -643,7 +644,7 @@ class Coordinators(Generic[S]):
         return None
 
     def _refuse_answers(self, effects: Effects, code: ErrorCode) -> None:
-        for ticket, _ in effects.answers:
+        for ticket in (*(ticket for ticket, _ in effects.answers), *effects.asking):
             waiting = self._waiting.pop(ticket, None)
             if waiting is not None:
                 waiting.answer(waiting.refusal(code))

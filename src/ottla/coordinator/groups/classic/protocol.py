@@ -172,7 +172,7 @@ class ClassicProtocol:
 
         # First the group, then its member: a group exists once its record is replayed.
         record = empty_group_record(request.group_id, None, 0, now.wall)
-        return Effects(records=[record], then=join_created, failed=failed)
+        return Effects(records=[record], then=join_created, failed=failed, asking=(ticket,))
 
     def _join(
         self,
