@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from groups_kit.machine import Machine, MachineTarget
+from dataclasses import replace
+
+from groups_kit.machine import SETTINGS, Machine, MachineTarget
 from groups_kit.scenarios import play
 
 STABLE = """
@@ -156,5 +158,43 @@ def test_a_classic_member_joins_before_the_group_that_is_classic_again_is_commit
         x: describe -> g:NONE PreparingRebalance ...
         c: join v=3 id={ids["c"]} protocols=range:@t|more:@t -> NONE generation=4 ...
         a <- NONE generation=4 ...
+        """,
+    )
+
+
+def test_what_time_does_to_a_group_does_not_wait_for_the_answers_of_another() -> None:
+    """Who joins meanwhile would be lost by it."""
+    machine = Machine(replace(SETTINGS, group_initial_rebalance_delay_ms=3_000))
+    target = MachineTarget(machine)
+    play(
+        target,
+        """
+        a: join v=3 session=10000 -> waits
+        after 3000
+        a <- NONE generation=1 ...
+        a: sync id=A assign=A:x -> NONE ...
+        after 6000
+        b: join v=3 group=h -> waits
+        """,
+    )
+    with machine.uncommitted():
+        # Late: the rebalance of h and the session of g's last member have ended.
+        machine.tick_after(5_000)
+        play(
+            target,
+            """
+            c: join v=4 -> waits
+            d: join v=3 -> waits
+            """,
+        )
+    play(
+        target,
+        """
+        b <- NONE generation=1 ...
+        c <- MEMBER_ID_REQUIRED member=C
+        c: join v=4 id=C -> waits
+        after 6000
+        d <- NONE generation=3 ...
+        c <- NONE generation=3 ...
         """,
     )

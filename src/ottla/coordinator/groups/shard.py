@@ -456,7 +456,7 @@ class GroupShard:
         while (timer := self.timers.pop_due(now.monotonic)) is not None:
             effects = timer.action(now)
             if effects.records or effects.then is not None:
-                return _after(answers, effects)
+                return _together(answers, effects)
             answers += effects.answers
         return Effects(*answers) if answers else NOTHING
 
@@ -576,6 +576,19 @@ def _described(group: ClassicGroup) -> DescribedGroup:
     return answer
 
 
-def _after(answers: list[tuple[Ticket, Message]], effects: Effects) -> Effects:
-    """Answers that do not depend on what comes after them."""
-    return Effects(*answers, then=lambda: effects) if answers else effects
+def _together(answers: list[tuple[Ticket, Message]], effects: Effects) -> Effects:
+    """The effects with answers that do not depend on them. What is to be written is written now: when
+    the answers have left, the group may be another."""
+    if not answers:
+        return effects
+    refused = effects.failed
+
+    return Effects(
+        *answers,
+        *effects.answers,
+        records=effects.records,
+        producer=effects.producer,
+        failed=None if refused is None else lambda code: _together(answers, refused(code)),
+        then=effects.then,
+        asking=effects.asking,
+    )
