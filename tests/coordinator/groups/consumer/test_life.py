@@ -223,3 +223,33 @@ def test_what_a_classic_member_holds_is_known_through_a_downgrade_and_an_upgrade
     )
     (member,) = (each for each in group_of(machine).members.values() if each.classic is not None)
     assert [sorted(each) for each in member.assigned.values()] == [[0, 1]]
+
+
+def test_classic_members_alone_in_a_consumer_group_share_what_others_left() -> None:
+    """Nobody sends heartbeats of the new protocol, with which targets are computed otherwise."""
+    machine = Machine(
+        replace(
+            SETTINGS,
+            group_consumer_migration_policy="upgrade",
+            group_consumer_assignment_interval_ms=2_000,
+        )
+    )
+    target = MachineTarget(machine)
+    play(
+        target,
+        """
+        a: join v=3 protocols=range:@t -> NONE generation=1 ...
+        a: sync id=A -> NONE ...
+        b: beat topics=t assignor=range -> NONE B epoch=2 [t:2]
+        a: heartbeat id=A generation=1 -> REBALANCE_IN_PROGRESS
+        a: join id=A protocols=range:@t -> NONE generation=2 ...
+        a: sync id=A generation=2 -> NONE type=consumer protocol=range assignment=[t:0,1]
+        b: beat id=B epoch=-1 -> NONE B epoch=-1
+        a: heartbeat id=A generation=2 -> NONE
+        after 2000
+        a: heartbeat id=A generation=2 -> REBALANCE_IN_PROGRESS
+        a: join id=A protocols=range:@t/0,1 -> NONE generation=3 ...
+        a: sync id=A generation=3 -> NONE type=consumer protocol=range assignment=[t:0,1,2]
+        a: heartbeat id=A generation=3 -> NONE
+        """,
+    )

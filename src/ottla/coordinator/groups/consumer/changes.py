@@ -177,6 +177,10 @@ class ConsumerGroupChanges:
         change.records.append(target_epoch_record(group.group_id, change.epoch, change.now.wall))
         return Target(change.epoch, targets.get(after.id, NO_PARTITIONS))
 
+    def target_is_due(self, group: ConsumerGroup, now: Instant) -> bool:
+        """Whether the next member that asks brings a new target assignment about."""
+        return group.target_epoch < group.epoch and self._may_assign(group, now)
+
     def _may_assign(self, group: ConsumerGroup, now: Instant) -> bool:
         if not group.target_timestamp:
             return True

@@ -254,6 +254,8 @@ class ClassicMembers:
         self._protocol.timers.session(group.group_id, member.id, deadline)
         if (
             member.epoch < group.target_epoch
+            # There may be nobody left who speaks the new protocol and would bring it about.
+            or self._protocol.changes.target_is_due(group, now)
             or member.state is MemberState.UNREVOKED_PARTITIONS
             or (
                 member.state is MemberState.UNRELEASED_PARTITIONS
