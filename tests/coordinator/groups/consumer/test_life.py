@@ -253,3 +253,23 @@ def test_classic_members_alone_in_a_consumer_group_share_what_others_left() -> N
         a: heartbeat id=A generation=3 -> NONE
         """,
     )
+
+
+def test_a_static_member_that_did_not_hear_that_it_has_joined_joins_again() -> None:
+    """It keeps its member id, so it is not another client that wants its place."""
+    machine = Machine()
+    target = MachineTarget(machine)
+    play(
+        target,
+        """
+        a: beat id='a' topics=t instance=one -> NONE 'a' epoch=2 [t:0,1,2]
+        a: beat id='a' topics=t instance=one -> NONE 'a' epoch=2 [t:0,1,2]
+        b: beat id='b' topics=t instance=one -> UNRELEASED_INSTANCE_ID
+        b: beat id='b' topics=t -> NONE 'b' epoch=3 []
+        a: beat id='a' epoch=2 instance=one holds=t:0,1,2 -> NONE 'a' epoch=2 [t:0,1]
+        a: beat id='a' epoch=9 instance=one -> FENCED_MEMBER_EPOCH
+        a: beat id='a' topics=t instance=one -> NONE 'a' epoch=3 [t:0,1]
+        b: beat id='b' epoch=3 -> NONE 'b' epoch=3 [t:2]
+        """,
+    )
+    assert group_of(machine).static_members == {"one": "a"}

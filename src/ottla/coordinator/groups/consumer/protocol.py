@@ -207,6 +207,10 @@ class ConsumerGroupProtocol:
             member = group.members.get(member_id) or ConsumerMember(member_id)
             return Change(group, member, member, now, records)
         if not uses_classic and not old.uses_classic_protocol and old.epoch != AWAY_EPOCH:
+            if old.id == member_id:
+                # The same client: it was fenced, or the answer to its joining was lost. (Kafka 4.3
+                # refuses it, which clients take for the end.)
+                return Change(group, old, old, now, records)
             raise ProtocolError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 "The instance id is in use by another member.",
