@@ -26,7 +26,7 @@ from ottla.cluster.decisions.features import (
     fault_of_levels,
     registered_ranges,
 )
-from ottla.cluster.decisions.topics import NewTopic, TopicDefaults
+from ottla.cluster.decisions.topics import TopicDefaults
 from ottla.cluster.embedded.store import EmbeddedStore
 from ottla.cluster.membership.membership import Membership, NoCluster
 from ottla.cluster.metadata import (
@@ -54,7 +54,7 @@ from ottla.server.api import Api
 from ottla.server.configuration.rules import Rules
 from ottla.server.coordination.coordinators import Coordinators
 from ottla.server.coordination.group_callers import GROUP_VERSION
-from ottla.server.coordination.internal_topics import ensure_internal_topic
+from ottla.server.coordination.internal_topics import automatic_topic, ensure_internal_topic
 from ottla.server.coordination.markers import Markers
 from ottla.server.coordination.metadata_view import ImageView
 from ottla.server.coordination.producer_ids import ProducerIds
@@ -373,7 +373,8 @@ class Broker:
     ) -> Mapping[str, ProtocolError]:
         """Create topics that a client asked for by name, within its quota of changes; those that could
         not be, with reasons."""
-        results = await self.changes.create_topics([NewTopic(name) for name in names], client)
+        wanted = [automatic_topic(self, name) for name in names]
+        results = await self.changes.create_topics(wanted, client)
         return {
             result.name: result.error
             for result in results

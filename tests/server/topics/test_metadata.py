@@ -9,6 +9,7 @@ from server_kit.broker_thread import BrokerElsewhere, BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, fresh_name, produce, versions_of
 from server_kit.wire import Wire
 
+from ottla.cluster.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import ZERO_UUID
 from ottla.protocol.messages.metadata import (
@@ -200,6 +201,24 @@ def test_default_number_of_partitions(start_broker: Callable[..., BrokerThread])
     broker = start_broker(settings={"num.partitions": "4"})
     with broker.wire() as wire:
         assert len(one(ask(wire, "new", create=True)).partitions) == 4
+
+
+def test_topics_of_coordinators_have_their_own_settings(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """Also if a client asks for their metadata before anybody needs a coordinator: retention would take
+    the offsets of groups and the state of transactions."""
+    broker = start_broker(
+        settings={"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "2"}
+    )
+    counts = {CONSUMER_OFFSETS: 3, TRANSACTION_STATE: 2}
+    with broker.wire() as wire:
+        made = ask(wire, *counts, version=9, create=True).topics
+    assert {each.name: len(each.partitions) for each in made} == counts
+    assert all(each.is_internal for each in made)
+    for name in counts:
+        config = broker.run(lambda broker, name=name: broker.topic_config(name))  # type: ignore[misc]
+        assert config.cleanup_policy == ("compact",)
 
 
 def test_each_listener_has_its_own_address(start_broker: Callable[..., BrokerThread]) -> None:

@@ -21,16 +21,27 @@ async def ensure_internal_topic(broker: Broker, name: str) -> None:
     """Create the topic unless it is there. ProtocolError says why it could not be."""
     if name in broker.image.topics:
         return
+    (result,) = await broker.changes.create_topics([_internal_topic(broker, name)])
+    if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+        raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.error.message)
+
+
+def automatic_topic(broker: Broker, name: str) -> NewTopic:
+    """A topic that is made because a client asked for its metadata. What a coordinator is going to keep
+    its state in must not get the settings of any other topic, whoever asks for it first."""
+    if name in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+        return _internal_topic(broker, name)
+    return NewTopic(name)
+
+
+def _internal_topic(broker: Broker, name: str) -> NewTopic:
     # A cluster's internal topics wait for as many brokers as they are to have replicas: one that
     # was made with fewer, because a broker came first, would stay so. Brokers that are away count, as
     # in Kafka: they get replicas, which are in sync once they are back.
     # Without a ZooKeeper there is one machine, and a second replica on it would protect from nothing.
     here = machines(broker.image.brokers.values())
     most = 1 << 15 if broker.config.zookeeper_connect else here
-    topic = _describe(name, broker.config, most)
-    (result,) = await broker.changes.create_topics([topic])
-    if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-        raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.error.message)
+    return _describe(name, broker.config, most)
 
 
 def _describe(name: str, config: BrokerConfig, brokers: int) -> NewTopic:

@@ -4,7 +4,7 @@
 - A topic that does not exist is created if the client and the broker allow it
   (`auto.create.topics.enable`), with the broker's default number of partitions, and the client's quota
   of changes (`controller_mutation_rate`) has room, else it stays unknown; a bad name is answered
-  as such.
+  as such. Topics of coordinators get the settings that they have otherwise, too.
 - An empty list of topics means all of them in v0, none in later versions, where null means all.
 - A topic that is named several times is answered once.
 
