@@ -4,14 +4,17 @@ Apache Kafka 4.3.1 gave to the same request (its own sentences aside)."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import pytest
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, create_topic
 from server_kit.wire import Wire
 
+from ottla.cluster.controller import Controller
+from ottla.cluster.decisions.partitions import ElectionResult
 from ottla.protocol.apis import ApiKey
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -140,6 +143,34 @@ def test_elections_of_older_versions(wire: Wire, topic: Topic, version: int) -> 
     answer = wire.call(request, ElectLeadersResponse, version)
     (result,) = answer.replica_election_results
     assert [each.error_code for each in result.partition_result] == [NOT_NEEDED]
+
+
+def test_an_election_of_all_tells_what_failed(
+    inside: BrokerThread, wire: Wire, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A preferred leader that is away, say. What is led as it should be is left out."""
+    failed = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    others = [create_topic(wire).name for _ in range(3)]
+    codes = dict(zip(others, (failed, NOT_NEEDED, UNKNOWN), strict=True))
+
+    async def elect(
+        _: Controller, _kind: object, wanted: Sequence[tuple[str, int]]
+    ) -> list[ElectionResult]:
+        return [
+            ElectionResult(name, index, ProtocolError(codes[name]) if name in codes else None)
+            for name, index in wanted
+        ]
+
+    monkeypatch.setattr(Controller, "elect_leaders", elect)
+    request = ElectLeadersRequest(topic_partitions=None, timeout_ms=3000)
+    answer = wire.call(request, ElectLeadersResponse, 2)
+    told = {
+        each.topic: [(one.partition_id, one.error_code) for one in each.partition_result]
+        for each in answer.replica_election_results
+    }
+    assert answer.error_code == 0
+    assert told[topic.name] == [(0, 0)]
+    assert [told[name] for name in others] == [[(0, failed)], [], []]
 
 
 def test_a_partition_named_twice_is_moved_nowhere(wire: Wire, broker_id: int) -> None:

@@ -2,7 +2,7 @@
 
 - Decided by the controller; other brokers pass the request on to it.
 - A partition that is led as it should be is ELECTION_NOT_NEEDED. With one broker all of them are.
-- Null stands for all partitions; then only those are named whose leader is another one now.
+- Null stands for all partitions; then those are left out that are led as they should be.
 
 Versions:
   v1  the kind of election (before: preferred), an error of the whole
@@ -28,6 +28,8 @@ from ottla.server.turns import Turns
 _KINDS = {int(kind): kind for kind in ElectionType}
 # Partitions that the controller decides on in one go.
 _AT_ONCE = 100
+# Of all partitions: those that need no election, and those that were deleted meanwhile.
+_NOT_NAMED = (ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @handles(ElectLeadersRequest, versions=(0, 2), by_controller=True)
@@ -77,7 +79,7 @@ async def _of_topic(
 async def _of_all(
     request: Request[ElectLeadersRequest], kind: ElectionType
 ) -> list[ReplicaElectionResult]:
-    """Every topic, with the partitions that have another leader now."""
+    """Every topic, with the partitions that have another leader now, or should have one."""
     answers: dict[str, ReplicaElectionResult] = {}
     some: list[tuple[str, int]] = []
     turns = Turns()
@@ -100,8 +102,8 @@ async def _elect(
     answers: Mapping[str, ReplicaElectionResult],
 ) -> None:
     for result in await request.broker.controller.elect_leaders(kind, wanted):
-        if result.error is None:
-            answers[result.topic].partition_result.append(_result(result.index, None))
+        if result.error is None or result.error.code not in _NOT_NAMED:
+            answers[result.topic].partition_result.append(_result(result.index, result.error))
 
 
 def _result(index: int, error: ProtocolError | None) -> PartitionResult:
