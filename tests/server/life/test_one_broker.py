@@ -173,6 +173,26 @@ def test_an_election_of_all_tells_what_failed(
     assert [told[name] for name in others] == [[(0, failed)], [], []]
 
 
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_elections_without_a_controller(
+    inside: BrokerThread, wire: Wire, topic: Topic, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise ProtocolError(ErrorCode.NOT_CONTROLLER)
+
+    monkeypatch.setattr(Controller, "elect_leaders", refuse)
+    code = ErrorCode.NOT_CONTROLLER
+    for named in ([TopicPartitions(topic=topic.name, partitions=[0])], None):
+        request = ElectLeadersRequest(topic_partitions=named, timeout_ms=3000)
+        answer = wire.call(request, ElectLeadersResponse, version)
+        assert answer.error_code == (code if version else 0)
+        codes = [
+            [each.error_code for each in result.partition_result]
+            for result in answer.replica_election_results
+        ]
+        assert codes == ([[code]] if named else [])
+
+
 def test_a_partition_named_twice_is_moved_nowhere(wire: Wire, broker_id: int) -> None:
     topic = create_topic(wire, 2)
 

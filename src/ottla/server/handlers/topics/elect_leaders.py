@@ -5,7 +5,7 @@
 - Null stands for all partitions; then those are left out that are led as they should be.
 
 Versions:
-  v1  the kind of election (before: preferred), an error of the whole
+  v1  the kind of election (before: preferred), an error of the whole (before: at each partition)
   v2  flexible
 """
 
@@ -23,13 +23,14 @@ from ottla.protocol.messages.elect_leaders import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
-from ottla.server.turns import Turns
+from ottla.server.turns import Steps, Turns, in_turns
 
 _KINDS = {int(kind): kind for kind in ElectionType}
 # Partitions that the controller decides on in one go.
 _AT_ONCE = 100
 # Of all partitions: those that need no election, and those that were deleted meanwhile.
 _NOT_NAMED = (ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_FIRST_ERROR = 1
 
 
 @handles(ElectLeadersRequest, versions=(0, 2), by_controller=True)
@@ -47,7 +48,21 @@ async def elect_leaders(request: Request[ElectLeadersRequest]) -> ElectLeadersRe
         elif kind is not None:
             response.replica_election_results = await _of_all(request, kind)
     except ProtocolError as error:
-        response.error_code = error.code
+        return await in_turns(_refusal(message, request.version, error))
+    return response
+
+
+def _refusal(
+    message: ElectLeadersRequest, version: int, error: ProtocolError
+) -> Steps[ElectLeadersResponse]:
+    response = ElectLeadersResponse(error_code=error.code if version >= _FIRST_ERROR else 0)
+    for topic in message.topic_partitions or ():
+        answer = ReplicaElectionResult(topic=topic.topic)
+        response.replica_election_results.append(answer)
+        for index in topic.partitions:
+            answer.partition_result.append(_result(index, error))
+            yield
+        yield
     return response
 
 

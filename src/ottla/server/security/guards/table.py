@@ -240,7 +240,9 @@ def _no_elections(request: Request[Any]) -> Guarded:
         )
         results.append(ReplicaElectionResult(topic=each.topic, partition_result=partitions))
         yield
-    return ElectLeadersResponse(error_code=_NO_CLUSTER, replica_election_results=results)
+    # In version 0 an error has no other place than at the partitions.
+    code = _NO_CLUSTER if request.version >= 1 else 0
+    return ElectLeadersResponse(error_code=code, replica_election_results=results)
 
 
 _group_member = on_one(_Op.READ, GROUP, "group_id")
