@@ -412,6 +412,19 @@ def test_a_topic_that_may_not_be_seen_is_not_confirmed_to_exist(
     assert [each.name for each in seen] == ["orders"]
 
 
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize("name", [None, "orders"])
+def test_an_id_that_is_of_no_use_yet_is_answered(
+    secured: BrokerThread, alice: Wire, orders: Topic, version: int, name: str | None
+) -> None:
+    """These versions have ids in their requests, which no broker heeds."""
+    grant(secured)
+    asked = MetadataRequestTopic(name=name, topic_id=orders.id)
+    (told,) = alice.call(MetadataRequest(topics=[asked]), MetadataResponse, version).topics
+    refusal = ErrorCode.INVALID_REQUEST if name is None else NO_TOPIC
+    assert (told.error_code, told.name, told.partitions) == (refusal, name or "", [])
+
+
 def test_pages_go_on_after_a_topic_that_may_not_be_seen(
     secured: BrokerThread, alice: Wire, admin: Wire
 ) -> None:

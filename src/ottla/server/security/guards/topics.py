@@ -35,6 +35,8 @@ from ottla.server.turns import Steps, in_order
 REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _DESCRIBE, _CREATE = AclOperation.DESCRIBE, AclOperation.CREATE
 _FIRST_DELETED_BY_ID = 6
+# The handler refuses ids in versions before.
+_FIRST_DESCRIBED_BY_ID = 12
 
 
 def metadata(access: Access, request: Request[Any], proceed: Proceed) -> Guarded:
@@ -45,7 +47,7 @@ def metadata(access: Access, request: Request[Any], proceed: Proceed) -> Guarded
     if not of_all:
         allowed = []
         for each in message.topics:
-            by_id = each.topic_id != ZERO_UUID
+            by_id = each.topic_id != ZERO_UUID and request.version >= _FIRST_DESCRIBED_BY_ID
             topic = image.topics_by_id.get(each.topic_id) if by_id else None
             name = each.name if topic is None else topic.name
             if name is None or _may_see(access, request, name):
