@@ -23,6 +23,7 @@ from server_kit.calls import (
 )
 from server_kit.wire import Wire
 
+from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.logfiles.names import LOG_START_CHECKPOINT
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records import (
@@ -90,6 +91,17 @@ def test_unknown(wire: Wire, topic: Topic, version: int) -> None:
     assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     answer = delete_records(wire, topic, 0, index=5, version=version)
     assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_internal_topics_keep_their_records(
+    start_broker: Callable[..., BrokerThread], version: int
+) -> None:
+    """Also if somebody has them deleted by age, too."""
+    with start_broker().wire() as wire:
+        topic = create_topic(wire, name=CONSUMER_OFFSETS, cleanup_policy="compact,delete")
+        answer = delete_records(wire, topic, -1, version=version)
+    assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def test_compacted_topics_keep_their_records(wire: Wire) -> None:

@@ -7,6 +7,7 @@
 - It is answered once the logs of all replicas whose brokers are alive begin there, with the low
   watermark over all of them; REQUEST_TIMED_OUT if that takes longer than the request allows, and the
   records are gone all the same.
+- Internal topics are the broker's own, whatever their settings: coordinators read them from the start.
 - Of a partition that is named twice, the last offset counts; it is answered once.
 
 Versions: v1 as v0; v2 flexible
@@ -140,6 +141,8 @@ def _advance(
     answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
     try:
         partition = request.broker.leader_of(topic, wanted.partition_index, -1)
+        if partition.internal:
+            raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         log = partition.log
         if not log.config.deletes:
             raise ProtocolError(ErrorCode.POLICY_VIOLATION)
