@@ -819,6 +819,7 @@ class Broker:
         follow_quotas(self)  # a limit of connections may have changed
         self.throttle.leading.change(self.config.leader_replication_throttled_rate)
         self.throttle.following.change(self.config.follower_replication_throttled_rate)
+        self.relocations.limit.change(self.config.replica_alter_log_dirs_io_max_bytes_per_second)
         self.logs.checkpoint_interval_ms = self._checkpoint_interval_ms()
         self.logs.expire_producers_after(self.config.producer_id_expiration_ms)
         settings = GroupSettings.from_config(self.config)

@@ -62,6 +62,7 @@ OWN = {
     # Kafka's brokers take these only while they run, and do not list them.
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
 }
 OURS = [setting.name for setting in BROKER_SETTINGS if setting.name not in OWN]
 

@@ -34,7 +34,14 @@ from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from ottla.record.batch import Record, build_batch
+from ottla.replication.throttle import Limit
 from ottla.server.broker import Broker
 from ottla.server.disk import relocations
 from ottla.storage.relocation import Relocation
@@ -286,6 +293,45 @@ def test_a_log_is_not_compacted_while_it_is_copied(
     finally:
         may_go_on.set()
         broker.stop()
+
+
+def test_a_copy_is_held_to_a_rate(
+    wire: Wire, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+    wait_ms = Limit.wait_ms
+
+    def watched(limit: Limit, now_ms: int) -> int:
+        waits.append(wait_ms(limit, now_ms))
+        return waits[-1]
+
+    monkeypatch.setattr(Limit, "wait_ms", watched)
+    topic = create_topic(wire)
+    written = [b"%d" % number + b"x" * 50_000 for number in range(60)]
+    fill(wire, topic, *map(batch_of, written))
+    target = other(folders, place(folders, topic))
+    set_rate(wire, "1")
+    assert move(wire, topic.name, target, 0) == [0]
+    until(lambda: any(waits) or place(folders, topic) == target)
+    # A portion went, and with it all that may go in days.
+    assert described(wire, topic.name)[target.name] == [(0, True)]
+    assert place(folders, topic) != target
+    set_rate(wire, None)
+    until(lambda: place(folders, topic) == target)
+    assert read_all(wire, topic) == written
+
+
+def set_rate(wire: Wire, rate: str | None) -> None:
+    """What the broker copies in a second, as `kafka-reassign-partitions.sh` limits it."""
+    change = AlterableConfig(
+        name="replica.alter.log.dirs.io.max.bytes.per.second",
+        config_operation=0 if rate is not None else 1,
+        value=rate,
+    )
+    resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    (answer,) = wire.call(request, IncrementalAlterConfigsResponse, 1).responses
+    assert answer.error_code == 0
 
 
 @pytest.mark.complains

@@ -181,6 +181,7 @@ class BrokerConfig:
     follower_replication_throttled_rate: int
     leader_imbalance_check_interval_seconds: int
     leader_replication_throttled_rate: int
+    replica_alter_log_dirs_io_max_bytes_per_second: int
     replica_fetch_backoff_ms: int
     replica_fetch_max_bytes: int
     replica_fetch_min_bytes: int

@@ -483,6 +483,14 @@ def _replication() -> Iterator[Setting]:
             f"{side}.replication.throttled.replicas. Replicas in sync are never held back.",
             scope=_CLUSTER_WIDE,
         )
+    yield Setting(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        _LONG,
+        LONG_MAX,
+        at_least(0),
+        "What a broker copies, in bytes a second, where it moves replicas between its data folders.",
+        scope=_CLUSTER_WIDE,
+    )
 
 
 def _coordination() -> Iterator[Setting]:

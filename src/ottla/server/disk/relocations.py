@@ -4,6 +4,9 @@ One log at a time is copied, a portion at a time: what is not in memory is read 
 reader of old records. The partition is led and followed meanwhile as ever. When the copy has everything,
 it takes the log's place between two appends (storage/relocation.py).
 
+`replica.alter.log.dirs.io.max.bytes.per.second` limits what is copied as other settings limit what goes
+to other brokers (replication/throttle.py).
+
 A move that fails, for want of room say, is given up: the log stays where it is. Moves that were not at
 their end when the broker stopped are begun again after its start: a folder has a file of the logs that
 are to come to it (`moves-to-come`: in each line a log and its topic's id), which is replaced as a whole,
@@ -19,6 +22,8 @@ from typing import TYPE_CHECKING, Final
 from ottla.record.errors import InvalidBatch
 from ottla.replication.following import whole_batches
 from ottla.replication.partition import Role, append_copied
+from ottla.replication.throttle import Limit
+from ottla.server.partitions import monotonic_ms
 from ottla.storage.errors import NotInMemory, StorageError
 from ottla.storage.folders import key_of_folder
 from ottla.storage.logs import now_in_ms
@@ -51,6 +56,7 @@ class Relocations:
     """Where logs are to go, and the one that is on its way. Belongs to the broker's loop."""
 
     def __init__(self, broker: Broker) -> None:
+        self.limit = Limit()
         self._broker = broker
         self._wanted: dict[Key, tuple[Partition, DataFolder]] = {}
         self._current: Relocation | None = None
@@ -174,7 +180,10 @@ class Relocations:
                         self._broker.threads, relocation.sync, now_in_ms()
                     )
                 elif relocation.lag:
-                    if not await self._copy(relocation):
+                    wait_ms = self.limit.wait_ms(monotonic_ms())
+                    if wait_ms:
+                        await asyncio.sleep(wait_ms / 1000)
+                    elif not await self._copy(relocation):
                         await asyncio.sleep(_PAUSE_SECONDS)
                 else:
                     relocation.sync(now_in_ms())
@@ -212,4 +221,5 @@ class Relocations:
         data = piece.read() if is_last else await reads.read(piece)
         if copy.log_end_offset == offset:
             append_copied(copy, whole_batches(data), now_in_ms())
+            self.limit.record(len(data), monotonic_ms())
         return is_last
