@@ -10,6 +10,8 @@ from replica_kit import BROKER, Holder, batch, state
 from ottla.cluster.metadata import NO_LEADER
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.replication.partition import SUSPICIOUS_REPEATS, UNKNOWN, Partition, Role
+from ottla.storage.errors import LogOffline
+from ottla.storage.log.log import Log
 
 
 def isr_wanted(partition: Partition) -> set[int] | None:
@@ -570,6 +572,35 @@ def test_a_leader_with_a_failed_log_resigns_as_soon_as_it_can() -> None:
     assert isr_wanted(holder.partition) is None
     holder.partition.drop_lagging(1000, 100)
     assert isr_wanted(holder.partition) == {2, 3}
+
+
+def test_a_leader_whose_log_cannot_be_opened_leaves_itself_out() -> None:
+    """Such as after a start: recovery has found damage below the recovery point, and the broker is
+    elected all the same, for it was in sync."""
+    holder = Holder(LED)
+    holder.load = unreadable  # type: ignore[method-assign]
+    with pytest.raises(LogOffline):
+        holder.append()
+    assert isr_wanted(holder.partition) == {2, 3}
+    # Nobody was there to take its place: it is tried again by the clock.
+    holder.partition.isr_refused(ErrorCode.INELIGIBLE_REPLICA)
+    holder.partition.drop_lagging(1000, 100)
+    assert isr_wanted(holder.partition) == {2, 3}
+    holder.partition.update(state(leader=2, isr=(2, 3), leader_epoch=6, partition_epoch=10), 0)
+    assert isr_wanted(holder.partition) is None
+    # It is elected once more: nobody has to ask for its log first.
+    holder.partition.update(state(isr=(1, 2), leader_epoch=7, partition_epoch=11), 0)
+    assert isr_wanted(holder.partition) == {2}
+    # One that nobody has asked for anything does not know, and one whose log is there has no reason to.
+    sound = Holder(LED)
+    sound.partition.drop_lagging(0, 100)
+    assert sound.partition._log is None
+    sound.append()
+    assert sound.asked == []
+
+
+def unreadable(partition: Partition) -> Log:
+    raise LogOffline(f"{partition.topic}-{partition.index}", "records are gone")
 
 
 def test_a_follower_whose_log_has_failed_resigns_when_it_is_elected() -> None:

@@ -43,7 +43,7 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.record.validation.findings import Rules
 from ottla.replication.waiters import OffsetWaiter, OffsetWaiters, Reached
 from ottla.storage.config import LogConfig
-from ottla.storage.errors import LogOffline, UnexpectedOffset
+from ottla.storage.errors import FolderOffline, LogOffline, UnexpectedOffset
 from ottla.storage.log.producer_state import Origin
 
 if TYPE_CHECKING:
@@ -350,9 +350,9 @@ class Partition:
         elif role is Role.LEADER:
             self._know_followers(now_ms)
         self._settle()
-        if role is Role.LEADER and self._log is not None:
+        if role is Role.LEADER:
             self.advance()
-            if self._log.offline is not None:
+            if self.is_offline:
                 self.resign()  # elected with a log that had failed, or asked for too early
         return new_term
 
@@ -435,8 +435,9 @@ class Partition:
             try:
                 log = self._log = self._owner.load(self)
                 self._broken = False
-            except LogOffline:
+            except (LogOffline, FolderOffline):
                 self._broken = True
+                self.resign()  # nobody can write or follow here, and another's log may be sound
                 raise
             if self.role is Role.LEADER:
                 self.epoch_start_offset = log.log_end_offset
@@ -740,12 +741,14 @@ class Partition:
     def drop_lagging(self, now_ms: int, longest_lag_ms: int, most_records: int = 0) -> None:
         """Members of the in-sync set that are behind for too long (or, if `most_records` is not 0, by
         too many records) are to leave it."""
-        log = self._log
-        if self.role is not Role.LEADER or self.wanted_isr is not None or log is None:
+        if self.role is not Role.LEADER or self.wanted_isr is not None:
             return
-        if log.offline is not None:
+        if self.is_offline:
             # They cannot get on; the one that lags is this leader.
             self.resign()
+            return
+        log = self._log
+        if log is None:
             return
         end = log.log_end_offset
         kept = []
