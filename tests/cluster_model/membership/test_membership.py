@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -431,6 +433,32 @@ def test_a_session_in_which_it_cannot_register_is_not_left_behind(
         assert len(sessions) <= 3
         await cluster.own.multi([Delete(layout.broker_path(2))])
         await eventually(lambda: second.epoch > epoch and second.is_member)
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(whole())
+
+
+def test_a_broker_without_descriptors_connects_anew_once_it_has_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.cluster.membership.membership._RETRY_SECONDS", 0.001)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.joined(1)
+        second = await cluster.joined(2)
+        epoch = second.epoch
+
+        def without_descriptors() -> Store:
+            second._connect = cluster.connect
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        second._connect = without_descriptors
+        await cluster.lose_session(second)
+        await eventually(lambda: second.epoch > epoch and second.is_member)
+        await cluster.agree()
 
     async def whole() -> None:
         async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:

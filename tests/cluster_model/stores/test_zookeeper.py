@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -211,6 +213,14 @@ def test_nobody_answers() -> None:
     said = failure_of(f"127.0.0.1:{port}/a", start_timeout=3)
     assert said.startswith(f"no ZooKeeper answers at 127.0.0.1:{port} within 3 s"), said
     assert "refused" in said
+
+
+def test_without_a_descriptor_for_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("ottla.cluster.zookeeper.session._Handler.create_socket_pair", refused)
+    assert failure_of("127.0.0.1:1") == "cannot connect to ZooKeeper: Too many open files"
 
 
 def test_a_name_that_nobody_knows() -> None:

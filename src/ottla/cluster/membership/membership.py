@@ -337,7 +337,11 @@ class Membership:
         self.epoch = await self._register(*self._registration)
         for look in tuple(self._looks):
             look()  # there may be no further image: this one may have been taken in already
-        self.on_registered()
+        try:
+            self.on_registered()
+        except Exception:
+            # As with subscribers: the session is as good as before.
+            log.exception("the broker failed over its registration")
 
     async def _stand_until_answered(self) -> None:
         """Stands for controller, again and again while the store gives no answer."""
@@ -468,8 +472,11 @@ class Membership:
                 if self._registration is not None and self._stays:
                     await self._register_again()
                 return
-            except StoreError as error:
-                if not isinstance(error, ClusterGone) or str(error) != logged:
+            except Exception as error:
+                # Whatever it is: nobody would try again if the task ended here.
+                if not isinstance(error, StoreError):
+                    log.exception("no new session with the metadata store")
+                elif not isinstance(error, ClusterGone) or str(error) != logged:
                     log.error("no new session with the metadata store: %s", error)
                 logged = str(error)  # a cluster may be gone for hours
                 await self._let_go()

@@ -175,6 +175,7 @@ class Session:
         # The same for changes only, which the ensemble's leader and a majority have answered.
         self.last_commit = 0.0
         self.session_id = 0
+        self._has_begun = False
         self.over = False
         self.problem = "nothing has been tried yet"  # what last went wrong with a connection
         sasl = None
@@ -208,8 +209,9 @@ class Session:
     # For the loop
 
     def begin(self) -> None:
-        """Starts to connect."""
+        """Starts to connect. OSError if there is no descriptor for that."""
         self._client.start_async()
+        self._has_begun = True
 
     def send(self, request: Any, future: asyncio.Future[Any]) -> None:
         """Sends a request; `hear` is told when the future is to be settled, and how."""
@@ -226,6 +228,8 @@ class Session:
     def end(self) -> None:
         """Closes the session if it can, and lets go of the thread. Blocks: not for the loop."""
         self.problem = "the session was closed"
+        if not self._has_begun:
+            return
         try:
             self._client.stop()
             self._client.close()

@@ -172,7 +172,12 @@ class ZooKeeperStore(SessionStore):
         )
         self._first_event = asyncio.get_running_loop().create_future()
         try:
-            session.begin()
+            try:
+                session.begin()
+            except OSError as error:
+                raise StoreError(
+                    f"cannot connect to ZooKeeper: {error.strerror or error}"
+                ) from error
             try:
                 await asyncio.wait_for(self._first_event, self._start_timeout)
             except TimeoutError:
