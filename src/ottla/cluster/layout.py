@@ -142,6 +142,12 @@ def registration_path(broker_id: int) -> str:
     return f"{REGISTRATIONS}/{broker_id}"
 
 
+def registered_id(name: str) -> int:
+    """The broker whose node below /brokers/registrations has this name."""
+    with readable(f"{REGISTRATIONS}/{name}"):
+        return int(name)
+
+
 def topic_path(name: str) -> str:
     """The path of a topic's node."""
     return f"{TOPICS}/{name}"
@@ -154,7 +160,7 @@ def chunk_path(topic_id: bytes, number: int) -> str:
 
 def chunk_of(name: str) -> tuple[bytes, int]:
     """The topic's id and the number in the name of a node below /brokers/partitions."""
-    with _readable(f"{PARTITIONS}/{name}"):
+    with readable(f"{PARTITIONS}/{name}"):
         text, _, number = name.rpartition("-")
         return uuid_from_text(text), int(number)
 
@@ -196,7 +202,7 @@ def encode_revision(controller_epoch: int, write: str) -> bytes:
 
 def decode_mark(value: bytes) -> str:
     """The mark of the write that made this value of /metadata_revision."""
-    with _readable(REVISION):
+    with readable(REVISION):
         return str(json.loads(value)["write"])
 
 
@@ -236,7 +242,7 @@ def partition_count(value: bytes) -> int | None:
 
 def chunks_wanted(name: str, value: bytes) -> list[str]:
     """The nodes that are needed beside a topic's own to read it."""
-    with _readable(topic_path(name)):
+    with readable(topic_path(name)):
         count = partition_count(value)
         if count is None:
             return []
@@ -386,7 +392,7 @@ def encode_broker(broker: RegisteredBroker, lost_data: bool = False) -> bytes:
 
 def decode_broker(broker_id: int, node: Node) -> tuple[RegisteredBroker, bool]:
     """A broker as it registered itself, and whether it says that it may have lost data."""
-    with _readable(broker_path(broker_id)):
+    with readable(broker_path(broker_id)):
         fields = json.loads(node.value)
         return _broker_of(broker_id, node.created, fields), bool(fields.get("lost_data", False))
 
@@ -399,7 +405,7 @@ def encode_registration(broker: RegisteredBroker, fenced: bool) -> bytes:
 
 def decode_registration(broker_id: int, value: bytes) -> tuple[RegisteredBroker, bool]:
     """A broker that was taken in, and whether it is fenced."""
-    with _readable(registration_path(broker_id)):
+    with readable(registration_path(broker_id)):
         fields = json.loads(value)
         state = fields["state"]
         broker = _broker_of(broker_id, fields["epoch"], fields, state == _LEAVING)
@@ -408,19 +414,19 @@ def decode_registration(broker_id: int, value: bytes) -> tuple[RegisteredBroker,
 
 def decode_config(resource: Resource, value: bytes) -> Mapping[str, str]:
     """What is set for a resource."""
-    with _readable(config_path(resource)):
+    with readable(config_path(resource)):
         config: Mapping[str, str] = json.loads(value)["config"]
         return config
 
 
 def decode_features(value: bytes) -> Mapping[str, int]:
-    with _readable(FEATURES):
+    with readable(FEATURES):
         features: Mapping[str, int] = json.loads(value)["features"]
         return features
 
 
 def decode_next_producer_id(value: bytes) -> int:
-    with _readable(PRODUCER_IDS):
+    with readable(PRODUCER_IDS):
         return int(json.loads(value)["block_end"]) + 1
 
 
@@ -433,12 +439,13 @@ def decode_controller(node: Node | None) -> int:
     """The broker whose controller is in office, -1 if none is."""
     if node is None:
         return -1
-    with _readable(CONTROLLER):
+    with readable(CONTROLLER):
         return int(json.loads(node.value)["broker"])
 
 
 @contextmanager
-def _readable(path: str) -> Iterator[None]:
+def readable(path: str) -> Iterator[None]:
+    """UnreadableMetadata in place of what comes of a value that does not hold what it should."""
     try:
         yield
     except (ValueError, KeyError, TypeError) as error:
@@ -463,7 +470,7 @@ def encode_secret(secret: bytes) -> bytes:
 
 
 def decode_secret(value: bytes) -> bytes:
-    with _readable(SECRET):
+    with readable(SECRET):
         return base64.b64decode(json.loads(value)["secret"], validate=True)
 
 
@@ -600,14 +607,14 @@ def decode_image(
     """The image that a store holds. `single` has the nodes that are not in a list of their own,
     `chunks` those of large topics' partitions, by their paths."""
     base_node = single.get(LEADER_EPOCH_BASE)
-    with _readable(LEADER_EPOCH_BASE):
+    with readable(LEADER_EPOCH_BASE):
         base = 0 if base_node is None else int(base_node.value)
     known: dict[bytes, tuple[Partition, ...]] = {}
     decoded: dict[str, Topic] = {}
     collisions: dict[str, tuple[str, ...]] = {}
     for name, node in topics:
         yield
-        with _readable(topic_path(name)):
+        with readable(topic_path(name)):
             decoded[name] = decode_topic(name, node.value, known, base, chunks)
         key = collision_key(name)
         if key is not None:
@@ -617,9 +624,9 @@ def decode_image(
     for broker_id, node in registrations:
         broker, is_fenced = decode_registration(broker_id, node.value)
         (fenced if is_fenced else alive)[broker_id] = broker
-    with _readable(CLUSTER_ID):
+    with readable(CLUSTER_ID):
         cluster_id = json.loads(single[CLUSTER_ID].value)["id"]
-    with _readable(CONTROLLER_EPOCH):
+    with readable(CONTROLLER_EPOCH):
         controller_epoch = int(single[CONTROLLER_EPOCH].value)
     secret = single.get(SECRET)
     return ClusterImage(

@@ -86,7 +86,7 @@ async def _read(store: Store) -> ClusterImage:
     for resource_type, path in layout.CONFIG_FOLDERS.items():
         for name, node in await folder(store, path):
             configs.append(((resource_type, layout.config_name(name)), node))
-    brokers = [(int(name), node) for name, node in registrations]
+    brokers = [(layout.registered_id(name), node) for name, node in registrations]
     return await in_turns(layout.decode_image.steps(single, brokers, topics, configs, chunks))
 
 

@@ -31,6 +31,7 @@ from ottla.cluster.loading import load_image
 from ottla.cluster.metadata import (
     ClusterImage,
     ImageDelta,
+    ResourceType,
 )
 from ottla.cluster.store import Create, Delete, SessionEvent, Set, Store, StoreUnavailable
 
@@ -459,6 +460,47 @@ def test_a_broker_without_descriptors_connects_anew_once_it_has_some(
         await cluster.lose_session(second)
         await eventually(lambda: second.epoch > epoch and second.is_member)
         await cluster.agree()
+
+    async def whole() -> None:
+        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        layout.topic_path("spoilt"),
+        layout.config_path((ResourceType.TOPIC, "t")),
+        f"{layout.REGISTRATIONS}/spoilt",
+    ],
+)
+def test_the_metadata_are_followed_again_once_what_was_spoilt_is_mended(
+    tmp_path: Path, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By another program on the same path, or by hand."""
+
+    async def scenario(cluster: Cluster) -> None:
+        first, second = await cluster.joined(1), await cluster.joined(2)
+        if first.controller is None:
+            first, second = second, first
+        await cluster.agree()
+        vacancies: list[None] = []
+        second.follower.on_controller = lambda: vacancies.append(None)
+        await cluster.own.multi([Create(path, b"?")])
+        await eventually(lambda: "cannot be followed" in caplog.text)
+        await cluster.controller.create_topics([NewTopic("u", 1, 1)])
+        # It hears of other changes all the same, and tells of this one once.
+        node = await cluster.own.get(layout.CONTROLLER)
+        assert node is not None
+        await cluster.own.multi([Set(layout.CONTROLLER, node.value)])
+        await eventually(lambda: bool(vacancies))
+        assert "u" not in second.image.topics
+        assert caplog.text.count("cannot be followed") == 1
+        await cluster.own.multi([Delete(path)])
+        await cluster.agree()
+        assert "u" in second.image.topics
 
     async def whole() -> None:
         async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:

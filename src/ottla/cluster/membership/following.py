@@ -37,6 +37,7 @@ from ottla.cluster.store import (
     Change,
     ChangeKind,
     Node,
+    SessionLost,
     Store,
     StoreError,
     StoreUnavailable,
@@ -73,6 +74,8 @@ class MetadataFollower:
         self._met: list[asyncio.Future[None]] = []
         # The store gave no answer when it was last asked, which was said.
         self._is_silent = False
+        # Why what it holds could not be read when it was last looked at.
+        self._fault = ""
         # The controller of this broker is in office: its images are ahead of the store's news.
         self.led = False
         # Called when /controller changed, and when a node below /brokers/ids did.
@@ -214,10 +217,12 @@ class MetadataFollower:
         self.on_registrations()
 
     async def _look(self) -> None:
-        """Reads what changed, again and again until that succeeds."""
+        """Reads what changed, again and again until the store answers. What cannot be read is looked at
+        again with the next change, which may be the one that mends it."""
         while self._dirty or self._resync:
+            is_whole = self._resync
             try:
-                if self._resync:
+                if is_whole:
                     self._resync = False
                     self._dirty.clear()
                     image = await load_image(self._store)
@@ -237,8 +242,24 @@ class MetadataFollower:
                     self._is_silent = True
                     log.warning("the metadata store gives no answer: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
+            except (ClusterGone, SessionLost):
+                raise
+            except Exception as error:
+                # Somebody has spoilt a node, or it is our mistake. Nobody would follow the cluster any
+                # more if the task ended here, nor hear of a vacancy.
+                self._resync = True
+                if not is_whole:
+                    continue  # what was read one after the other need not fit together
+                if str(error) != self._fault:
+                    self._fault = str(error)
+                    log.error(
+                        "the metadata cannot be followed until that is mended: %s", error,
+                        exc_info=not isinstance(error, StoreError),
+                    )  # fmt: skip
+                return
             else:
                 self._is_silent = False
+                self._fault = ""
 
     async def _read(self, dirty: set[str]) -> None:
         paths = sorted(dirty | {layout.REVISION, layout.CONTROLLER, layout.CONTROLLER_EPOCH})
@@ -336,16 +357,18 @@ def _patched(
         folder, _, name = path.rpartition("/")
         if folder == layout.TOPICS:
             base = image.leader_epoch_base
-            topic = (
-                None if node is None else layout.decode_topic(name, node.value, known, base, nodes)
-            )
+            topic = None
+            if node is not None:
+                with layout.readable(path):
+                    topic = layout.decode_topic(name, node.value, known, base, nodes)
             _put_topic(name, topic, topics, by_id, collisions)
             read_topics[name] = None
         elif folder == layout.PARTITIONS:
             chunks[layout.chunk_of(name)] = node
         elif folder == layout.REGISTRATIONS:
-            _put_broker(int(name), node, brokers, fenced)
-            read_brokers.append(int(name))
+            broker_id = layout.registered_id(name)
+            _put_broker(broker_id, node, brokers, fenced)
+            read_brokers.append(broker_id)
         elif folder in _CONFIGS:
             resource = (_CONFIGS[folder], layout.config_name(name))
             _put_config(resource, node, configs)
@@ -425,7 +448,9 @@ def _put_chunks(
         if topic is None or node is None or not layout.is_large(topic):
             continue
         partitions = changed.setdefault(topic_id, list(topic.partitions))
-        for each in layout.decode_chunk(number, node.value, epoch_base):
+        with layout.readable(layout.chunk_path(topic_id, number)):
+            found = layout.decode_chunk(number, node.value, epoch_base)
+        for each in found:
             if each.index < len(partitions) and each != partitions[each.index]:
                 partitions[each.index] = each
     names: dict[str, None] = {}
