@@ -7,6 +7,7 @@ import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -98,3 +99,40 @@ def test_a_broker_whose_process_cannot_be_made_is_started_later(
     finally:
         logging.getLogger("ottla.machine").removeHandler(handler)
     assert "no process could be made for it" in caplog.text
+
+
+@pytest.mark.complains
+def test_a_broker_whose_process_is_made_while_all_stop_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C right after the start, or while a broker that has died is started again."""
+    program = tmp_path / "broker"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    make = asyncio.create_subprocess_exec
+
+    async def scenario() -> None:
+        making, stopped = asyncio.Event(), asyncio.Event()
+
+        async def make_slowly(*arguments: str, **options: Any) -> asyncio.subprocess.Process:
+            made.append(await make(*arguments, **options))
+            making.set()
+            await stopped.wait()
+            return made[0]
+
+        made: list[asyncio.subprocess.Process] = []
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", make_slowly)
+        member = member_of(monkeypatch, program)
+        keeping = asyncio.create_task(member.keep())
+        await making.wait()
+        member._supervisor.stopping.set()
+        await member.stop()
+        stopped.set()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await keeping
+        finally:
+            if made[0].returncode is None:
+                made[0].kill()
+
+    asyncio.run(scenario())

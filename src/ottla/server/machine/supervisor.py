@@ -247,6 +247,8 @@ class _Member:
             raise
         finally:
             theirs.close()
+        if self._supervisor.stopping.is_set():
+            process.terminate()  # whoever stops all has found no process here
         reader, writer = await asyncio.open_connection(sock=ours)
         order = {
             "supervisor": os.getpid(),
