@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -231,4 +232,27 @@ def test_a_controller_with_a_wrong_address_is_stood_against_once() -> None:
         peer.close()
         told.close()
 
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_a_name_with_two_addresses_refuses_when_both_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `localhost` in most places: a broker may listen on one of them only."""
+
+    async def two_addresses(_loop: object, _host: str, port: int, **_options: object) -> Any:
+        return [(socket.AF_INET, 1, 6, "", (f"127.0.0.{each}", port)) for each in (2, 1)]
+
+    async def scenario() -> None:
+        peer, watcher = Peer(), Watcher()
+        (endpoint,) = peer.registered(10).endpoints
+        registered = RegisteredBroker(2, 10, None, (replace(endpoint, host="both.test"),))
+        await peer.listen()
+        async with watcher.watching(registered):
+            await peer.connection()
+            assert watcher.fenced.empty()
+            peer.die()
+            assert await asyncio.wait_for(watcher.fenced.get(), SECONDS) == (2, 10)
+        peer.close()
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", two_addresses)
     asyncio.run(scenario())

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -154,11 +155,25 @@ class _Ended(asyncio.Protocol):
 
 async def _until_ended(endpoint: Endpoint, connected: Callable[[], object]) -> None:
     """Connects, and returns when that connection has ended. OSError if it does not come about."""
-    loop = asyncio.get_running_loop()
     async with asyncio.timeout(_CONNECT_SECONDS):
-        transport, protocol = await loop.create_connection(_Ended, endpoint.host, endpoint.port)
+        transport, protocol = await _connected(endpoint)
     connected()
     try:
         await protocol.ended
     finally:
         transport.close()
+
+
+async def _connected(endpoint: Endpoint) -> tuple[asyncio.Transport, _Ended]:
+    """A connection to one of the addresses of a name, such as the two of `localhost`.
+    ConnectionRefusedError if all of them refuse it (asyncio says that in an error of another kind)."""
+    loop = asyncio.get_running_loop()
+    problem = OSError(f"{endpoint.host} has no address")
+    infos = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    for at, (family, _, _, _, (host, port, *_)) in enumerate(infos):
+        try:
+            return await loop.create_connection(_Ended, host, port, family=family)
+        except OSError as error:
+            if not at or isinstance(problem, ConnectionRefusedError):
+                problem = error
+    raise problem
