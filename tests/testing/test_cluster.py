@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from ottla.client.admin.client import Admin
 from ottla.server.configuration.sources import read_file
 from ottla.testing import BrokerProcess, answers
 from ottla.testing.cluster import ClusterError, LocalCluster
+from ottla.testing.cluster.state import ClusterState, ServerState
 from ottla.testing.process_identity import runs
 from ottla.testing.zookeeper import ZooKeeperMissing, ZooKeeperProcess, server_mode
 
@@ -206,6 +208,18 @@ def test_what_the_folder_holds_is_not_made_anew(cluster: LocalCluster) -> None:
             with pytest.raises(ClusterError, match="another command is at work"):
                 change()
         assert cluster.status().servers[1].pid is not None, "looking is always allowed"
+
+
+def test_a_broker_with_a_large_number_has_a_port_all_the_same(tmp_path: Path) -> None:
+    """The first broker of a cluster may be a node that was adopted, with any number."""
+    cluster = make(tmp_path / "cluster")
+    adopted = {70_000: ServerState(9092)}
+    state = ClusterState(9092, "127.0.0.1:9091/ottla", ServerState(9091), 70_001, adopted)
+    assert cluster._port_of_new(state, 2) == 9093
+    assert cluster._port_of_new(state, 70_001) == 9093
+    last = replace(state, base_port=65_535, brokers={1: ServerState(65_535)})
+    with pytest.raises(ClusterError, match="no port from 65535 on"):
+        cluster._port_of_new(last, 2)
 
 
 def test_a_folder_without_a_cluster(tmp_path: Path) -> None:

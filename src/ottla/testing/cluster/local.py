@@ -41,6 +41,7 @@ from ottla.version import __version__
 
 BASE_PORT: Final = 9092
 BROKERS: Final = 3
+_LARGEST_PORT: Final = 65535
 _CHROOT: Final = "/ottla"
 _KILL_TIMEOUT: Final = 10.0
 _FORGET_TIMEOUT: Final = 30.0
@@ -231,7 +232,7 @@ class LocalCluster:
             count = brokers
         elif count < 1:
             raise ClusterError("a cluster has one broker at least")
-        if base is not None and not 1 < base <= 65536 - count:
+        if base is not None and not 1 < base <= _LARGEST_PORT + 1 - count:
             raise ClusterError(f"{base} cannot be the first of {count} ports")
         if self._zookeeper is None:
             own = ServerState(free_port() if base is None else base - 1)
@@ -289,8 +290,12 @@ class LocalCluster:
             used.add(state.zookeeper.port)
         if state.base_port is not None:
             port = state.base_port + number - 1
+            if port > _LARGEST_PORT:
+                port = state.base_port  # numbers of brokers may be as large as they like
             while port in used:
                 port += 1
+            if port > _LARGEST_PORT:
+                raise ClusterError(f"there is no port from {state.base_port} on for another broker")
             return port
         while (port := free_port()) in used:
             pass
