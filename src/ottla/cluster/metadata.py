@@ -123,8 +123,10 @@ class Topic:
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of the first partition; a reassignment may make others differ for a while."""
-        return len(self.partitions[0].replicas)
+        """Replicas of the first partition, without those that a move takes away; a move may make others
+        differ for a while."""
+        first = self.partitions[0]
+        return len(first.replicas) - len(first.removing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -10,6 +11,7 @@ from ottla.cluster.decisions import brokers, elections, moves, partitions
 from ottla.cluster.decisions.elections import ElectionPolicy
 from ottla.cluster.decisions.moves import WantedMove
 from ottla.cluster.decisions.partitions import WantedIsr
+from ottla.cluster.decisions.topics import MorePartitions, create_partitions
 from ottla.cluster.draft import Draft
 from ottla.cluster.metadata import (
     NO_LEADER,
@@ -147,6 +149,18 @@ def test_only_the_order_changes() -> None:
     assert now(draft).replicas == (3, 1, 2)
     assert not moves.is_moving(now(draft))
     assert (now(draft).leader, now(draft).leader_epoch, now(draft).partition_epoch) == (1, 5, 10)
+
+
+@pytest.mark.parametrize("target", [(4, 5, 6), (1, 2)])
+def test_partitions_that_are_added_during_a_move_have_as_many_replicas_as_its_target(
+    target: tuple[int, ...],
+) -> None:
+    draft = draft_of(state(isr=(1,)))
+    move(draft, target)
+    assert now(draft).removing
+    (grown,) = create_partitions(draft, [MorePartitions("t", 3)], Random(1))
+    assert grown.error is None
+    assert [len(each.replicas) for each in draft.topics["t"].partitions[1:]] == [len(target)] * 2
 
 
 def test_the_same_replicas_are_no_change() -> None:
