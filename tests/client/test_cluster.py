@@ -41,6 +41,10 @@ from ottla.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from ottla.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+)
 from ottla.protocol.messages.find_coordinator import (
     Coordinator as FoundCoordinator,
 )
@@ -86,6 +90,8 @@ class Scene:
     coordinator: int = 1
     coordinator_version: int = 6
     metadata_error: int = 0
+    # Brokers that the metadata do not name any more.
+    gone: set[int] = dataclasses.field(default_factory=set)
     # What a node answers to anything but the above.
     reply: Callable[[int, Asked], None] = lambda _, request: request.writer.close()
 
@@ -105,6 +111,7 @@ class Scene:
                     brokers=[
                         MetadataResponseBroker(node_id=n, host="127.0.0.1", port=self.ports[n - 1])
                         for n in range(1, len(self.ports) + 1)
+                        if n not in self.gone
                     ],
                     controller_id=self.controller,
                     topics=[
@@ -150,6 +157,7 @@ async def two_brokers(**options: Any) -> AsyncIterator[Scene]:
                     ApiKey.LIST_OFFSETS: 8,
                     ApiKey.HEARTBEAT: 4,
                     ApiKey.API_VERSIONS: 4,
+                    ApiKey.DESCRIBE_LOG_DIRS: 4,
                 }
                 offered = [
                     ApiVersion(api_key=key, max_version=version) for key, version in newest.items()
@@ -199,6 +207,25 @@ async def test_a_leader_that_dies() -> None:
         first, *_, last = scene.of(ApiKey.LIST_GROUPS)
         assert (first, last) == (1, 2)
         await cluster.close()
+
+
+async def test_a_broker_that_leaves_while_all_are_asked_for_their_folders() -> None:
+    def reply(node: int, request: Asked) -> None:
+        if node == 1:
+            scene.gone = {1}
+            request.writer.close()
+        else:
+            results = [DescribeLogDirsResult(log_dir="/data")]
+            request.answer(DescribeLogDirsResponse(results=results))
+
+    async with two_brokers() as scene:
+        scene.reply = reply
+        admin = AsyncAdmin(scene.servers, retry_backoff_ms=10)
+        assert [each.broker for each in await admin.describe_log_folders()] == [2]
+        scene.gone = set()
+        with pytest.raises(BrokerError, match="there is no broker 1; there are 2"):
+            await admin.describe_log_folders([1, 2])
+        await admin.close()
 
 
 async def test_a_leader_named_by_another_answer() -> None:

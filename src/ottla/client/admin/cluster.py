@@ -208,9 +208,6 @@ class ClusterAdmin(AdminPart):
         self, brokers: int | Iterable[int] | None = None, *, timeout: float | None = None
     ) -> list[LogFolder]:
         """The data folders of brokers (all, unless some are named) and what lies in them."""
-        if brokers is None:
-            brokers = await self.cluster.brokers(timeout=timeout)
-        numbers = several_of(brokers, int, "brokers: numbers (int)")
 
         async def ask(node: int) -> list[LogFolder]:
             answer = await self.cluster.ask(
@@ -244,8 +241,12 @@ class ClusterAdmin(AdminPart):
                 )
             return folders
 
-        found = await asyncio.gather(*(ask(node) for node in sorted(set(numbers))))
-        return [folder for some in found for folder in some]
+        if brokers is None:
+            found = await self.cluster.of_every_broker(ask, timeout=timeout)
+        else:
+            numbers = several_of(brokers, int, "brokers: numbers (int)")
+            found = list(await asyncio.gather(*map(ask, set(numbers))))
+        return sorted((each for some in found for each in some), key=lambda folder: folder.broker)
 
     async def elect_leaders(
         self,
