@@ -373,6 +373,74 @@ def test_a_group_that_takes_its_time_is_no_absence(tmp_path: Path) -> None:
             assert consumer.next_batch(timeout=PATIENCE) is not None
 
 
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        pytest.param("classic", marks=pytest.mark.long),
+        pytest.param("cooperative", marks=pytest.mark.long),
+        "consumer",
+    ],
+)
+def test_an_open_transaction_keeps_offsets_back_for_longer_than_a_session(
+    tmp_path: Path, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever is to go on where another has died in the midst of it waits, as a member of the group."""
+    options: dict[str, object] = {
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_committed",
+        "default.api.timeout.ms": 5000,
+        "group.protocol": "consumer" if protocol == "consumer" else "classic",
+    }
+    if protocol != "consumer":
+        strategy = "range" if protocol == "classic" else "cooperative-sticky"
+        options |= {
+            "partition.assignment.strategy": strategy,
+            "heartbeat.interval.ms": 100,
+            "session.timeout.ms": 3000,
+        }
+    settings = {
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "1000",
+        "group.consumer.min.session.timeout.ms": "3000",
+        "group.consumer.session.timeout.ms": "3000",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "100",
+        "group.consumer.assignment.interval.ms": "0",
+    }
+    lost: list[frozenset[TopicPartition]] = []
+    with ExitStack() as stack:
+        broker = stack.enter_context(BrokerProcess(tmp_path / "data", settings=settings))
+        stack.enter_context(Admin(broker.address)).create_topic("orders", partitions=2)
+        heir, other = (
+            stack.enter_context(Consumer(broker.address, group="readers", **options))
+            for _ in range(2)
+        )
+        heir.subscribe("orders", on_revoke=lost.append)
+        other.subscribe("orders")
+        until(lambda: len(heir.assignment) == 1 and len(other.assignment) == 1)
+        (own,) = heir.assignment
+        lost.clear()
+        member = heir.group_member().member_id
+        producer = stack.enter_context(Producer(broker.address, transactional_id="dies"))
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction(dict.fromkeys(other.assignment, 1), "readers")
+        other.close()
+
+        def has_lost_patience() -> bool:
+            return any("not known yet where to begin" in each for each in caplog.messages)
+
+        until(has_lost_patience, polling=(heir,))
+        if protocol != "classic":
+            # What it has, it goes on reading.
+            assert heir.assignment == {own}
+            assert not lost
+        assert heir.group_member().member_id == member
+        producer.abort_transaction()
+        until(lambda: len(heir.assignment) == 2, polling=(heir,))
+        assert heir.group_member().member_id == member
+
+
 def test_a_commit_of_what_others_have_now_fails(
     bootstrap: str, admin: Admin, topic: str, group: str, make: Make
 ) -> None:

@@ -47,6 +47,7 @@ from ottla.client.consumer.scanning import Scan
 from ottla.client.consumer.starting import (
     begin_at_commits,
     check_partitions,
+    not_heard_of,
     offsets_of_new,
     reset_offset,
     resolve,
@@ -87,6 +88,9 @@ MAX_ROWS: Final = 256 * 1024
 # Allocators give pieces of more than 16 MiB back to the system at once, and have others cleared anew.
 MAX_BYTES: Final = 12 * 1024 * 1024
 CLOSE_PATIENCE: Final = 30.0  # seconds
+# How long a membership waits, without heartbeats, until it is known where to begin (and at most a
+# third of its session). After that it goes on, and partitions are read as soon as it is known.
+BEGIN_PATIENCE: Final = 2.0  # seconds
 
 # Called with partitions that were assigned or revoked, in the event loop; it must not block. What it
 # raises ends the membership, and is raised where records are asked for.
@@ -149,6 +153,9 @@ class AsyncConsumer:
         self._is_joining = False
         self._auto_commits: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
+        # Partitions that the group has assigned and of which it is not known yet where to begin, with
+        # the task that finds it out.
+        self._starting: dict[TopicPartition, asyncio.Task[None]] = {}
         self._revoked = RevokedPartitions()
         # Those of topics that a pattern chose and somebody deleted: they come back with their topic.
         self._deleted: set[TopicPartition] = set()
@@ -665,9 +672,46 @@ class AsyncConsumer:
         """The group has assigned these, too."""
         self._revoked.give_back(partitions)
         self._deleted -= partitions
-        self._fetcher.add(await self._begin_at_what_is_left(partitions))
-        if self._on_assign is not None:
-            self._on_assign(frozenset(partitions))
+        patience = min(BEGIN_PATIENCE, self.settings.session_timeout / 3)
+        starting = asyncio.create_task(self._start(partitions))
+        self._starting.update(dict.fromkeys(partitions, starting))
+        try:
+            await asyncio.wait([starting], timeout=patience)
+        except asyncio.CancelledError:
+            starting.cancel()
+            raise
+        if starting.done():
+            starting.result()
+        elif self._membership is not None:
+            starting.add_done_callback(self._membership.end_with)
+
+    async def _start(self, partitions: set[TopicPartition]) -> None:
+        """Begin to read as soon as it is known where. An open transaction whose offsets have to be
+        awaited, or a leader that is away, does not end the membership."""
+        left = set(partitions)
+        late: set[TopicPartition] = set()
+        while left:
+            wanted = left - late or left
+            try:
+                reading = await self._begin_at_what_is_left(wanted)
+            except (TimedOut, Failures) as error:
+                behind = not_heard_of(error, wanted)
+                if not behind:
+                    raise
+                late |= behind
+                logger.warning("not known yet where to begin, asked again: %s", error)
+                continue
+            finally:
+                # Those that the group has taken away meanwhile, and has perhaps given back since.
+                task = asyncio.current_task()
+                left = {each for each in left if self._starting.get(each) is task}
+            begun = wanted & left
+            left -= wanted
+            for each in begun:
+                del self._starting[each]
+            self._fetcher.add(each for each in reading if each.partition in begun)
+            if self._on_assign is not None and begun:
+                self._on_assign(frozenset(begun))
 
     async def give_up(
         self, partitions: set[TopicPartition], *, timeout: float | None = None
@@ -684,8 +728,11 @@ class AsyncConsumer:
         self._revoked.add(partitions, self._fetcher.partitions)
         self._deleted -= partitions
         self._fetcher.drop(partitions)
-        if self._on_revoke is not None and partitions:
-            self._on_revoke(frozenset(partitions))
+        begun = partitions - self._starting.keys()
+        for each in partitions - begun:
+            del self._starting[each]
+        if self._on_revoke is not None and begun:
+            self._on_revoke(frozenset(begun))
 
     async def _begin_at_what_is_left(self, partitions: set[TopicPartition]) -> list[ReadPartition]:
         """As `_begin_at`, without those topics of a pattern that were deleted meanwhile."""
@@ -784,7 +831,9 @@ class AsyncConsumer:
         if self._forget_refresh is not None:
             self._forget_refresh()
             self._forget_refresh = None
-        for task in (self._auto_commits, self._following):
+        starting = set(self._starting.values())
+        self._starting.clear()
+        for task in (self._auto_commits, self._following, *starting):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, OttlaError):

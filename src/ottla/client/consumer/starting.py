@@ -10,7 +10,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.configuration.clients import ConsumerSettings
 from ottla.client.consumer.group.commits import Commits, epoch_of
 from ottla.client.consumer.partitions import ReadPartition
-from ottla.client.errors import NoStartingOffset, broker_error
+from ottla.client.errors import Failures, NoStartingOffset, TimedOut, broker_error
 from ottla.client.offset_lookup import find_offsets
 from ottla.client.positions import EARLIEST, LATEST, AnyPosition, Position, TopicPartition
 from ottla.protocol.errors import ErrorCode
@@ -72,6 +72,15 @@ async def begin_at_commits(
         ),
         *(ReadPartition.starting_at(each, offset) for each, offset in offsets.items()),
     ]
+
+
+def not_heard_of(error: TimedOut | Failures, asked: set[TopicPartition]) -> set[TopicPartition]:
+    """The partitions of which nothing was heard in time; none if something else is wrong as well."""
+    if isinstance(error, TimedOut):
+        return asked
+    if not all(isinstance(each, TimedOut) for each in error.exceptions):
+        return set()
+    return asked & error.errors.keys()
 
 
 async def _refresh_old_leaders(

@@ -58,7 +58,7 @@ class Membership:
         self.member_id = ""
         self.epoch = -1  # the member's epoch, or the classic group's generation
         self.owned: set[TopicPartition] = set()
-        self.failure: Exception | None = None  # what has ended it
+        self.failure: BaseException | None = None  # what has ended it
         self._topics: frozenset[str] = frozenset()
         self._changed = asyncio.Event()  # the subscription is another, or there is something to do
         self._joined = asyncio.Event()
@@ -107,17 +107,28 @@ class Membership:
             except (OttlaError, TimeoutError) as error:
                 logger.info("leaving group '%s' failed: %s", self.group, error)
 
+    def end_with(self, task: asyncio.Task[None]) -> None:
+        """End the membership with what a task has raised, if it has."""
+        if task.cancelled() or self.failure is not None or (error := task.exception()) is None:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._fail(error)
+
     async def _keep(self) -> None:
         try:
             await self.run()
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - what a listener has raised, too; the user is told
-            self.failure = error
-            try:
-                self.lose_all()
-            except Exception as other:
-                logger.exception("group '%s': %r was raised after %r", self.group, other, error)
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        try:
+            self.lose_all()
+        except Exception as other:
+            logger.exception("group '%s': %r was raised after %r", self.group, other, error)
 
     async def run(self) -> None:
         """Join and stay, until cancelled; raises what cannot be overcome."""
