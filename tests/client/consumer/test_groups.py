@@ -28,6 +28,7 @@ from ottla.client.errors import (
     CommitFailed,
     ConfigurationError,
     OttlaError,
+    TimedOut,
     TopicNotFound,
     Unsupported,
 )
@@ -439,6 +440,30 @@ def test_an_open_transaction_keeps_offsets_back_for_longer_than_a_session(
         producer.abort_transaction()
         until(lambda: len(heir.assignment) == 2, polling=(heir,))
         assert heir.group_member().member_id == member
+
+
+@pytest.mark.parametrize("step", ["_join", "_sync"])
+def test_a_coordinator_that_is_away_during_a_rebalance_is_waited_for(
+    bootstrap: str, admin: Admin, topic: str, group: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long: whoever is a member of the other protocol waits, too."""
+    admin.create_topic(topic)
+    write_values(bootstrap, topic, 0, "a")
+    ask = getattr(ClassicMembership, step)
+    asked = []
+
+    async def away_at_first(*given: object) -> object:
+        asked.append(given)
+        if len(asked) == 1:
+            raise TimedOut(f"{step} was not done in time")
+        return await ask(*given)
+
+    monkeypatch.setattr(ClassicMembership, step, away_at_first)
+    options: dict[str, object] = {"group.protocol": "classic", "auto.offset.reset": "earliest"}
+    with Consumer(bootstrap, group=group, **options) as consumer:
+        consumer.subscribe(topic)
+        assert consumer.next_batch(timeout=PATIENCE) is not None
+    assert len(asked) > 1
 
 
 def test_a_commit_of_what_others_have_now_fails(

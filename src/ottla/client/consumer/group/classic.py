@@ -85,6 +85,15 @@ class ClassicMembership(Membership):
 
     async def _rebalance(self) -> bool:
         """Join and get an assignment; False if that has to be tried again."""
+        try:
+            return await self._join_and_sync()
+        except TimedOut as error:
+            # What it had may be others' by now. Its member id is perhaps still known.
+            logger.info("group '%s': %s", self.group, error)
+            self.lose_all()
+            return False
+
+    async def _join_and_sync(self) -> bool:
         joined = await self._join()
         code = error_code(joined.error_code)
         if code is ErrorCode.MEMBER_ID_REQUIRED:
