@@ -34,6 +34,8 @@ from ottla.client.errors import (
 )
 from ottla.client.loop import run
 from ottla.client.positions import TopicPartition
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from ottla.testing import BrokerProcess
 
 PATIENCE = 30  # seconds
@@ -464,6 +466,35 @@ def test_a_coordinator_that_is_away_during_a_rebalance_is_waited_for(
         consumer.subscribe(topic)
         assert consumer.next_batch(timeout=PATIENCE) is not None
     assert len(asked) > 1
+
+
+def test_a_group_that_is_gone_is_joined_anew(
+    bootstrap: str,
+    admin: Admin,
+    topic: str,
+    group: str,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or that is a classic one again: whoever slept for longer than its session finds nobody there."""
+    if kind == "older":
+        pytest.skip("Kafka 2.4 has no groups of the next generation")
+    admin.create_topic(topic)
+    ask = NextGenerationMembership._heartbeat
+    told = []
+
+    async def gone_once(membership: NextGenerationMembership) -> ConsumerGroupHeartbeatResponse:
+        if membership.in_group and not told:
+            told.append(membership.epoch)
+            return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+        return await ask(membership)
+
+    monkeypatch.setattr(NextGenerationMembership, "_heartbeat", gone_once)
+    options: dict[str, object] = {"group.protocol": "consumer", "auto.offset.reset": "earliest"}
+    with Consumer(bootstrap, group=group, **options) as consumer:
+        consumer.subscribe(topic)
+        until(lambda: bool(told), polling=(consumer,))
+        until(lambda: bool(consumer.assignment), polling=(consumer,))
 
 
 def test_a_commit_of_what_others_have_now_fails(

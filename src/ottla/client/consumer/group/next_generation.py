@@ -71,7 +71,8 @@ class NextGenerationMembership(Membership):
                 continue
             answer = await self._heartbeat()
             code = error_code(answer.error_code)
-            if code in _FENCED:
+            # A group that is gone, or a classic one again, has dropped its members.
+            if code in _FENCED or (code is ErrorCode.GROUP_ID_NOT_FOUND and self.in_group):
                 logger.info("group '%s': %s, joining again", self.group, code.name)
                 self.lose_all()
                 self._begin_anew()
