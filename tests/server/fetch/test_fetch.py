@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -32,6 +33,7 @@ from ottla.protocol.messages.fetch import FetchRequest, FetchResponse, ReplicaSt
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.record.batch import Codec, Record, build_batch
 from ottla.server.broker import Broker
+from ottla.server.disk.reads import Reads
 from ottla.storage.log.producer_state import Origin
 
 FORMAT_2 = versions_of(FetchRequest, first=4)
@@ -198,6 +200,30 @@ def test_unknown_topic_id(wire: Wire, topic: Topic, version: int) -> None:
     assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID
     answer = fetch(wire, topic, 0, version=version, index=1, max_wait_ms=20_000)
     assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", FORMAT_2)
+def test_an_unreadable_log_is_told_in_words_that_the_reader_knows(
+    inside: BrokerThread, wire: Wire, topic: Topic, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(wire, topic, batch_of(b"a"))
+    # Clients of before Kafka 1.0 look for a leader only if they hear that there is another.
+    known = ErrorCode.KAFKA_STORAGE_ERROR if version >= 6 else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reads, "take", fail)
+        assert fetch(wire, topic, 0, version=version).error_code == known
+
+    def declare(reason: str | None) -> None:
+        log = inside.broker.partitions.by_name[topic.name][0].log
+        log.offline = reason
+
+    inside.run(lambda _: declare("the test says so"))
+    assert fetch(wire, topic, 0, version=version).error_code == known
+    inside.run(lambda _: declare(None))
 
 
 def test_an_error_of_one_partition_ends_the_wait(wire: Wire) -> None:

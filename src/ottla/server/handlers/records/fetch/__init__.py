@@ -41,6 +41,7 @@ Versions:
   v3      max_bytes for the whole response
   v4      isolation level, last stable offset, aborted transactions; format 2
   v5      log start offset
+  v6      KAFKA_STORAGE_ERROR (before: NOT_LEADER_OR_FOLLOWER)
   v7      sessions
   v9      current leader epoch
   v11     rack of the reader, preferred read replica

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.record.batch import MAGIC, MAGIC_AT
-from ottla.server.failures import error_code
-from ottla.server.handlers.records.fetch.reader import EMPTY
+from ottla.server.handlers.records.fetch.reader import EMPTY, code_of
 from ottla.server.turns import Turns
 from ottla.storage.errors import NotInMemory, StorageError
 
@@ -29,12 +28,12 @@ async def complete(reader: Reader, found: list[Found], convert: bool, many: bool
             try:
                 each = found[at] = await _find(reader, each, each.missing)
             except OSError as error:
-                fail(each, error)
+                fail(each, error, reader.version)
         if each.is_masked and each.piece is not None:
             try:
                 each = found[at] = await _unmask(reader, each)
             except (StorageError, OSError, ValueError) as error:
-                fail(each, error)
+                fail(each, error, reader.version)
         if each.piece is None or (each.answer.records is not EMPTY and not convert):
             continue
         try:
@@ -51,7 +50,7 @@ async def complete(reader: Reader, found: list[Found], convert: bool, many: bool
                     records = await reads.take_cold(each.piece)
                 each.answer.records = records
         except (StorageError, OSError, ValueError) as error:
-            fail(each, error)
+            fail(each, error, reader.version)
 
 
 async def _find(reader: Reader, found: Found, missing: NotInMemory | None) -> Found:
@@ -107,7 +106,7 @@ async def _look_again(reader: Reader, found: Found, start: int) -> Found:
     return found
 
 
-def fail(found: Found, error: Exception) -> None:
+def fail(found: Found, error: Exception, version: int) -> None:
     """What was found cannot be had."""
-    found.answer.error_code = error_code(error)
+    found.answer.error_code = code_of(error, version)
     found.piece = None

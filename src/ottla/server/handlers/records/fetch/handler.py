@@ -412,7 +412,7 @@ class Fetch:
                 try:
                     records = reads.take(piece)
                 except OSError as error:
-                    fail(each, error)
+                    fail(each, error, self.version)
                     continue
                 if records is None:
                     cold = True

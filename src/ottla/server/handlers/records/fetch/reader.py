@@ -35,7 +35,17 @@ _FIRST_MAX_BYTES = 3
 _FIRST_FROM_FOLLOWERS = 11
 _FIRST_CURRENT_LEADER = 12
 _FIRST_LAST_FETCHED_EPOCH = 12
+_FIRST_STORAGE_ERROR = 6
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+def code_of(error: Exception, version: int) -> ErrorCode:
+    """The code for an error. Clients of before Kafka 1.0 do not know that of a failed disk; they look
+    for a leader if they hear that this broker is none."""
+    code = error_code(error)
+    if code is ErrorCode.KAFKA_STORAGE_ERROR and version < _FIRST_STORAGE_ERROR:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return code
 
 
 class Reader:
@@ -220,7 +230,7 @@ class Reader:
                 return found
             found.piece = piece
         except (ProtocolError, StorageError) as error:
-            answer.error_code = error_code(error)
+            answer.error_code = code_of(error, self.version)
             if answer.error_code in _LED_ELSEWHERE and self.version >= _FIRST_CURRENT_LEADER:
                 answer.current_leader = LeaderIdAndEpoch(
                     leader_id=partition.leader, leader_epoch=partition.leader_epoch

@@ -23,6 +23,7 @@ Versions:
   v0–v2   message sets of formats 0 and 1, converted to format 2; v1 adds throttle time, v2 the
           append time. Kafka 4 no longer takes these.
   v3      transactional id; record batches (format 2), exactly one for each partition
+  v4      KAFKA_STORAGE_ERROR (before: NOT_LEADER_OR_FOLLOWER)
   v5      log start offset in the answer
   v7      Zstandard allowed
   v8      record errors and a message for each partition

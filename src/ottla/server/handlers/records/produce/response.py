@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # leader epoch in which it was made.
 Alone: TypeAlias = "tuple[int, Partition, int]"
 
+_FIRST_STORAGE_ERROR = 4
+
 
 def send(
     connection: Connection,
@@ -115,6 +117,9 @@ class Response:
         records: Sequence[RecordError] = (),
     ) -> None:
         """The partition at this place of the response has failed; `records` are those to blame."""
+        if code is ErrorCode.KAFKA_STORAGE_ERROR and self.version < _FIRST_STORAGE_ERROR:
+            # Clients of before Kafka 1.0 do not know it, and would not try again.
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self._failed = code
         self.alone.pop(place, None)
         leader = None
