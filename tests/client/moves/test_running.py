@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.admin.cluster import Reassignment
+from ottla.client.admin.cluster import LogFolder, Reassignment, ReplicaInFolder
 from ottla.client.admin.configs import Resource, ResourceKind
 from ottla.client.errors import BrokerError, ClusterUnreachable, Failures, TopicNotFound
 from ottla.client.moves import running
@@ -216,7 +216,7 @@ def test_what_is_refused_is_told() -> None:
 )
 def test_nothing_begins_if_a_later_move_of_the_plan_cannot_be_made(bad: Move, words: str) -> None:
     cluster = Cluster()
-    folder = SimpleNamespace(broker=3, usable_bytes=1000, replicas=())
+    folder = SimpleNamespace(broker=3, usable_bytes=1000, is_offline=False, replicas=())
     cluster.describe_log_folders = lambda _=(): [folder]  # type: ignore[method-assign]
     plan = [*moves()[:2], bad]
     with pytest.raises(NoPlan, match=words):
@@ -234,7 +234,7 @@ def test_traffic_is_what_came_in_meanwhile() -> None:
             SimpleNamespace(partition=PARTITIONS[index], size=size)
             for index, size in next(sizes).items()
         ]
-        return [SimpleNamespace(broker=1, usable_bytes=None, replicas=replicas)]
+        return [SimpleNamespace(broker=1, usable_bytes=None, is_offline=False, replicas=replicas)]
 
     cluster.describe_log_folders = describe_log_folders  # type: ignore[method-assign]
     found, _ = running.survey(cluster, seconds=0.01)  # type: ignore[arg-type]
@@ -243,6 +243,21 @@ def test_traffic_is_what_came_in_meanwhile() -> None:
     assert some > 0
     assert much == pytest.approx(5 * some)
     assert [each.size for each in found] == [100, 5100, 1100]
+
+
+def test_a_failed_disk_has_no_room() -> None:
+    cluster = Cluster()
+    cluster.brokers = [1, 2, 3]
+    folders = [
+        LogFolder(1, "/a", (), None, None, is_offline=True),
+        LogFolder(1, "/b", (ReplicaInFolder(PARTITIONS[0], 7, 0, False),), 900, 500),
+        LogFolder(2, "/a", (), None, None, is_offline=True),
+        LogFolder(3, "/a", (), None, None),  # of an old Kafka, which does not tell
+    ]
+    cluster.describe_log_folders = lambda _=(): folders  # type: ignore[method-assign]
+    placed, brokers = running.survey(cluster, seconds=0)  # type: ignore[arg-type]
+    assert {each.id: each.usable_bytes for each in brokers} == {1: 500, 2: 0, 3: None}
+    assert [each.size for each in placed] == [7, 0, 0]
 
 
 @pytest.mark.parametrize(

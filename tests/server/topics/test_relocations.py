@@ -23,6 +23,7 @@ from server_kit.calls import (
 )
 from server_kit.wire import Wire
 
+from ottla import Admin
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -376,6 +377,28 @@ def test_a_replica_that_is_yet_to_come_is_made_where_it_is_wanted(
         fill(wire, topic, batch_of(b"one"))
         fill(wire, topic, batch_of(b"one"), index=1)
         assert [place(folders, topic, index) for index in (0, 1)] == [wanted, wanted]
+
+
+def test_a_failed_folder_is_listed_as_such(
+    wire: Wire, broker: BrokerThread, folders: tuple[Path, Path]
+) -> None:
+    """By the client as by Kafka's: whoever wants to move what is left must not fail by it."""
+    topic = create_topic(wire)
+    fill(wire, topic, batch_of(b"one"))
+    here = place(folders, topic)
+    failed = other(folders, here)
+
+    def declare(reason: str | None) -> None:
+        (folder,) = [each for each in broker.broker.logs.folders if each.path == str(failed)]
+        folder.offline = reason
+
+    broker.run(lambda _: declare("the test says so"))
+    with Admin(f"127.0.0.1:{broker.port}") as admin:
+        found = {each.path: each for each in admin.describe_log_folders()}
+    broker.run(lambda _: declare(None))
+    assert (found[str(failed)].is_offline, found[str(failed)].usable_bytes) == (True, None)
+    assert [each.partition.topic for each in found[str(here)].replicas] == [topic.name]
+    assert not found[str(here)].is_offline
 
 
 @pytest.fixture

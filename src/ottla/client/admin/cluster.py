@@ -97,8 +97,9 @@ class LogFolder:
     broker: int
     path: str
     replicas: tuple[ReplicaInFolder, ...]
-    total_bytes: int | None  # of the disk; None: the broker is older than Kafka 3.3
+    total_bytes: int | None  # of the disk; None: it failed, or the broker is older than Kafka 3.3
     usable_bytes: int | None
+    is_offline: bool = False  # its disk failed: what lies in it is not known
 
     @property
     def size(self) -> int:
@@ -219,6 +220,9 @@ class ClusterAdmin(AdminPart):
             raise_for(answer.error_code, about=f"broker {node}")
             folders = []
             for each in answer.results:
+                if each.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                    folders.append(LogFolder(node, each.log_dir, (), None, None, is_offline=True))
+                    continue
                 raise_for(each.error_code, about=f"{each.log_dir} of broker {node}")
                 replicas = tuple(
                     ReplicaInFolder(

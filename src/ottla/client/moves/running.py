@@ -126,8 +126,10 @@ def _sizes(admin: Admin) -> tuple[dict[TopicPartition, int], dict[int, int]]:
     sizes: dict[TopicPartition, int] = {}
     rooms: dict[int, int] = {}
     for folder in admin.describe_log_folders():
-        # Folders on one disk count its room once.
-        if folder.usable_bytes is not None:
+        # Folders on one disk count its room once. One that failed has none.
+        if folder.is_offline:
+            rooms.setdefault(folder.broker, 0)
+        elif folder.usable_bytes is not None:
             rooms[folder.broker] = max(rooms.get(folder.broker, 0), folder.usable_bytes)
         for each in folder.replicas:
             sizes[each.partition] = max(sizes.get(each.partition, 0), each.size)
