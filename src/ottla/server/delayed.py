@@ -50,8 +50,10 @@ class Wakeups:
                 waiter.progressed(partition, size)
 
 
-# A queue stays until its time has passed, which may be weeks.
+# A queue stays until its time has passed, and so does what is over in it after one that is not.
 MOST_QUEUES = 64
+# A client may ask for weeks: whoever waits longer than this has a timer of their own.
+LONGEST_QUEUED_MS = 300_000
 
 
 class Deadline:
@@ -93,7 +95,7 @@ class Deadlines:
         """Have `passed` called after this time, unless it is cancelled before."""
         queue = self._queues.get(milliseconds)
         if queue is None:
-            if len(self._queues) >= MOST_QUEUES:
+            if milliseconds > LONGEST_QUEUED_MS or len(self._queues) >= MOST_QUEUES:
                 return self._loop.call_later(milliseconds / 1000, passed)
             queue = self._queues[milliseconds] = deque()
             self._loop.call_later(milliseconds / 1000, self._look, milliseconds)

@@ -39,6 +39,19 @@ def test_what_is_over_is_let_go_of_at_once() -> None:
     asyncio.run(scenario())
 
 
+def test_very_long_waits_keep_nothing_that_is_over() -> None:
+    """One append that is never replicated would else keep what all others waited with, for weeks."""
+
+    async def scenario() -> None:
+        deadlines = Deadlines(asyncio.get_running_loop())
+        deadlines.after(2**31 - 1, lambda: None)
+        for _ in range(1000):
+            deadlines.after(2**31 - 1, lambda: None).cancel()
+        assert not deadlines._queues
+
+    asyncio.run(scenario())
+
+
 def test_one_timer_for_all_that_wait_equally_long() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
