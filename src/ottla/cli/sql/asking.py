@@ -78,7 +78,7 @@ def check_text(statement: str, settings: Mapping[str, str]) -> None:
 
 
 def _from_anywhere(target: str) -> str:
-    """The target as a server understands it, whose working folder is another: a folder by its whole path."""
+    """The target as a server, whose working folder is another, has to be given it: with a whole path."""
     from ottla.pipeline.sql.targets import is_folder
 
     return os.path.abspath(target) if is_folder(target) and "://" not in target else target
