@@ -87,7 +87,7 @@ class PlainLayout:
         yield rows, next_offset
 
     def incremental(self, *_: object, **__: object) -> None:
-        """Nothing is read of records that have not come as a whole."""
+        """None: records that are still coming in are not decoded ahead."""
 
     @property
     def schema(self) -> NoReturn:

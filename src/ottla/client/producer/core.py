@@ -589,8 +589,8 @@ def _no_partition(info: TopicInfo, partition: int) -> OttlaError:
 
 
 def _whole(number: int, what: str) -> int:
-    """The number as an int. What is none has to be found out here: a batch with it could not be encoded,
-    and nothing after it would be sent."""
+    """The number as an int; TypeError if it is none. That is found out here: a batch with it could
+    not be encoded, and nothing after it would be sent."""
     try:
         return index(number)
     except TypeError:
