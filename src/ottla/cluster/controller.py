@@ -582,7 +582,7 @@ class Controller:
             )
 
     def _look_at_folders(self, draft: Draft, broker: RegisteredBroker) -> None:
-        """Tells of a broker whose disk is not the one that it should be."""
+        """Logs an error if a broker comes back with an old copy of its data folders."""
         last = draft.brokers.get(broker.id) or draft.fenced.get(broker.id)
         if last is not None and broker_decisions.has_old_folders(last, broker):
             log.error(

@@ -266,7 +266,7 @@ class Membership:
     # Going
 
     def leave(self) -> None:
-        """The broker is about to stop: whoever takes it for dead from now on is right."""
+        """Register no more if a controller fences this broker, which is about to stop."""
         self._stays = False
 
     async def close(self) -> None:
@@ -288,7 +288,7 @@ class Membership:
     # The office
 
     def replace_controller(self, node: Node) -> None:
-        """The holder of this node is known to be dead: stand against it."""
+        """Stand for controller although this node exists: its holder is known to be dead."""
         self._dead_controller = node
         self._vacancy.set()
 
@@ -303,8 +303,8 @@ class Membership:
             )
 
     async def _look_at_own_registration(self) -> None:
-        """A controller that took this broker for dead has deleted its node: register again, as the
-        next life of the broker, for others may lead what it led."""
+        """Register again if a controller that took this broker for dead has deleted its registration:
+        as the next life of the broker, for others may lead what it led."""
         while True:
             try:
                 await self._register_if_fenced()

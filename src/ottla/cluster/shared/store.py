@@ -232,5 +232,5 @@ class SharedStore(SessionStore):
 
 
 def _unheard(answer: asyncio.Future[Any]) -> None:
-    """Nobody waits for this answer. That the session was lost is told otherwise."""
+    """Ignore an answer that nobody waits for. That the session is lost is told by its events."""
     answer.add_done_callback(lambda done: done.cancelled() or done.exception())
