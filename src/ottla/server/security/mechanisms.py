@@ -64,7 +64,7 @@ class Exchange(Protocol):
 
 
 class CredentialForm(NamedTuple):
-    """What a client sees of a credential before it has proved anything. It shows which program made it."""
+    """What a client sees of a credential before it has proved anything: it shows who made it."""
 
     iterations: int = DEFAULT_ITERATIONS
     salt_bytes: int | None = SALT_BYTES  # None: as many as it takes, as Kafka's tools make it
