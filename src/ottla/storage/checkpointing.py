@@ -68,7 +68,7 @@ class Checkpointing:
                 log.start_stored(start)
 
     def clock_set_back(self, back_ms: int) -> None:
-        """The clock was set back: what was begun a while ago was begun the same while ago."""
+        """Move the times that were noted back with the clock, which was set back by so much."""
         for folder in self._begun_ms:
             self._begun_ms[folder] -= back_ms
 

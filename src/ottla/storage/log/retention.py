@@ -133,7 +133,7 @@ class Retired:
             self.done = True
 
     def cancel(self) -> None:
-        """The folder is about to go, or to be left alone: nothing in it is touched any more."""
+        """Touch nothing in the folder any more: it is about to go, or to be left alone."""
         with self._lock:
             self._paths = []
             self._renamed = []

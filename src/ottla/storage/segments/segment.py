@@ -316,7 +316,7 @@ class Segment:
         self.index_full = self.offset_index.is_full or self.time_index.is_full
 
     def seal(self) -> None:
-        """No more appends. Data and indexes still have to be synced: see `settle`."""
+        """Take no more appends. Data and indexes still have to be synced: see `settle`."""
         self.finish_time_index()
         self.sealed = True
         self.tail_start = FOREVER
@@ -332,13 +332,13 @@ class Segment:
         self.sealed = self.settled = False
 
     def finish_time_index(self) -> None:
-        """The entry that ends the time index: the segment's largest timestamp. It belongs there
-        when the segment is sealed or the log is closed."""
+        """Add the entry that ends the time index, the segment's largest timestamp: when the segment is
+        sealed or the log is closed."""
         if self.max_timestamp >= 0:
             self.time_index.append(self.max_timestamp, self._offset_of_max_timestamp)
 
     def settle(self) -> None:
-        """After the sync of a sealed segment: its indexes leave memory."""
+        """Let the indexes of a sealed segment leave memory, after its sync."""
         for index in self.indexes:
             index.seal()
         self.settled = True
