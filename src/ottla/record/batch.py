@@ -406,7 +406,7 @@ class Record(NamedTuple):
 
 
 def readable_key(key: str) -> str:
-    """A header's key for those who take nothing but text: replacement characters for escapes."""
+    """A header's key as text that can be encoded: replacement characters for bytes that are no UTF-8."""
     if key.isascii():
         return key
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

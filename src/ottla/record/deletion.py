@@ -152,7 +152,8 @@ def strip(
 def _strip_old(
     entry: memoryview, header: BatchHeader, hidden: Sequence[OffsetRange], limit: int
 ) -> bytes | memoryview | None:
-    """Of a message set; one that loses some of its messages becomes a batch of today's format."""
+    """`strip` for a message set; one that loses some of its messages becomes a batch of today's
+    format."""
     from ottla.record.legacy import messages  # rarely needed
 
     every = list(messages(entry, limit))

@@ -93,7 +93,7 @@ class StreamPlanner:
     # How far a batch goes
 
     async def fix_target(self) -> None:
-        """From now on nothing newer is seen (available-now)."""
+        """Read nothing that comes after this call (available-now)."""
         self._target = await self._ends()
         self._planned_ids = dict(self._topic_ids)
 
@@ -170,7 +170,7 @@ class StreamPlanner:
         return there.results.values()
 
     def _check_absent(self, start: Offsets) -> None:
-        """A topic that was read before may be gone (that is data loss); others must be there."""
+        """Raise why a topic is not there; not of one that was read before, which counts as data loss."""
         self._read.update(each.topic for each in start)
         for name, error in self._absent.items():
             if not (isinstance(error, TopicNotFound) and name in self._read):
