@@ -466,7 +466,7 @@ def _log_broker_settings() -> Iterator[Setting]:
 LOG_BROKER_SETTINGS = SettingTable("broker", _log_broker_settings())
 
 
-def _agree(config: LogConfig) -> LogConfig:
+def _checked_together(config: LogConfig) -> LogConfig:
     """Check what no single setting can: that the values fit together."""
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise InvalidSetting(
@@ -500,7 +500,7 @@ def parse(
                 raise
             on_invalid(error)
     try:
-        return _agree(replace(defaults, **changes))
+        return _checked_together(replace(defaults, **changes))
     except InvalidSetting as error:
         if on_invalid is None:
             raise
@@ -523,7 +523,7 @@ def broker_defaults(layers: BrokerLayers) -> LogConfig:
             if link.value is not None:
                 values[topic.attribute] = _as_topic_value(topic, link)
                 break
-    return _agree(LogConfig(**values))
+    return _checked_together(LogConfig(**values))
 
 
 def _as_topic_value(topic: Setting, link: SynonymValue) -> Value:

@@ -343,7 +343,7 @@ class Membership:
         """Stands for controller, again and again while the store gives no answer."""
         while True:
             try:
-                return await self._stand()
+                return await self._stand_for_controller()
             except StoreUnavailable as error:
                 log.warning("the metadata store gives no answer: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -354,7 +354,7 @@ class Membership:
             await self._vacancy.wait()
             self._vacancy.clear()
             try:
-                await self._stand()
+                await self._stand_for_controller()
             except SessionLost:
                 return
             except StoreError as error:
@@ -362,7 +362,7 @@ class Membership:
                 await asyncio.sleep(_RETRY_SECONDS)
                 self._vacancy.set()
 
-    async def _stand(self) -> None:
+    async def _stand_for_controller(self) -> None:
         """Takes office if nobody holds it. If this broker's controller is in office, it is told when
         another has taken its place: nobody may ever ask it for anything again."""
         if self.controller is None:

@@ -530,7 +530,7 @@ class Coordinators(Generic[S]):
             self._answer(current)
             if current.then is not None:
                 following = current.then()
-        self._arm(held)
+        self._set_alarm(held)
 
     def _is_settled(self, held: HeldShard[S]) -> bool:
         """Whether all that the shard knows is committed."""
@@ -595,7 +595,7 @@ class Coordinators(Generic[S]):
                 self._settle(held, [each], self._append(held, each.records, None))
         else:
             self._settle(held, gathered, code)
-        self._arm(held)
+        self._set_alarm(held)
 
     def _settle(self, held: HeldShard[S], gathered: list[Gathered], code: ErrorCode | None) -> None:
         """Tell those who wait what became of an append."""
@@ -654,7 +654,7 @@ class Coordinators(Generic[S]):
             if waiting is not None:
                 waiting.answer(response)
 
-    def _arm(self, held: HeldShard[S]) -> None:
+    def _set_alarm(self, held: HeldShard[S]) -> None:
         """Have the shard called at its next deadline."""
         deadline = held.shard.next_deadline()
         if deadline is None:
@@ -665,9 +665,9 @@ class Coordinators(Generic[S]):
             held.alarm.cancel()
         held.alarm_at = deadline
         delay = max(0.0, deadline / 1000 - time.monotonic())
-        held.alarm = self._loop.call_later(delay, self._ring, held)
+        held.alarm = self._loop.call_later(delay, self._alarm_rang, held)
 
-    def _ring(self, held: HeldShard[S]) -> None:
+    def _alarm_rang(self, held: HeldShard[S]) -> None:
         held.alarm = None
         if held.phase is _Phase.SERVING and self._held.get(held.partition.index) is held:
             self._append_gathered(held)
