@@ -116,7 +116,7 @@ def test_it_is_as_if_all_had_been_there(
 
 
 def received(dice: random.Random, incremental: IncrementalRecords, whole: bytes, at: int) -> int:
-    """Have some of what is behind `at` received by who decodes it; how many bytes that are."""
+    """Have some of what comes after `at` received by who decodes it; how many bytes that are."""
     sent = whole[at : at + dice.randrange(5000)]
     near, far = socket.socketpair()
     with near, far:

@@ -815,7 +815,7 @@ def test_preallocated_segments_are_cut_when_they_are_sealed(maker: LogMaker) -> 
     log.append(a_batch(b"x" * 3000), 0, NOW)
     log.flush(NOW)
     assert os.path.getsize(log.segments[0].path) == log.segments[0].size < 4096
-    # A crash leaves the zeros behind the end: they are no batches.
+    # A crash leaves the zeros after the end: they are no batches.
     again = maker.load(recovery_point=log.recovery_point)
     assert again.log_end_offset == 2
     assert os.path.getsize(again.active.path) == again.active.size
