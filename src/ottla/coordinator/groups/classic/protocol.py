@@ -455,7 +455,7 @@ class ClassicProtocol:
             if group.state in (STABLE, COMPLETING):
                 self._prepare_rebalance(group, now, out)
             elif group.state is PREPARING:
-                self._complete_when_alljoined(group, now, out)
+                self._complete_when_all_joined(group, now, out)
         return out
 
     @staticmethod
@@ -484,7 +484,7 @@ class ClassicProtocol:
     def _rebalance(self, group: ClassicGroup, now: Instant, out: Effects) -> None:
         """Begins a rebalance; during one, checks whether all members have joined."""
         if group.state is PREPARING:
-            self._complete_when_alljoined(group, now, out)
+            self._complete_when_all_joined(group, now, out)
         else:
             self._prepare_rebalance(group, now, out)
 
@@ -511,7 +511,7 @@ class ClassicProtocol:
         else:
             self._timers.set(group.rebalance, now.monotonic + group.rebalance_timeout)
 
-    def _complete_when_alljoined(self, group: ClassicGroup, now: Instant, out: Effects) -> None:
+    def _complete_when_all_joined(self, group: ClassicGroup, now: Instant, out: Effects) -> None:
         # The first rebalance of a group waits for its delay, not for its members.
         if group.previous_state is not EMPTY and group.all_have_joined:
             self._complete_join(group, now, out)
