@@ -28,9 +28,9 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
 )
 from ottla.record.batch import Codec, check_batch, check_produced, headers, records
+from ottla.record.compression.recompress import recompress
 from ottla.record.errors import InvalidBatch
 from ottla.record.legacy import downgrade, messages, upgrade
-from ottla.record.recompress import recompress
 from ottla.record.validation.findings import Rules
 from ottla.server.disk import worker_jobs as jobs
 

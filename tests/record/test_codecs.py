@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.record.codecs import Codec, compress, decompress, decompress_frames
-from ottla.record.errors import CorruptBatch, InvalidBatch, InvalidRecord, TooLarge
-from ottla.record.framing import (
+from ottla.record.compression.codecs import Codec, compress, decompress, decompress_frames
+from ottla.record.compression.stream_frames import (
     lz4_bound,
     plain_lz4_blocks,
     with_kafka_v0_lz4_checksum,
     with_right_lz4_checksum,
     zstd_bound,
 )
+from ottla.record.errors import CorruptBatch, InvalidBatch, InvalidRecord, TooLarge
 
 PACKING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 LEVELS = {

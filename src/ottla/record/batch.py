@@ -37,7 +37,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.record.checksum import crc32c
-from ottla.record.codecs import DEFAULT_LIMIT, Codec, compress, decompress
+from ottla.record.compression.codecs import DEFAULT_LIMIT, Codec, compress, decompress
 from ottla.record.errors import (
     CorruptBatch,
     InvalidBatch,

@@ -33,7 +33,7 @@ from ottla.record.batch import (
     contents,
     records,
 )
-from ottla.record.codecs import DEFAULT_LIMIT, Codec, compress
+from ottla.record.compression.codecs import DEFAULT_LIMIT, Codec, compress
 from ottla.record.control import COMMIT, control_type
 from ottla.record.errors import InvalidRecord
 from ottla.record.offset_set import OffsetRange

@@ -40,7 +40,11 @@ from ottla.record.batch import (
     check_batch,
     records,
 )
-from ottla.record.codecs import DEFAULT_LIMIT, Codec, compress, decompress
+from ottla.record.compression.codecs import DEFAULT_LIMIT, Codec, compress, decompress
+from ottla.record.compression.stream_frames import (
+    with_kafka_v0_lz4_checksum,
+    with_right_lz4_checksum,
+)
 from ottla.record.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -48,7 +52,6 @@ from ottla.record.errors import (
     UnsupportedMagic,
     WrongTimestampType,
 )
-from ottla.record.framing import with_kafka_v0_lz4_checksum, with_right_lz4_checksum
 
 NO_TIMESTAMP = -1
 NO_TIMESTAMP_TYPE = -1

@@ -38,7 +38,7 @@ from ottla.client.errors import (
 )
 from ottla.client.positions import TopicPartition
 from ottla.record.batch import Record, build_batch
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.testing import BrokerProcess
 from ottla.wire import connection as wire_connection
 

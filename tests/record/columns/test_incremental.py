@@ -11,9 +11,9 @@ from types import ModuleType
 import pytest
 
 from ottla.record.batch import Record, build_batch
-from ottla.record.codecs import Codec
 from ottla.record.columns import Decoded, IncrementalRecords, decode
 from ottla.record.columns.kernels import readiness
+from ottla.record.compression.codecs import Codec
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import InvalidBatch
 from ottla.record.legacy import build_message_set

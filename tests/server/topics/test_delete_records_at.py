@@ -58,7 +58,7 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from ottla.record.batch import Record, build_batch, check_batch, records
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.deletion import read_mark
 from ottla.record.legacy import messages
 from ottla.replication.partition import Appended, Partition

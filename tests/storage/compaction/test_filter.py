@@ -8,7 +8,7 @@ from storage_kit.logs import NOW
 
 from ottla.logfiles.walk import fields_at
 from ottla.record.batch import BatchHeader, Record, check_batch, read_header, records
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import InvalidRecord
 from ottla.record.legacy import downgrade

@@ -13,7 +13,7 @@ from storage_kit.logs import NOW, AttentiveOwner, LogMaker, a_batch, a_marker, s
 from storage_kit.memory import verify_log
 
 from ottla.record.batch import Record, build_batch, check_batch, read_header
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.errors import CorruptBatch, InvalidRecord, Truncated
 from ottla.record.legacy import build_message_set
 from ottla.storage.config import LogConfig

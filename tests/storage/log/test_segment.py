@@ -12,7 +12,7 @@ from storage_kit.memory import verify_log
 
 from ottla.logfiles.walk import walk, walk_checked
 from ottla.record.batch import Record
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.errors import CorruptBatch, Truncated
 from ottla.record.legacy import build_message_set
 from ottla.storage.config import LogConfig

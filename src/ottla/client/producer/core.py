@@ -48,7 +48,7 @@ from ottla.client.producer.sender import Sender
 from ottla.client.producer.transactions import Transactions
 from ottla.client.times import milliseconds_of
 from ottla.protocol.errors import ErrorCode
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,7 +21,6 @@ from ottla.record.batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
-from ottla.record.codecs import Codec, compress
 from ottla.record.columns.buffers import resized
 from ottla.record.columns.inputs import (
     Array,
@@ -36,6 +35,7 @@ from ottla.record.columns.inputs import (
 from ottla.record.columns.kernels.readiness import kernels_for, load_compiled
 from ottla.record.columns.pool import BufferPool
 from ottla.record.columns.sealing import seal
+from ottla.record.compression.codecs import Codec, compress
 from ottla.record.varint import encode_varint
 
 DEFAULT_MAX_BYTES = 1000 * 1000  # brokers take about 1 MiB by default

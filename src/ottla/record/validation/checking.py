@@ -25,7 +25,7 @@ from ottla.record.batch import (
     read_header_fields,
     set_max_timestamp,
 )
-from ottla.record.codecs import (
+from ottla.record.compression.codecs import (
     DEFAULT_LIMIT,
     Codec,
     decompress,
@@ -33,13 +33,13 @@ from ottla.record.codecs import (
     decompress_plain_lz4,
     frame_bound,
 )
+from ottla.record.compression.stream_frames import check_single_lz4_frame
 from ottla.record.errors import (
     CorruptBatch,
     InvalidRecord,
     InvalidRecords,
     InvalidTimestamps,
 )
-from ottla.record.framing import check_single_lz4_frame
 from ottla.record.validation import plain_walk
 from ottla.record.validation.findings import FAULTS, Fault, Misfit, Rules, Walked
 from ottla.record.validation.readiness import readiness

@@ -22,7 +22,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from ottla.record.codecs import DEFAULT_LIMIT, Codec
+from ottla.record.compression.codecs import DEFAULT_LIMIT, Codec
 from ottla.record.errors import TooLarge
 from ottla.server.disk.priority import give_way
 from ottla.server.network.platform import HAS_MEMORY_FILES

@@ -52,7 +52,7 @@ from ottla.record.batch import (
     contents,
     parse_records,
 )
-from ottla.record.codecs import Codec, compress
+from ottla.record.compression.codecs import Codec, compress
 from ottla.record.legacy import messages
 from ottla.record.offset_set import OffsetSet
 from ottla.record.spans import RecordSpan, record_spans

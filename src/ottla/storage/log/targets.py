@@ -18,7 +18,7 @@ from ottla.record.batch import (
     HeaderFields,
     contents,
 )
-from ottla.record.codecs import DEFAULT_LIMIT
+from ottla.record.compression.codecs import DEFAULT_LIMIT
 from ottla.record.errors import InvalidBatch
 from ottla.record.offset_set import OffsetRange, OffsetSet
 from ottla.record.spans import record_spans

@@ -141,7 +141,7 @@ def _damage_line(
 
 
 def _batch_line(folder: LogFolder, segment: SegmentFiles, batch: StoredBatch, json: bool) -> str:
-    from ottla.record.codecs import Codec
+    from ottla.record.compression.codecs import Codec
 
     header = batch.header
     codec = Codec(header.codec).name.lower() if header.codec in list(Codec) else str(header.codec)

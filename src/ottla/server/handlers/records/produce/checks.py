@@ -31,7 +31,7 @@ from ottla.record.batch import (
     TRANSACTIONAL_BIT,
     check_produced,
 )
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.errors import (
     CorruptBatch,
     InvalidBatch,
