@@ -738,8 +738,8 @@ class Partition:
             self._want_isr([*self.isr, broker_id])
 
     def drop_lagging(self, now_ms: int, longest_lag_ms: int, most_records: int = 0) -> None:
-        """Ask for an in-sync set without the members that have lagged for too long (or, if
-        `most_records` is not 0, lag by too many records)."""
+        """Members of the in-sync set that are behind for too long (or, if `most_records` is not 0, by
+        too many records) are to leave it."""
         log = self._log
         if self.role is not Role.LEADER or self.wanted_isr is not None or log is None:
             return

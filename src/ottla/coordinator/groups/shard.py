@@ -576,5 +576,5 @@ def _described(group: ClassicGroup) -> DescribedGroup:
 
 
 def _after(answers: list[tuple[Ticket, Message]], effects: Effects) -> Effects:
-    """The effects, after answers that do not depend on them."""
+    """Answers that do not depend on what comes after them."""
     return Effects(*answers, then=lambda: effects) if answers else effects
