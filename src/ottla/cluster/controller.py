@@ -111,10 +111,6 @@ SECRET_BYTES: Final = 32
 _SHORTEST_PAUSE: Final = 0.05
 
 
-class InconsistentClusterId(StoreError):
-    """The store belongs to another cluster than the one the broker is configured for."""
-
-
 class UnsupportedFeature(StoreError):
     """The cluster works at a level of some feature that this broker does not know."""
 
@@ -149,12 +145,10 @@ class Controller:
         features: Mapping[str, FeatureRange],
         *,
         defaults: TopicDefaults | None = None,
-        cluster_id: str | None = None,
         tally: Tally | None = None,
         random: Random | None = None,
         pauses: Sequence[float] = PAUSES,
     ) -> None:
-        """`cluster_id` is the one a new cluster gets, or must be the one that is found."""
         self.defaults = defaults or TopicDefaults()  # may be replaced while running
         self._tally = Tally() if tally is None else tally
         self._default_policy = ElectionPolicy()
@@ -164,7 +158,6 @@ class Controller:
         self._broker_id = broker_id
         self._rules = rules
         self._features = features
-        self._wanted_cluster_id = cluster_id
         self._random = random or Random()
         self._pauses = tuple(pauses)
         self._retries = Retries(store, self._pauses)
@@ -235,11 +228,6 @@ class Controller:
             require_same_cluster(known, image)
         if image is None:
             image = await self._found_cluster()
-        if self._wanted_cluster_id not in (None, image.cluster_id):
-            raise InconsistentClusterId(
-                f"the metadata store is of cluster {image.cluster_id}, but the broker is "
-                f"configured for cluster {self._wanted_cluster_id}"
-            )
         fault = feature_decisions.fault_of_levels(image.features, self._features)
         if fault is not None:
             raise UnsupportedFeature(fault)
@@ -633,7 +621,7 @@ class Controller:
 
     async def _found_cluster(self) -> ClusterImage:
         """Makes a cluster without topics in an empty store."""
-        cluster_id = self._wanted_cluster_id or uuid_text(new_uuid(self._random))
+        cluster_id = uuid_text(new_uuid(self._random))
         mark = new_mark()
         features = feature_decisions.initial_features(self._features)
         skeleton = layout.skeleton(cluster_id, features, mark, os.urandom(SECRET_BYTES))

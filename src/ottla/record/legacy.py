@@ -295,7 +295,6 @@ def build_message_set(
     magic: int,
     codec: int = Codec.NONE,
     timestamp_type: int = CREATE_TIME,
-    level: int | None = None,
 ) -> bytes:
     """A message set of these records: one message each, with a codec all of them in one wrapper."""
     if magic not in _SMALLEST_SIZE:
@@ -307,7 +306,7 @@ def build_message_set(
     if not records:
         return b""
     base_offset = records[0].offset if magic == 1 else 0
-    packed = compress(codec, _join_messages(records, magic, timestamp_type, base_offset), level)
+    packed = compress(codec, _join_messages(records, magic, timestamp_type, base_offset))
     if magic == 0 and codec == Codec.LZ4:
         packed = with_kafka_v0_lz4_checksum(memoryview(packed))
     wrapper = Record(records[-1].offset, max(record.timestamp for record in records), None, packed)

@@ -168,7 +168,6 @@ def _topic_settings() -> Iterator[Setting]:
         allowed: Allowed | None,
         doc: str,
         *synonyms: str | Synonym,
-        awaits: str = "",
     ) -> Setting:
         return Setting(
             name,
@@ -178,7 +177,6 @@ def _topic_settings() -> Iterator[Setting]:
             doc,
             tuple(Synonym(one) if isinstance(one, str) else one for one in synonyms),
             Scope.CLUSTER_WIDE,
-            awaits=awaits,
         )
 
     config = LogConfig()
@@ -459,7 +457,6 @@ def _log_broker_settings() -> Iterator[Setting]:
                 # DescribeConfigs drops what stands before the name that was asked for.)
                 topic.synonyms if synonym == topic.synonyms[0] else (synonym,),
                 scope,
-                awaits=topic.awaits,
             )
 
 
