@@ -352,7 +352,8 @@ class Broker:
 
     @staticmethod
     def check_leader_epoch(partition: Partition, known: int) -> None:
-        """`known` is the epoch of the client's metadata, -1 if it does not say."""
+        """ProtocolError if the client knows another leader epoch. `known` is that of its metadata, -1 if
+        it does not say."""
         if known < 0 or known == partition.leader_epoch:
             return
         if known < partition.leader_epoch:

@@ -29,7 +29,7 @@ class Checkpointing:
         self._begun_ms: dict[DataFolder, int] = {}
 
     def due(self, now_ms: int, interval_ms: int) -> list[CheckpointJob]:
-        """Of folders in which something has changed, and that have waited for so long."""
+        """Jobs for the folders in which something has changed, and that have waited for so long."""
         return [
             self._begin(folder, now_ms)
             for folder in self._idle()

@@ -319,7 +319,7 @@ class Logs(PlacedLogs):
     # Compaction (compaction/swap.py)
 
     def synced_end(self, log: Log) -> int:
-        """Up to here the log was synced, and the folder's checkpoint says so."""
+        """The offset up to which the log was synced, as the folder's checkpoint has it."""
         key = (log.topic, log.partition)
         folder = self._places.get(key)
         return 0 if folder is None else folder.stored.recovery_points.get(key, 0)
@@ -345,7 +345,7 @@ class Logs(PlacedLogs):
     # Looking over logs that nobody has used yet
 
     def survey(self) -> Iterator[None]:
-        """After the start: loads the logs that have several segments, one a step, so that it is said
+        """Load the logs that have several segments, one a step, after the start, so that it is said
         which of them lack one. (After a crash all have been loaded.)"""
         for key, folder in list(self._places.items()):
             if (

@@ -492,8 +492,9 @@ class PlacedLogs(LogOwner):
         return now_ms
 
     def _follow_clock_set_back(self, now_ms: int) -> None:
-        """If the clock was set back, moves the times that were noted by it back as far, so that nothing
-        happens later for it. Called before any time is noted: that must not be moved with the rest."""
+        """Move the times that were noted back as far as the clock was set back, if it was, so that
+        nothing happens later for it. Called before any time is noted: that must not be moved with the
+        rest."""
         back = self._last_looked_ms - now_ms
         self._last_looked_ms = now_ms
         if back <= 0:

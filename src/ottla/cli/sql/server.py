@@ -157,7 +157,7 @@ class Server:
 
     @contextmanager
     def _watched(self, connection: socket.socket) -> Iterator[threading.Event]:
-        """When whoever asked has enough, or goes away, the event is set, and jobs of this thread end."""
+        """Set the event, and end Spark's jobs of this thread, when who asked has enough or goes away."""
         context = self._spark.sparkContext
         group = uuid.uuid4().hex
         context.setJobGroup(group, "ottla sql", interruptOnCancel=True)
@@ -181,7 +181,7 @@ class Server:
 
 
 def _run(spark: SparkSession, question: Question, answer: Answer, gone: threading.Event) -> int:
-    """Answer a question; how many rows there were."""
+    """Answer a question. Returns how many rows there were."""
     from ottla.pipeline.spark.session import register_source
     from ottla.pipeline.sql.tables import TopicTables, UnknownTable
     from ottla.pipeline.sql.targets import write_rows_to

@@ -506,7 +506,8 @@ class Fetcher:
         return True
 
     def _ask_for_more(self, state: ReadPartition, size: int) -> None:
-        """Not even one batch came whole: brokers before Kafka 0.10.1 cut them at the limit."""
+        """Fetch more bytes the next time, for not even one batch came whole: brokers before Kafka 0.10.1
+        cut batches at the limit."""
         most = max(self._settings.partition_max_bytes, state.largest_fetch)
         if size >= most and most < _LARGEST_FETCH:
             state.largest_fetch = 2 * most

@@ -570,7 +570,7 @@ class TransactionShard:
     # Questions ----------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> Transaction | None:
-        """None if there is no such id, or it is about to be forgotten."""
+        """The transaction of an id; None if there is no such id, or it is about to be forgotten."""
         pending = self._pending.get(transactional_id)
         if pending is not None and pending.state is State.DEAD:
             return None

@@ -164,7 +164,7 @@ def _named_after(path: str, other: str) -> bool:
 
 
 def open_file(path: str, pattern: str) -> FollowedFile | None:
-    """None: it is gone, or no file. Other trouble (OSError) is the caller's to tell.
+    """Open a file; None if it is gone, or no file. Raises OSError for anything else.
 
     What a compressed file holds is unpacked first.
     """

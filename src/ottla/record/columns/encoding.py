@@ -130,7 +130,7 @@ def encode_in_turn(
 
 
 def buffer_size(max_bytes: int) -> int:
-    """Of the buffers of a pool for batches of this size: one, or as many as are made in one go."""
+    """The size of a pool's buffers, for batches of this size: one, or as many as are made in one go."""
     return max_bytes * max(1, _IN_ONE_GO // max_bytes)
 
 

@@ -380,7 +380,8 @@ class Reactor:
             self._spares.append(buffer)
 
     def memory_released(self, connection: Connection | None) -> None:
-        """`connection` is the one whose incomplete request is complete or given up."""
+        """Go on reading from connections that wait for memory, if there is enough. `connection` is the
+        one whose incomplete request is complete or given up."""
         if connection is not None and connection is self._preferred:
             self._preferred = None
         waiting = self._waiting_for_memory
@@ -463,7 +464,7 @@ class Reactor:
         await asyncio.wait([self.draining], timeout=seconds)
 
     def settled(self) -> None:
-        """While draining: a connection has nothing more to send, or is gone."""
+        """End the draining if all has been sent: a connection has nothing more to send, or is gone."""
         draining = self.draining
         if draining is not None and not draining.done() and all(c.idle for c in self.connections):
             draining.set_result(None)

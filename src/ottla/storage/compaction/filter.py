@@ -228,7 +228,8 @@ class BatchFilter:
     def _leave_old(
         self, entry: memoryview, fields: HeaderFields, is_last: bool
     ) -> memoryview | bytes | None:
-        """Of a message set. One that loses some of its messages becomes a batch of today's format."""
+        """What is left of a message set. One that loses some of its messages becomes a batch of today's
+        format."""
         self.transactions.data(fields)
         last_offset = fields[BASE_OFFSET]
         every = list(messages(entry, DECOMPRESSED_LIMIT))

@@ -97,8 +97,8 @@ class Retired:
         self._lock = threading.Lock()
 
     def rename(self, one_by_one: bool = False) -> None:
-        """Not before the log's new start was made to last, or a crash could bring back some and not
-        others; or one by one, oldest first, each made to last."""
+        """Rename the files. Not before the log's new start was made to last, or a crash could bring back
+        some and not others; or one by one, oldest first, each made to last."""
         with self._lock:
             self._rename(one_by_one)
 

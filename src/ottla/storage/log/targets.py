@@ -112,8 +112,8 @@ def _check_batch(
     start: int,
     end: int,
 ) -> bool:
-    """Of the offsets in a batch from `start` to before `end`; whether every other offset of it holds a
-    record, too."""
+    """UndeletableOffset if an offset of a batch from `start` to before `end` may not be deleted. Returns
+    whether every other offset of it holds a record, too."""
     if fields[MAGIC_BYTE] == MAGIC:
         if fields[ATTRIBUTES] & CONTROL_BIT:
             raise UndeletableOffset(start, "holds no record, but the end of a transaction")

@@ -729,7 +729,7 @@ class _Loader:
         self.epochs.truncate_from_start(self.start)
 
     def _read_epochs(self, end: int) -> None:
-        """From the batches between the log start and `end`."""
+        """Read the leader epochs from the batches between the log start and `end`."""
         for segment in self.segments.from_offset(self.start):
             for _, _, fields in segment.walk(segment.batch_before(self.start), REBUILD_CHUNK):
                 if fields[BASE_OFFSET] >= end or fields[LEADER_EPOCH] < 0:

@@ -358,7 +358,7 @@ class Segment:
 
     @property
     def known_max_timestamp(self) -> int | None:
-        """None if it has to be read first."""
+        """The largest timestamp in the segment; None if it has to be read first."""
         return self._max_timestamp
 
     @property
@@ -369,8 +369,8 @@ class Segment:
         return self._offset_of_max_timestamp
 
     def _read_max_timestamp(self) -> None:
-        """From the time index, and from what lies after the last entry of the offset index: with
-        each of those, the time index was told the largest timestamp so far."""
+        """Read the largest timestamp from the time index, and from what lies after the last entry of the
+        offset index: with each of those, the time index was told the largest timestamp so far."""
         # First, because it may find that both have to be made anew.
         position = self.batch_before(self.base_offset + MAX_RELATIVE_OFFSET) if self.size else 0
         timestamp, offset = self._trusted(self.time_index).last_entry
@@ -490,8 +490,8 @@ class Segment:
         )
 
     def expect_times_in_memory(self) -> None:
-        """Before a search by time: NotInMemory if what such a search looks at first (both indexes,
-        and what lies after their last entries) may have to come from the disk."""
+        """NotInMemory if what a search by time looks at first (both indexes, and what lies after their
+        last entries) may have to come from the disk."""
         times, offsets = self._time_index, self._offset_index
         if not self.settled or (
             self._max_timestamp is not None
