@@ -95,6 +95,6 @@ async def _unmask(reader: Reader, found: Found) -> Found:
 
 
 def fail(found: Found, error: Exception) -> None:
-    """Answer with an error in the place of records that cannot be had."""
+    """What was found cannot be had."""
     found.answer.error_code = error_code(error)
     found.piece = None
