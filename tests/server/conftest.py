@@ -20,12 +20,13 @@ from server_kit.broker_thread import (
 )
 from server_kit.calls import Topic, create_topic
 from server_kit.fixtures import complaints, connect, inside, wire
+from server_kit.gated_files import files
 from server_kit.wire import Wire
 
 from ottla.server.observability import limited_log
 from ottla.testing import BrokerProcess
 
-__all__ = ["complaints", "connect", "inside", "wire"]
+__all__ = ["complaints", "connect", "files", "inside", "wire"]
 
 StartBroker = Callable[..., BrokerThread]
 StartProcess = Callable[..., BrokerProcess]
