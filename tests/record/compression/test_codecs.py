@@ -241,7 +241,8 @@ def test_unknown_codecs(codec: int) -> None:
 def test_the_native_codecs_are_imported_at_first_use() -> None:
     program = (
         "import sys\n"
-        "from ottla.record import batch, codecs, control, legacy, recompress\n"
+        "from ottla.record import batch, control, legacy\n"
+        "from ottla.record.compression import codecs, recompress\n"
         "codecs.decompress(1, codecs.compress(1, b'abc'), 3)\n"
         "assert 'cramjam' not in sys.modules, 'too early'\n"
         "codecs.compress(2, b'abc')\n"
