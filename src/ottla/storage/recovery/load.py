@@ -506,7 +506,7 @@ class _Loader:
                 found = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
         except CorruptLog:
             # Zeros where records should be are left to those who look for the records.
-            if found == end and only_zeros(segment.file(), position, segment.size):
+            if found == end and only_zeros(segment.file().read, position, segment.size):
                 fd = self.files.open(segment.path, READ_WRITE)  # its own is for reading only
                 try:
                     self._cut(segment, position, fd)
@@ -651,7 +651,7 @@ class _Loader:
         if not reason:
             return True
         self._check_synced(reason)
-        if only_zeros(segment.file(), position, segment.size):
+        if only_zeros(segment.file().read, position, segment.size):
             self._cut(segment, position, segment.file().fd)
             return True
         logger.warning(
