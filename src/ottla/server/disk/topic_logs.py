@@ -34,7 +34,7 @@ class _OngoingWork:
         self._work = work
         # Done when there is no more work; None while there is none.
         self.under_way: asyncio.Future[None] | None = None
-        # What is left is left.
+        # Work that is left then is not done any more.
         self.is_stopped = False
 
     def begin(self, *, at_once: bool) -> None:

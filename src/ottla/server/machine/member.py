@@ -56,7 +56,7 @@ def _end_with(supervisor: int) -> None:
 
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != supervisor:
-        # It ended before the kernel knew.
+        # It had ended before the kernel was asked to end this process with it.
         raise SystemExit(1)
 
 
